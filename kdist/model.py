@@ -1,0 +1,70 @@
+"""Values that every room passes. They hold data and say what is valid; they do nothing."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+TOPIC_NAME_MAX = 249  # with "-<partition>" and a suffix the directory name must fit in 255 bytes
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+ZERO_UUID = uuid.UUID(int=0)
+NO_TIMESTAMP = -1
+NO_OFFSET = -1
+NO_EPOCH = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; sorts by topic, then number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetRange(NamedTuple):
+    """Offsets from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+class Broker(NamedTuple):
+    """A broker as clients and peers see it, with its failure domain (design D1)."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class LeaderAndIsr(NamedTuple):
+    """Who leads a partition and who is in sync: what its `state` znode holds."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    zk_version: int
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` cannot be a topic's, as the end of a sentence; None if it can.
+
+    Source: Kafka's `Topic.validate`: 1 to 249 of `[a-zA-Z0-9._-]`, and neither `.` nor `..`.
+    """
+    if not name:
+        return "is empty"
+    if name in (".", ".."):
+        return "is '.' or '..'"
+    if len(name) > TOPIC_NAME_MAX:
+        return f"is longer than {TOPIC_NAME_MAX} characters"
+    if not _TOPIC_NAME.match(name):
+        return "has a character other than ASCII letters, digits, '.', '_' and '-'"
+    return None

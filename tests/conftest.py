@@ -1,0 +1,10 @@
+"""What holds for every shelf: how hypothesis searches."""
+
+import os
+
+import hypothesis
+
+# No deadline: a busy host would fail a property for being slow. In CI the same examples each time,
+# so that a failure there is about the change; at a desk new ones, so that a search goes on.
+hypothesis.settings.register_profile("kdist", deadline=None, derandomize="CI" in os.environ)
+hypothesis.settings.load_profile("kdist")
