@@ -1,0 +1,52 @@
+"""A small file put in place whole and durably, in the calls of `files.py`.
+
+The real and the simulated disk both have `replace` from here, so that the tests that lose power
+between two of its steps test the steps that production takes:
+
+    create <path>.tmp, write, sync     the new content is on the disk under a name nobody reads
+    rename over <path>                 readers see the old or the new content
+    sync the directory                 and so do those who come after a power loss
+
+Without `durable` the two syncs are left to a `sync_filesystem` of the caller's.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kdist.errors import KdistError
+from kdist.runtime.files import File, Files
+
+
+def replace(files: Files, path: str, content: bytes, *, durable: bool) -> None:
+    """As `Files.replace` says; `files` needs only its other methods."""
+    temporary = f"{path}.tmp"
+    file = _create_anew(files, temporary)
+    try:
+        try:
+            file.write((content,), 0)
+            if durable:
+                file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except Exception:
+        _remove_leftover(files, temporary)
+        raise
+    if durable:
+        files.sync_directory(os.path.dirname(path))
+
+
+def _create_anew(files: Files, path: str) -> File:
+    try:
+        return files.create(path)
+    except FileExistsError:  # a crash left it behind
+        files.remove(path)
+        return files.create(path)
+
+
+def _remove_leftover(files: Files, path: str) -> None:
+    try:
+        files.remove(path)
+    except (OSError, KdistError):
+        pass  # the error on its way out matters more, and the next `replace` starts anew

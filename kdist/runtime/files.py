@@ -1,0 +1,169 @@
+"""Files behind a small interface: what storage may ask of a disk, and how a disk may fail.
+
+`disk.py` is the real one; `simulated_disk.py` is a disk in memory that loses what was not synced,
+fills up and fails on request. Both pass `tests/unit/runtime/test_files_contract.py`. Paths are
+strings, sizes and positions are bytes. A call that the disk itself refuses raises `DiskFull`
+(ENOSPC, EDQUOT) or `DiskFailed` (EIO, EROFS, a filesystem that shut down: `disk_errors.py` has the
+table); anything else that goes wrong is the `OSError` it was.
+
+What a caller may rely on after a power loss, and no more:
+- bytes that a `sync` covered are there, and so is a file size that covers them;
+- bytes written since may be there, be missing, or be zeros, page by page, in any order;
+- a file may have any length that it had, or passed through, since its last `sync`;
+- a name is there (created, renamed) or gone (renamed, removed) for sure only after a
+  `sync_directory` of its directory; a rename happens whole or not at all.
+
+After a `sync` that failed, nothing of the file can be trusted: Linux forgets the pages that it
+could not write, so that a second `sync` may succeed and mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file. Its owner is whoever opened it, and closes it."""
+
+    @property
+    def path(self) -> str:
+        """Where the file was when it was opened."""
+        ...
+
+    def size(self) -> int:
+        """Its length in bytes."""
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        """As `read`, but None if the disk would have to be asked (`RWF_NOWAIT`)."""
+        ...
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all of `buffers` one after another from `position`; the number of bytes written.
+
+        Memoryviews are of bytes. On an exception any part of them may be in the file: the caller
+        truncates.
+        """
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut (or extend with zeros) to `size` bytes; frees what was preallocated beyond."""
+        ...
+
+    def sync(self) -> None:
+        """Return once all written bytes and the size are on the disk (`fdatasync`). Blocks."""
+        ...
+
+    def preallocate(self, position: int, size: int) -> None:
+        """Reserve disk space without changing the file's size.
+
+        Does nothing where the filesystem cannot, or has too little room: the write will say so.
+        """
+        ...
+
+    def start_writeback(self, position: int, size: int) -> None:
+        """Ask the kernel to begin writing these bytes out (`sync_file_range`). May block."""
+        ...
+
+    def drop_cached(self, position: int, size: int) -> None:
+        """Tell the kernel these bytes will not be read again soon (`posix_fadvise` DONTNEED)."""
+        ...
+
+    def fileno(self) -> int | None:
+        """A descriptor for `sendfile`, or None where there is none and bytes must be copied."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back. A second close does nothing."""
+        ...
+
+
+class Lock(Protocol):
+    """A held lock on a file; released by `release`, and by the kernel when its process dies."""
+
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A filesystem."""
+
+    def open(self, path: str) -> File:
+        """Open for reading and writing; `FileNotFoundError` if it is not there."""
+        ...
+
+    def open_readonly(self, path: str) -> File:
+        """Open for reading only, as a tool on somebody else's directory does."""
+        ...
+
+    def create(self, path: str) -> File:
+        """Create and open; `FileExistsError` if it is there. Its name needs `sync_directory`."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """A file's length without opening it."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """When a file's content last changed, milliseconds since the epoch."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A small file's whole content."""
+        ...
+
+    def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:
+        """Put a small file in place atomically: others see its old content or the new.
+
+        Writes `<path>.tmp`, syncs it, renames it over `path`, syncs the directory: after a power
+        loss, too, it is the old or the new. Not `durable`: without the two syncs, for many files
+        that one `sync_filesystem` follows; a power loss before may also leave it cut or empty. On
+        an exception there is no `.tmp`, and the old content is there, or the new one unsynced.
+        """
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory; `FileExistsError` if it is there. Its parent needs `sync_directory`."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or directory, replacing a file that is there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Unlink a file. May block for long on a large one: never on the loop."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it. Blocks."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory last."""
+        ...
+
+    def sync_filesystem(self, path: str) -> None:
+        """Return once all that was written to the filesystem under `path` is on disk (`syncfs`)."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """What an unprivileged process may still write to the filesystem under `path`."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Create the file if need be and lock it; `BlockingIOError` if it is locked already."""
+        ...

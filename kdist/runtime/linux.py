@@ -1,0 +1,48 @@
+"""The Linux calls that the `os` module lacks: fallocate, sync_file_range, syncfs.
+
+They go through ctypes, which gives up the interpreter's lock while the kernel works. Each returns
+False where the filesystem does not know the call, and raises `OSError` for what else goes wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+_FALLOC_FL_KEEP_SIZE = 1
+_SYNC_FILE_RANGE_WRITE = 2
+_UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = _libc.fallocate
+_fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_sync_file_range = _libc.sync_file_range
+_sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_syncfs = _libc.syncfs
+_syncfs.argtypes = (ctypes.c_int,)
+
+
+def reserve(descriptor: int, position: int, size: int) -> bool:
+    """Give the file disk blocks for these bytes, and leave its size alone."""
+    return _call(_fallocate, descriptor, _FALLOC_FL_KEEP_SIZE, position, size)
+
+
+def start_writeback(descriptor: int, position: int, size: int) -> bool:
+    """Begin to write these bytes to the disk; wait only for room in the device's queue."""
+    return _call(_sync_file_range, descriptor, position, size, _SYNC_FILE_RANGE_WRITE)
+
+
+def sync_filesystem(descriptor: int) -> bool:
+    """Wait until all that the descriptor's filesystem holds is on its disk."""
+    return _call(_syncfs, descriptor)
+
+
+def _call(function: ctypes._FuncPointer, *arguments: int) -> bool:
+    while function(*arguments) == -1:
+        code = ctypes.get_errno()
+        if code in _UNSUPPORTED:
+            return False
+        if code != errno.EINTR:  # after a signal: again, as the `os` module does (PEP 475)
+            raise OSError(code, os.strerror(code))
+    return True

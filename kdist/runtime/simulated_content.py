@@ -1,0 +1,118 @@
+"""What a simulated file holds, and what of it a power loss leaves.
+
+A file has two contents: the one that reads see (the page cache) and the one on the disk. They
+differ in the pages written or cut since the last sync, and of those `Content` remembers what the
+disk may hold instead. Invariant: a page in neither `_dirty` nor `_lost` is on the disk as reads see
+it (bytes beyond the end of either count as zeros).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from kdist.runtime.files import Buffer
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512  # what a disk writes whole
+
+Versions = list[bytes]  # of a page: the one at the last sync, then those cut off since
+
+
+class Content:
+    """One file's bytes. Its owner is the simulated disk; every open file of it shares it."""
+
+    def __init__(self, data: bytearray, modified_ms: int) -> None:
+        self.data = data
+        self.modified_ms = modified_ms
+        self.reserved_end = 0
+        self.is_locked = False
+        self.cold: set[int] = set()  # pages that a read would have to fetch from the disk
+        self._dirty: dict[int, Versions] = {}
+        self._lost: dict[int, Versions] = {}  # writeback failed, and the cache calls them clean
+        self._size_lowest = self._size_highest = len(data)  # since the last sync
+
+    def allocated_bytes(self) -> int:
+        """What the file takes from the disk's capacity."""
+        return max(len(self.data), self.reserved_end)
+
+    def write(self, buffers: Sequence[Buffer], position: int, size: int) -> None:
+        """Write the first `size` bytes of `buffers` at `position`."""
+        if not size:
+            return
+        end = position + size
+        for page in range(position // PAGE_BYTES, (end - 1) // PAGE_BYTES + 1):
+            if page not in self._dirty:
+                self._soil(page)
+        if position > len(self.data):
+            self.data.extend(bytes(position - len(self.data)))
+        self.data[position:end] = memoryview(b"".join(buffers))[:size]
+        self._size_highest = max(self._size_highest, len(self.data))
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend. What is cut off may come back until the next sync."""
+        self.reserved_end = 0
+        if size > len(self.data):  # with zeros, which is what the disk has there
+            self.data.extend(bytes(size - len(self.data)))
+        for page in range(size // PAGE_BYTES, -(-len(self.data) // PAGE_BYTES)):
+            if page in self._dirty:
+                self._dirty[page].append(self._page(page))
+            else:
+                self._soil(page)
+        del self.data[size:]
+        self._size_lowest = min(self._size_lowest, size)
+        self._size_highest = max(self._size_highest, size)
+
+    def sync(self) -> None:
+        """Bring dirty pages and the size to the disk; but not the pages that a failed sync lost."""
+        self._dirty.clear()
+        self._size_lowest = self._size_highest = len(self.data)
+
+    def fail_sync(self) -> None:
+        """Lose the dirty pages as Linux does: reads still see them, no later sync writes them."""
+        self._lost.update(self._dirty)
+        self._dirty.clear()
+
+    def survivor(self, chance: random.Random) -> Content:
+        """What is found after a power loss now. This content stays as it is."""
+        share = chance.choice((0.0, 1.0, chance.random()))  # of the dirty pages that made it
+        size = len(self.data) if share == 1.0 else self._surviving_size(chance)
+        data = self.data[:size] + bytes(max(0, size - len(self.data)))
+        for page, versions in self._dirty.items():
+            _put_page(data, page, self._surviving_page(page, versions, share, chance))
+        for page, versions in self._lost.items():
+            _put_page(data, page, versions[0])
+        found = Content(data, self.modified_ms)
+        found.cold.update(range(-(-size // PAGE_BYTES)))
+        return found
+
+    def _surviving_size(self, chance: random.Random) -> int:
+        lowest, highest = self._size_lowest, self._size_highest
+        return chance.choice((lowest, highest, chance.randint(lowest, highest)))
+
+    def _surviving_page(
+        self, page: int, versions: Versions, share: float, chance: random.Random
+    ) -> bytes:
+        """One of the page's versions, or sectors of two where its write was torn."""
+        now = self._page(page)
+        first = now if chance.random() < share else chance.choice(versions)
+        if share == 1.0 or chance.random() < 0.75:
+            return first
+        second = chance.choice((now, *versions))
+        cut = SECTOR_BYTES * chance.randrange(1, PAGE_BYTES // SECTOR_BYTES)
+        return first[:cut].ljust(cut, b"\0") + second[cut:]
+
+    def _soil(self, page: int) -> None:
+        """Note what the disk holds of a page that is about to change."""
+        self._dirty[page] = self._lost.pop(page, []) or [self._page(page)]
+
+    def _page(self, page: int) -> bytes:
+        return bytes(self.data[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])
+
+
+def _put_page(data: bytearray, page: int, content: bytes) -> None:
+    """Set a page of `data`, whose length stays; content that is shorter is filled with zeros."""
+    start = page * PAGE_BYTES
+    end = min(start + PAGE_BYTES, len(data))
+    if start < end:
+        data[start:end] = content[: end - start].ljust(end - start, b"\0")

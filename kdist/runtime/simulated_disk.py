@@ -1,0 +1,264 @@
+"""A disk in memory that keeps no promise it did not make: for tests and the simulator.
+
+After a power loss it has what `files.py` promises and, of the rest, what chance decides: for
+unsynced pages new or old bytes or zeros, for sizes anything between, for names old or new. It can
+fill up, fail calls and die.
+
+    disk = SimulatedDisk(random.Random(seed))
+    disk.crash_at(17)                        # or disk.fail(after_calls=17), disk.fill(1 << 20)
+    with pytest.raises(PowerLoss):
+        history(disk)
+    survivor = disk.power_on()               # a disk of its own; what was opened before stays dead
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Sequence
+
+from kdist.runtime.atomic_replace import replace
+from kdist.runtime.clock import Clock, VirtualClock
+from kdist.runtime.files import Buffer
+from kdist.runtime.simulated_content import PAGE_BYTES, Content
+from kdist.runtime.simulated_faults import Call, Faults, PowerLoss
+from kdist.runtime.simulated_names import Directory, Names, os_error
+
+__all__ = ["Call", "PowerLoss", "SimulatedDisk", "SimulatedFile", "SimulatedLock"]
+
+_CAPACITY_BYTES = 1 << 40
+
+
+class SimulatedFile:
+    """An open file; dead once its disk lost power."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, content: Content, is_writable: bool) -> None:
+        self.path = path
+        self._disk = disk
+        self._content = content
+        self._is_writable = is_writable
+        self._is_open = True
+
+    def size(self) -> int:
+        self._check_open()
+        return len(self._content.data)
+
+    def read(self, position: int, size: int) -> bytes:
+        self._check_open()
+        with self._disk.call("read", self.path):
+            if self._content.cold:
+                self._content.cold.difference_update(_pages(position, size))
+            return bytes(self._content.data[position : position + size])
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        self._check_open()
+        with self._disk.call("read_cached", self.path):
+            end = min(position + size, len(self._content.data))
+            if not self._content.cold.isdisjoint(_pages(position, end - position)):
+                return None
+            return bytes(self._content.data[position:end])
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._check_open(to_write=True)
+        size = sum(map(len, buffers))
+
+        def write_part() -> None:
+            self._content.write(buffers, position, self._disk.chance.randint(0, size))
+
+        with self._disk.call("write", self.path, spoil=write_part):
+            room = self._disk.room_bytes(self._content, position + size)
+            self._content.write(buffers, position, min(size, max(0, room - position)))
+            self._content.modified_ms = self._disk.clock.now_ms()
+            if room < position + size:
+                raise os_error(errno.ENOSPC, self.path)
+        return size
+
+    def truncate(self, size: int) -> None:
+        self._check_open(to_write=True)
+        with self._disk.call("truncate", self.path):
+            self._content.truncate(size)
+            self._content.modified_ms = self._disk.clock.now_ms()
+
+    def sync(self) -> None:
+        self._check_open()
+        with self._disk.call("sync", self.path, spoil=self._content.fail_sync):
+            self._content.sync()
+
+    def preallocate(self, position: int, size: int) -> None:
+        self._check_open(to_write=True)
+        with self._disk.call("preallocate", self.path):
+            end = position + size
+            if self._disk.room_bytes(self._content, end) >= end:
+                self._content.reserved_end = max(self._content.reserved_end, end)
+
+    def start_writeback(self, position: int, size: int) -> None:  # noqa: ARG002
+        self._check_open()
+        with self._disk.call("start_writeback", self.path):
+            pass  # it promises nothing, and a dirty page may survive without it
+
+    def drop_cached(self, position: int, size: int) -> None:
+        self._check_open()
+        with self._disk.call("drop_cached", self.path):
+            end = min(position + size, len(self._content.data))
+            self._content.cold.update(_pages(position, end - position))
+
+    def fileno(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._is_open = False
+
+    def _check_open(self, to_write: bool = False) -> None:
+        if self._disk.is_off:
+            raise PowerLoss(self.path)
+        if not self._is_open or (to_write and not self._is_writable):
+            raise os_error(errno.EBADF, self.path)
+
+
+class SimulatedLock:
+    """A held lock; a disk that lost power has none."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._is_held = True
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = self._content.is_locked = False
+
+
+class SimulatedDisk(Faults):
+    """A disk with an empty root directory. What goes wrong with it is decided by `chance` alone."""
+
+    def __init__(self, chance: random.Random, clock: Clock | None = None) -> None:
+        super().__init__(chance)
+        self.chance = chance
+        self.clock = clock or VirtualClock()
+        self._names = Names(Directory())
+        self._capacity_bytes = _CAPACITY_BYTES
+
+    def fill(self, capacity_bytes: int) -> None:
+        """Have room for so many bytes in all; a write beyond is done in part: `DiskFull`."""
+        self._capacity_bytes = capacity_bytes
+
+    def room_bytes(self, content: Content, end: int) -> int:
+        """How far a file may reach that is to reach to `end`."""
+        allocated = content.allocated_bytes()
+        if self._capacity_bytes == _CAPACITY_BYTES or end <= allocated:
+            return end  # the usual case does not count what all files take
+        return min(end, allocated + max(0, self._free_bytes()))
+
+    def crash(self, chance: random.Random | None = None) -> SimulatedDisk:
+        """Lose power now; the disk as it survived."""
+        self.is_off = True
+        return self.power_on(chance)
+
+    def power_on(self, chance: random.Random | None = None) -> SimulatedDisk:
+        """A disk with what survived the power loss, and without faults; may differ each time."""
+        assert self.is_off, "the power is on"
+        found = SimulatedDisk(self.chance, self.clock)
+        found._names = self._names.survivor(chance or self.chance)
+        found._capacity_bytes = self._capacity_bytes
+        return found
+
+    def open(self, path: str) -> SimulatedFile:
+        with self.call("open", path):
+            return SimulatedFile(self, path, self._names.content(path), is_writable=True)
+
+    def open_readonly(self, path: str) -> SimulatedFile:
+        with self.call("open_readonly", path):
+            return SimulatedFile(self, path, self._names.content(path), is_writable=False)
+
+    def create(self, path: str) -> SimulatedFile:
+        with self.call("create", path):
+            content = Content(bytearray(), self.clock.now_ms())
+            self._names.add(path, content)
+            return SimulatedFile(self, path, content, is_writable=True)
+
+    def list(self, path: str) -> list[str]:
+        with self.call("list", path):
+            return sorted(self._names.directory(path).entries)
+
+    def is_directory(self, path: str) -> bool:
+        with self.call("is_directory", path):
+            try:
+                return isinstance(self._names.find(path), Directory)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+    def exists(self, path: str) -> bool:
+        with self.call("exists", path):
+            try:
+                self._names.find(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+
+    def size(self, path: str) -> int:
+        with self.call("size", path):
+            return len(self._names.content(path).data)
+
+    def modified_ms(self, path: str) -> int:
+        with self.call("modified_ms", path):
+            return self._names.content(path).modified_ms
+
+    def read(self, path: str) -> bytes:
+        with self.call("read", path):
+            content = self._names.content(path)
+            content.cold.clear()
+            return bytes(content.data)
+
+    def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:
+        replace(self, path, content, durable=durable)
+
+    def make_directory(self, path: str) -> None:
+        with self.call("make_directory", path):
+            self._names.add(path, Directory())
+
+    def rename(self, old: str, new: str) -> None:
+        with self.call("rename", new):
+            self._names.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        with self.call("remove", path):
+            self._names.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        with self.call("remove_tree", path):
+            self._names.remove_tree(path)
+
+    def sync_directory(self, path: str) -> None:
+        with self.call("sync_directory", path):
+            self._names.sync(self._names.directory(path))
+
+    def sync_filesystem(self, path: str) -> None:
+        def fail_syncs() -> None:
+            for content in self._names.contents():
+                content.fail_sync()
+
+        with self.call("sync_filesystem", path, spoil=fail_syncs):
+            self._names.sync(None)
+            for content in self._names.contents():
+                content.sync()
+
+    def free_bytes(self, path: str) -> int:
+        with self.call("free_bytes", path):
+            return max(0, self._free_bytes())
+
+    def _free_bytes(self) -> int:
+        used = sum(content.allocated_bytes() for content in self._names.contents())
+        return self._capacity_bytes - used
+
+    def lock(self, path: str) -> SimulatedLock:
+        if not self.exists(path):
+            self.create(path)
+        with self.call("lock", path):
+            content = self._names.content(path)
+            if content.is_locked:
+                raise os_error(errno.EAGAIN, path)
+            content.is_locked = True
+            return SimulatedLock(content)
+
+
+def _pages(position: int, size: int) -> range:
+    return range(position // PAGE_BYTES, -(-(position + max(0, size)) // PAGE_BYTES))

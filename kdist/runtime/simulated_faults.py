@@ -1,0 +1,156 @@
+"""What can be made to go wrong with a simulated disk: a failing call, and the power.
+
+Every call that a real disk might fail goes through `Faults.call`, which keeps the trace: a test can
+let a history run once, count its calls, and run it again with a fault at each of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from kdist.runtime.disk_errors import raise_if_disk, raise_if_lost
+from kdist.runtime.simulated_names import os_error
+
+_SYNCS = frozenset({"sync", "sync_directory", "sync_filesystem"})
+
+
+class PowerLoss(BaseException):
+    """The machine is off. Not an `Exception`, as no code that runs on it can handle this."""
+
+
+class Call:
+    """One call on the disk, as a `with` block around its effect; the trace is made of these."""
+
+    __slots__ = ("_faults", "_spoil", "name", "path")
+
+    def __init__(
+        self, faults: Faults, name: str, path: str, spoil: Callable[[], None] | None
+    ) -> None:
+        self._faults = faults
+        self._spoil = spoil
+        self.name = name
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.path}"
+
+    def __enter__(self) -> None:
+        code = self._faults.begin(self)
+        spoil, self._spoil = self._spoil, None  # the trace must not keep what was written alive
+        if code:
+            if spoil is not None:
+                spoil()
+            self._refuse(os_error(code, self.path))
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _where: TracebackType | None,
+    ) -> None:
+        self._faults.end()
+        if isinstance(error, OSError):
+            self._refuse(error)
+
+    def _refuse(self, error: OSError) -> None:
+        if self.name in _SYNCS:
+            raise_if_lost(error, self.path)
+        raise_if_disk(error, self.path)
+        raise error
+
+
+@dataclass(slots=True)
+class Fault:
+    """A fault that waits for its calls."""
+
+    error: int
+    when: Callable[[Call], bool]
+    calls_until: int
+    calls_left: float  # infinity: all from the first on
+
+    def hits(self, call: Call) -> bool:
+        """Whether this call fails."""
+        if not self.calls_left or not self.when(call):
+            return False
+        if self.calls_until:
+            self.calls_until -= 1
+            return False
+        self.calls_left -= 1
+        return True
+
+
+class Faults:
+    """The trace of a disk's calls, the faults that await it, and its power switch."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.trace: list[Call] = []
+        self.is_off = False
+        self._chance = chance
+        self._faults: list[Fault] = []
+        self._crash_at = 0
+        self._is_doomed = False
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each method was called."""
+        return Counter(call.name for call in self.trace)
+
+    def fail(
+        self,
+        error: int = errno.EIO,
+        *,
+        after_calls: int = 0,
+        when: Callable[[Call], bool] = lambda _call: True,
+        forever: bool = True,
+    ) -> None:
+        """Let a call fail with the error number `error`.
+
+        It is the one that comes after `after_calls` others, of those that `when` is true for, and
+        with `forever` all of those after it too. A failing write may have written a part. A failing
+        sync loses the dirty pages, as on Linux: reads see them, but they are not on the disk, and
+        no later sync brings them there unless they are written again.
+        """
+        self._faults.append(Fault(error, when, after_calls, math.inf if forever else 1))
+
+    def heal(self) -> None:
+        """No more faults."""
+        self._faults.clear()
+
+    def crash_at(self, n: int) -> None:
+        """Cut the power during the `n`-th call from now on, 1 being the next.
+
+        By chance the call has had its effect or not; it raises `PowerLoss`, as do all after it.
+        """
+        assert n > 0, "calls are counted from 1"
+        self._crash_at = len(self.trace) + n
+
+    def call(self, name: str, path: str, spoil: Callable[[], None] | None = None) -> Call:
+        """The block to put around a call's effect; if the call is to fail, `spoil` runs instead."""
+        return Call(self, name, path, spoil)
+
+    def begin(self, call: Call) -> int:
+        """Count the call; the error number that it is to fail with, or 0."""
+        if self.is_off:
+            raise PowerLoss(str(call))
+        self.trace.append(call)
+        if len(self.trace) == self._crash_at:
+            self._is_doomed = True
+            if self._chance.random() < 0.5:
+                self.end()
+            return 0
+        for fault in self._faults:
+            if fault.hits(call):
+                return fault.error
+        return 0
+
+    def end(self) -> None:
+        """The call has had its effect; if its time has come the power goes before it returns."""
+        if self._is_doomed:
+            self.is_off = True
+            raise PowerLoss(str(self.trace[-1]))

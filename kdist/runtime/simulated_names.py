@@ -1,0 +1,213 @@
+"""The simulated disk's directories, and which names a power loss leaves.
+
+A change of names is durable once a directory that it touches was synced; before that, a power loss
+may keep it or not, whatever became of the changes around it. Two things hold, as on a journaling
+filesystem: a change happens whole (a rename leaves the old name or the new, never neither), and it
+does not happen without the earlier changes of the same name or the same file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from typing import NamedTuple
+
+from kdist.runtime.simulated_content import Content
+
+
+class Directory:
+    """Names and what they stand for: as seen now, and as the disk has it."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+
+
+Node = Content | Directory
+
+
+class Move(NamedTuple):
+    """`name` in `directory` comes to stand for `node`; for None: it goes."""
+
+    directory: Directory
+    name: str
+    node: Node | None
+
+
+class Change(NamedTuple):
+    """Moves that happen together, and the file or directory that they are about."""
+
+    node: Node
+    moves: tuple[Move, ...]
+
+
+class Names:
+    """A tree of directories with the changes that are not durable yet, oldest first."""
+
+    def __init__(self, root: Directory) -> None:
+        self.root = root
+        self._pending: list[Change] = []
+
+    def find(self, path: str) -> Node:
+        """What is at `path`; `FileNotFoundError`, `NotADirectoryError`."""
+        node: Node = self.root
+        for name in path.split("/"):
+            if name in ("", "."):
+                continue
+            if not isinstance(node, Directory):
+                raise os_error(errno.ENOTDIR, path)
+            if name not in node.entries:
+                raise os_error(errno.ENOENT, path)
+            node = node.entries[name]
+        return node
+
+    def directory(self, path: str) -> Directory:
+        """The directory at `path`."""
+        node = self.find(path)
+        if not isinstance(node, Directory):
+            raise os_error(errno.ENOTDIR, path)
+        return node
+
+    def content(self, path: str) -> Content:
+        """The file's content at `path`; `IsADirectoryError`."""
+        node = self.find(path)
+        if not isinstance(node, Content):
+            raise os_error(errno.EISDIR, path)
+        return node
+
+    def add(self, path: str, node: Node) -> None:
+        """Give `node` a name; `FileExistsError`."""
+        directory, name = self._place(path)
+        if name in directory.entries:
+            raise os_error(errno.EEXIST, path)
+        self._change(node, Move(directory, name, node))
+
+    def rename(self, old: str, new: str) -> None:
+        """As rename(2): a file replaces a file, a directory an empty directory."""
+        source, old_name = self._place(old)
+        target, new_name = self._place(new)
+        node = self.find(old)
+        there = target.entries.get(new_name)
+        if there is node:
+            return
+        if new.startswith(f"{old}/"):
+            raise os_error(errno.EINVAL, new)
+        if old.startswith(f"{new}/"):
+            raise os_error(errno.ENOTEMPTY, new)
+        if there is not None:
+            _check_replaceable(there, node, new)
+        self._change(node, Move(source, old_name, None), Move(target, new_name, node))
+
+    def remove(self, path: str) -> None:
+        """Take a file's name away."""
+        directory, name = self._place(path)
+        self._change(self.content(path), Move(directory, name, None))
+
+    def remove_tree(self, path: str) -> None:
+        """Take a directory's name away, and those of all that is in it before."""
+        directory, name = self._place(path)
+        top = self.directory(path)
+        for child, node in list(top.entries.items()):
+            if isinstance(node, Directory):
+                self.remove_tree(f"{path}/{child}")
+            else:
+                self.remove(f"{path}/{child}")
+        self._change(top, Move(directory, name, None))
+
+    def _place(self, path: str) -> tuple[Directory, str]:
+        parent, _, name = path.rstrip("/").rpartition("/")
+        return self.directory(parent), name
+
+    def _change(self, node: Node, *moves: Move) -> None:
+        for directory, name, moved in moves:
+            _move(directory.entries, name, moved)
+        self._pending.append(Change(node, moves))
+
+    def sync(self, directory: Directory | None) -> None:
+        """Make durable what touches `directory`; without one, everything."""
+        chosen = _with_causes(
+            self._pending,
+            [
+                directory is None or any(move.directory is directory for move in change.moves)
+                for change in self._pending
+            ],
+        )
+        for change in chosen:
+            for move in change.moves:
+                _move(move.directory.durable, move.name, move.node)
+        done = {id(change) for change in chosen}
+        self._pending = [change for change in self._pending if id(change) not in done]
+
+    def contents(self) -> list[Content]:
+        """All files that have a name."""
+        found: list[Content] = []
+        unseen: list[Node] = [self.root]
+        while unseen:
+            node = unseen.pop()
+            if isinstance(node, Directory):
+                unseen.extend(node.entries.values())
+            else:
+                found.append(node)
+        return found
+
+    def survivor(self, chance: random.Random) -> Names:
+        """What is found after a power loss now. These names stay as they are."""
+        share = chance.choice((0.0, 1.0, chance.random()))  # of the pending changes that made it
+        chosen = _with_causes(self._pending, [chance.random() < share for _ in self._pending])
+        changed: dict[int, dict[str, Node]] = {}
+        for change in chosen:
+            for directory, name, node in change.moves:
+                entries = changed.setdefault(id(directory), dict(directory.durable))
+                _move(entries, name, node)
+        return Names(_rebuilt(self.root, changed, chance))
+
+
+def os_error(code: int, path: str) -> OSError:
+    """The error that the kernel would give, as the subclass that Python makes of it."""
+    return OSError(code, os.strerror(code), path)
+
+
+def _check_replaceable(there: Node, by: Node, path: str) -> None:
+    if isinstance(there, Directory):
+        if not isinstance(by, Directory):
+            raise os_error(errno.EISDIR, path)
+        if there.entries:
+            raise os_error(errno.ENOTEMPTY, path)
+    elif isinstance(by, Directory):
+        raise os_error(errno.ENOTDIR, path)
+
+
+def _move(entries: dict[str, Node], name: str, node: Node | None) -> None:
+    if node is None:
+        entries.pop(name, None)
+    else:
+        entries[name] = node
+
+
+def _with_causes(changes: list[Change], is_chosen: list[bool]) -> list[Change]:
+    """The chosen changes and the earlier ones of the same names and files, oldest first."""
+    touched: set[int | tuple[int, str]] = set()
+    found: list[Change] = []
+    for change, chosen in zip(reversed(changes), reversed(is_chosen), strict=True):
+        names = ((id(move.directory), move.name) for move in change.moves)
+        touches: set[int | tuple[int, str]] = {id(change.node), *names}
+        if chosen or not touched.isdisjoint(touches):
+            touched |= touches
+            found.append(change)
+    found.reverse()
+    return found
+
+
+def _rebuilt(
+    directory: Directory, changed: dict[int, dict[str, Node]], chance: random.Random
+) -> Directory:
+    """A copy of what the disk has of `directory`, with `changed` in place of durable entries."""
+    copy = Directory()
+    for name, node in changed.get(id(directory), directory.durable).items():
+        if isinstance(node, Directory):
+            copy.durable[name] = _rebuilt(node, changed, chance)
+        else:
+            copy.durable[name] = node.survivor(chance)
+    copy.entries = dict(copy.durable)
+    return copy

@@ -1,0 +1,211 @@
+"""What can go wrong with the simulated disk: failing calls, no space, a cold cache."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+
+from kdist.errors import DiskFailed, DiskFull
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.simulated_disk import Call, SimulatedDisk
+
+SEEDS = range(200)
+PAGE_BYTES = 4096
+
+
+def test_a_sync_after_a_failed_sync_succeeds_and_is_a_lie() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", b"old")
+    file = disk.open("/a")
+    file.write((b"new" * 3000,), 0)
+    disk.fail(when=lambda call: call.name == "sync", forever=False)
+    with pytest.raises(DiskFailed):
+        file.sync()
+    file.sync()
+    assert file.read(0, 3) == b"new"
+    survivor = disk.crash()
+    assert survivor.read("/a") == b"old" + bytes(8997)
+
+
+def test_bytes_that_a_failed_sync_lost_are_durable_once_written_and_synced_again() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", b"old")
+    file = disk.open("/a")
+    file.write((b"new",), 0)
+    disk.fail(when=lambda call: call.name == "sync", forever=False)
+    with pytest.raises(DiskFailed):
+        file.sync()
+    file.write((b"new",), 0)
+    file.sync()
+    assert disk.crash().read("/a") == b"new"
+
+
+def test_a_failed_filesystem_sync_loses_the_dirty_pages_of_all_files() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", b"old")
+    disk.open("/a").write((b"new",), 0)
+    disk.fail(forever=False)
+    with pytest.raises(DiskFailed):
+        disk.sync_filesystem("/")
+    disk.sync_filesystem("/")
+    assert disk.crash().read("/a") == b"old"
+
+
+def test_a_failing_disk_fails_every_kind_of_call() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", b"abc")
+    file = disk.open("/a")
+    disk.fail()
+    calls: list[Callable[[], object]] = [
+        lambda: file.read(0, 1), lambda: file.read_cached(0, 1), lambda: file.write((b"x",), 0),
+        lambda: file.truncate(1), file.sync, lambda: file.preallocate(0, 1),
+        lambda: file.start_writeback(0, 1), lambda: file.drop_cached(0, 1),
+        lambda: disk.open("/a"), lambda: disk.open_readonly("/a"), lambda: disk.create("/b"),
+        lambda: disk.list("/"), lambda: disk.is_directory("/a"), lambda: disk.exists("/a"),
+        lambda: disk.size("/a"), lambda: disk.modified_ms("/a"), lambda: disk.read("/a"),
+        lambda: disk.replace("/a", b""), lambda: disk.make_directory("/d"),
+        lambda: disk.rename("/a", "/b"), lambda: disk.remove("/a"),
+        lambda: disk.remove_tree("/"), lambda: disk.sync_directory("/"),
+        lambda: disk.sync_filesystem("/"), lambda: disk.free_bytes("/"), lambda: disk.lock("/l"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(DiskFailed):
+            call()
+    disk.heal()
+    assert disk.list("/") == ["a"]
+
+
+def test_a_failed_write_may_leave_any_part_of_itself() -> None:
+    found = set()
+    for seed in SEEDS:
+        disk = SimulatedDisk(random.Random(seed))
+        file = disk.create("/a")
+        disk.fail(forever=False)
+        with pytest.raises(DiskFailed):
+            file.write((b"ab", b"cd"), 0)
+        found.add(file.read(0, 10))
+    assert found == {b"", b"a", b"ab", b"abc", b"abcd"}
+
+
+def test_faults_wait_for_their_calls() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    file = disk.create("/a")
+
+    def is_read(call: Call) -> bool:
+        return call.name == "read" and call.path == "/a"
+
+    disk.fail(errno.EACCES, when=is_read, after_calls=2, forever=False)
+    file.read(0, 1)
+    file.sync()
+    file.read(0, 1)
+    with pytest.raises(PermissionError):
+        file.read(0, 1)
+    file.read(0, 1)
+    assert disk.calls == {"create": 1, "read": 4, "sync": 1}
+    assert [str(call) for call in disk.trace[:2]] == ["create /a", "read /a"]
+
+
+def test_a_full_disk_takes_what_fits_and_says_so() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", b"abc")
+    disk.fill(10)
+    file = disk.create("/b")
+    with pytest.raises(DiskFull):
+        file.write((b"0123", b"456789"), 0)
+    assert file.read(0, 20) == b"0123456"
+    assert disk.free_bytes("/") == 0
+    disk.open("/a").write((b"xyz",), 0)
+    with pytest.raises(DiskFull):
+        disk.replace("/a", b"new content")
+    assert disk.read("/a") == b"xyz"
+    disk.remove("/a")
+    assert file.write((b"789",), 7) == 3
+
+
+def test_a_full_disk_found_out_at_a_sync_is_a_failed_disk() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    file = disk.create("/a")
+    disk.fail(errno.ENOSPC)
+    with pytest.raises(DiskFailed):
+        file.sync()
+    with pytest.raises(DiskFull):
+        file.write((b"x",), 0)
+
+
+def test_files_take_free_space() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    before = disk.free_bytes("/")
+    disk.replace("/a", bytes(1 << 20))
+    assert disk.free_bytes("/") == before - (1 << 20)
+
+
+def test_preallocated_space_is_taken_until_truncate() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.fill(100)
+    file, other = disk.create("/a"), disk.create("/b")
+    file.preallocate(0, 60)
+    other.preallocate(0, 60)
+    assert disk.free_bytes("/") == 40
+    with pytest.raises(DiskFull):
+        other.write((bytes(50),), 0)
+    file.write((bytes(20),), 0)
+    file.truncate(20)
+    assert disk.free_bytes("/") == 40
+    assert other.write((bytes(80),), 0) == 80
+
+
+def test_a_cached_read_is_none_for_what_was_dropped_until_it_is_read() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", bytes(range(200)) * 100)
+    file = disk.open("/a")
+    file.drop_cached(0, 4096)
+    assert file.read_cached(4000, 200) is None
+    assert file.read_cached(4096, 200) == (bytes(range(200)) * 100)[4096:4296]
+    file.read(4000, 10)
+    assert file.read_cached(4000, 96) == file.read(4000, 96)
+
+
+def test_nothing_is_cached_after_a_power_loss() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", b"abc")
+    file = disk.crash().open("/a")
+    assert file.read_cached(0, 3) is None
+    file.read(0, 3)
+    assert file.read_cached(0, 3) == b"abc"
+
+
+def test_a_read_brings_in_the_pages_it_asks_for_and_no_others() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace("/a", bytes(3 * PAGE_BYTES))
+    file = disk.crash().open("/a")
+    file.read(PAGE_BYTES, 1)
+    assert file.read_cached(PAGE_BYTES, PAGE_BYTES) == bytes(PAGE_BYTES)
+    assert file.read_cached(PAGE_BYTES - 1, 2) is None
+    assert file.read_cached(2 * PAGE_BYTES, 1) is None
+
+
+def test_a_file_is_as_old_as_its_last_write() -> None:
+    clock = VirtualClock(1000)
+    disk = SimulatedDisk(random.Random(1), clock)
+    file = disk.create("/a")
+    clock.advance_ms(5)
+    file.write((b"abc",), 0)
+    clock.advance_ms(5)
+    file.sync()
+    assert disk.modified_ms("/a") == 1005
+    file.truncate(1)
+    assert disk.modified_ms("/a") == 1010
+
+
+def test_a_replace_that_fails_anywhere_leaves_the_old_or_the_new_and_no_temporary_file() -> None:
+    for n in range(5):
+        disk = SimulatedDisk(random.Random(n))
+        disk.replace("/a", b"old")
+        disk.fail(after_calls=n, forever=False)
+        with pytest.raises(DiskFailed):
+            disk.replace("/a", b"new")
+        assert disk.list("/") == ["a"]
+        assert disk.read("/a") == (b"old" if n < 4 else b"new")
