@@ -1,0 +1,116 @@
+"""The settings of a broker as a whole: who it is, where it listens, what it does with topics.
+
+Kafka 3.9's names and defaults where the meaning is the same; a row that is kdist's own says so.
+"""
+
+from __future__ import annotations
+
+from kdist.config.declare import Settings, Synonym, setting, settings
+from kdist.config.kinds import int32
+
+IDENTITY, LISTENERS, TOPICS, CLUSTER = "Identity", "Listeners", "Topics", "Cluster"
+
+
+@settings
+class BrokerSettings(Settings):
+    """What only the broker room reads; each room below it has a class of its own."""
+
+    id: int32 = setting(
+        "broker.id",
+        minimum=0,
+        subject=IDENTITY,
+        restart=True,
+        doc="The broker's id, which no other broker of the cluster has.",
+    )
+    directory: str = setting(
+        "log.dir",
+        subject=IDENTITY,
+        synonyms=(Synonym("log.dirs"),),
+        restart=True,
+        doc="The one directory, on a disk of its own, that holds all of the broker's logs.",
+    )
+    host: str | None = setting(
+        "broker.host",
+        default=None,
+        subject=IDENTITY,
+        restart=True,
+        doc="kdist's own: the machine it runs on, as replica placement knows it; unset, its "
+        "host name.",
+    )
+    rack: str | None = setting(
+        "broker.rack",
+        default=None,
+        subject=IDENTITY,
+        restart=True,
+        doc="The rack of the machine: replicas of a partition are spread over racks.",
+    )
+    listeners: tuple[str, ...] = setting(
+        "listeners",
+        default=("PLAINTEXT://:9092",),
+        subject=LISTENERS,
+        restart=True,
+        doc="Where connections are accepted, as `NAME://host:port`; no host means every address.",
+    )
+    advertised_listeners: tuple[str, ...] = setting(
+        "advertised.listeners",
+        default=(),
+        subject=LISTENERS,
+        restart=True,
+        doc="What clients and brokers are told to connect to; unset, the `listeners`.",
+    )
+    listener_security_protocol_map: tuple[str, ...] = setting(
+        "listener.security.protocol.map",
+        default=("PLAINTEXT:PLAINTEXT",),
+        subject=LISTENERS,
+        restart=True,
+        doc="The protocol of each listener, as `NAME:PROTOCOL`; this release knows PLAINTEXT only.",
+    )
+    inter_broker_listener_name: str | None = setting(
+        "inter.broker.listener.name",
+        default=None,
+        subject=LISTENERS,
+        restart=True,
+        doc="The listener that brokers use among themselves; unset, the first of the `listeners`.",
+    )
+    http_address: str | None = setting(
+        "http.address",
+        default=None,
+        subject=LISTENERS,
+        restart=True,
+        doc="kdist's own: the `host:port` of `/metrics` and `/health`; unset, they are not served.",
+    )
+    num_partitions: int32 = setting(
+        "num.partitions",
+        default=1,
+        minimum=1,
+        subject=TOPICS,
+        doc="How many partitions a topic gets that is created without saying.",
+    )
+    default_replication_factor: int32 = setting(
+        "default.replication.factor",
+        default=1,
+        minimum=1,
+        subject=TOPICS,
+        doc="How many replicas a topic gets that is created without saying.",
+    )
+    auto_create_topics_enable: bool = setting(
+        "auto.create.topics.enable",
+        default=True,
+        subject=TOPICS,
+        doc="Whether a topic is created when a client asks for one that does not exist.",
+    )
+    delete_topic_enable: bool = setting(
+        "delete.topic.enable",
+        default=True,
+        subject=TOPICS,
+        doc="Whether topics may be deleted.",
+    )
+    controller_socket_timeout_ms: int32 = setting(
+        "controller.socket.timeout.ms",
+        default=30_000,
+        minimum=1,
+        unit="ms",
+        subject=CLUSTER,
+        restart=True,
+        doc="How long the controller waits for a broker's answer before it connects anew.",
+    )

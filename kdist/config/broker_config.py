@@ -1,0 +1,90 @@
+"""A broker's whole configuration, one object for each room, and what its topics resolve to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from kdist.config import topic_rules
+from kdist.config.broker import BrokerSettings
+from kdist.config.declare import Setting, Settings
+from kdist.config.faults import Given, raise_if_any
+from kdist.config.foreign import judge_names
+from kdist.config.groups import GroupSettings
+from kdist.config.layers import Described, Layer, Source, describe, names_in, resolve
+from kdist.config.network import NetworkSettings
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.config.zookeeper import ZooKeeperSettings
+
+BROKER_CLASSES: tuple[type[Settings], ...] = (
+    BrokerSettings,
+    ZooKeeperSettings,
+    NetworkSettings,
+    GroupSettings,
+    StorageSettings,
+)
+BROKER_TABLE: tuple[Setting, ...] = tuple(chain.from_iterable(c.TABLE for c in BROKER_CLASSES))
+BROKER_NAMES = frozenset(names_in((*BROKER_TABLE, *TopicSettings.TABLE), of_broker=True))
+TOPIC_NAMES = frozenset(names_in(TopicSettings.TABLE, of_broker=False))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """A broker's settings, and what its topics start from.
+
+    `layers` are what they came from, nearest first: dynamic settings, then the file. `warnings` has
+    a sentence for each thing that is allowed but odd.
+    """
+
+    broker: BrokerSettings
+    zookeeper: ZooKeeperSettings
+    network: NetworkSettings
+    groups: GroupSettings
+    storage: StorageSettings
+    topic_defaults: TopicSettings
+    layers: tuple[Layer, ...]
+    warnings: tuple[str, ...]
+
+    def topic(self, overrides: Mapping[str, str], where: str = "") -> TopicSettings:
+        """A topic's settings; `ConfigError` with every fault of its overrides."""
+        return resolve_topic(self.layers, overrides, where)
+
+    def describe(self) -> Iterator[Described]:
+        """Every setting of the broker with value and source; the defaults of topics included."""
+        return describe((*BROKER_TABLE, *TopicSettings.TABLE), self.layers)
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[Described]:
+        """Every setting of a topic with value and source."""
+        return describe(TopicSettings.TABLE, (_layer_of(overrides, ""), *self.layers))
+
+
+def resolve_topic(
+    broker: Sequence[Layer], overrides: Mapping[str, str], where: str = ""
+) -> TopicSettings:
+    """A topic's settings: its override, else the broker's `log.*` value, else the default.
+
+    `where` is what sentences call the overrides. `ConfigError` has every fault of theirs.
+    """
+    own = _layer_of(overrides, where)
+    outcome = resolve(TopicSettings.TABLE, (own, *broker))
+    refused = judge_names(own.given, TOPIC_NAMES).refused
+    raise_if_any((*refused.values(), *outcome.faults.values()))
+    topic = TopicSettings(**outcome.values)
+    raise_if_any(topic_rules.faults_of(topic, where))
+    return topic
+
+
+def topic_warnings(
+    broker: Sequence[Layer], overrides: Mapping[str, str], where: str = ""
+) -> tuple[str, ...]:
+    """A sentence for each thing that is odd, but allowed, about a topic's settings."""
+    ignored = judge_names(_layer_of(overrides, where).given, TOPIC_NAMES).ignored
+    topic = resolve_topic(broker, overrides, where)
+    return (*ignored.values(), *topic_rules.warnings_of(topic, where))
+
+
+def _layer_of(overrides: Mapping[str, str], where: str) -> Layer:
+    given = {name: Given(text, where) for name, text in overrides.items()}
+    return Layer(Source.DYNAMIC_TOPIC_CONFIG, given)

@@ -1,0 +1,111 @@
+"""What must hold between a broker's settings, beyond what each one's own row says (pure).
+
+A rule looks at values and gives the claim that they contradict each other, else None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.config.faults import sentence_at
+from kdist.config.listeners import PROTOCOLS, parse_listener, parse_protocol_map
+
+Rule = Callable[[BrokerConfig], str | None]
+
+
+def directory_is_one(config: BrokerConfig) -> str | None:
+    """`log.dir` names one directory: one broker is one disk."""
+    if "," not in config.broker.directory:
+        return None
+    return "log.dir names several directories: one broker is one disk, so run one broker for each"
+
+
+def directory_is_absolute(config: BrokerConfig) -> str | None:
+    """`log.dir` is an absolute path."""
+    if config.broker.directory.startswith("/"):
+        return None
+    return f"log.dir must be an absolute path, not {config.broker.directory!r}"
+
+
+def zookeeper_is_named(config: BrokerConfig) -> str | None:
+    """`zookeeper.connect` is not empty."""
+    return None if config.zookeeper.connect else "zookeeper.connect is empty"
+
+
+def listeners_can_be_read(config: BrokerConfig) -> str | None:
+    """Each listener is `NAME://host:port`, and each name has a protocol that is built."""
+    broker = config.broker
+    if not broker.listeners:
+        return "listeners is empty"
+    try:
+        protocols = parse_protocol_map(broker.listener_security_protocol_map)
+        given = [parse_listener(text) for text in broker.listeners + broker.advertised_listeners]
+    except ValueError as fault:
+        return str(fault)
+    for listener in given:
+        protocol = protocols.get(listener.name)
+        if protocol is None:
+            return f"listener.security.protocol.map has no protocol for {listener.name}"
+        if protocol not in PROTOCOLS:
+            return f"the protocol {protocol} of {listener.name} is not built: use PLAINTEXT"
+    return None
+
+
+def listeners_are_distinct(config: BrokerConfig) -> str | None:
+    """`listeners` uses no name and no port twice."""
+    if listeners_can_be_read(config):
+        return None
+    given = [parse_listener(text) for text in config.broker.listeners]
+    names = {listener.name for listener in given}
+    ports = [listener.port for listener in given if listener.port]
+    if len(names) == len(given) and len(set(ports)) == len(ports):
+        return None
+    return "listeners uses a name or a port twice"
+
+
+def advertised_listeners_exist(config: BrokerConfig) -> str | None:
+    """Advertised and inter-broker listeners are among `listeners`, with a host to reach."""
+    if listeners_can_be_read(config):
+        return None
+    names = {parse_listener(text).name for text in config.broker.listeners}
+    for advertised in map(parse_listener, config.broker.advertised_listeners):
+        if advertised.host in ("", "0.0.0.0", "::"):
+            return f"advertised.listeners needs a host that others can reach, not '{advertised}'"
+        if advertised.name not in names:
+            return f"advertised.listeners has {advertised.name}, which listeners has not"
+    inter_broker = config.broker.inter_broker_listener_name
+    if inter_broker is not None and inter_broker.upper() not in names:
+        return f"inter.broker.listener.name is {inter_broker}, which listeners has not"
+    return None
+
+
+def session_timeouts_are_ordered(config: BrokerConfig) -> str | None:
+    """`group.min.session.timeout.ms` is not above `group.max.session.timeout.ms`."""
+    if config.groups.min_session_timeout_ms <= config.groups.max_session_timeout_ms:
+        return None
+    return "group.min.session.timeout.ms is above group.max.session.timeout.ms"
+
+
+def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
+    """`message.max.bytes` is not above `socket.request.max.bytes`."""
+    if config.topic_defaults.max_message_bytes <= config.network.socket_request_max_bytes:
+        return None
+    return "message.max.bytes is above socket.request.max.bytes: such a batch can never come in"
+
+
+REFUSES: tuple[Rule, ...] = (
+    directory_is_one,
+    directory_is_absolute,
+    zookeeper_is_named,
+    listeners_can_be_read,
+    listeners_are_distinct,
+    advertised_listeners_exist,
+    session_timeouts_are_ordered,
+    largest_batch_fits_a_request,
+)
+
+
+def faults_of(config: BrokerConfig, where: str) -> Iterator[str]:
+    """A sentence for each rule that the values break."""
+    return (sentence_at(where, claim) for rule in REFUSES if (claim := rule(config)))

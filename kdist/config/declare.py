@@ -1,0 +1,180 @@
+"""How a setting is declared: a row in a class body, from which everything else is derived.
+
+    @settings
+    class TopicSettings(Settings):
+        segment_bytes: int32 = setting(
+            "segment.bytes", default=1 << 30, minimum=14, unit="bytes",
+            broker="log.segment.bytes", doc="One sentence.")
+
+The annotation says what kind of value it is (`kinds.py`), to mypy and to the parser. An instance is
+a frozen dataclass with slots, so `topic.segment_bytes` is a plain attribute in hot code.
+`TopicSettings.TABLE` holds the rows for parsing, checks, `describe` and the generated pages.
+Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Any, ClassVar, NamedTuple, Required, TypedDict, TypeVar, Unpack
+
+from kdist.config.kinds import LIMITS, NOUNS, Kind, Shape, read_text, shape_of
+
+REQUIRED: Any = dataclasses.MISSING
+
+
+class Synonym(NamedTuple):
+    """A name that a setting goes by; its text counts `factor` units: hours of a setting in ms."""
+
+    name: str
+    factor: int = 1
+
+
+class Columns(TypedDict, total=False):
+    """What a declaration says besides name and annotation.
+
+    `minimum` and `maximum` are inclusive; an integer is bounded by its width in any case. A setting
+    with `broker` is a topic's, and that is what its default is called in a broker's file.
+    `synonyms` and `broker_synonyms` are lower in precedence than `name` and `broker`, in the order
+    given. `restart` says that a change is read only when the broker starts.
+    """
+
+    default: Any
+    minimum: float
+    maximum: float
+    unit: str
+    subject: Required[str]
+    synonyms: tuple[Synonym, ...]
+    broker: str
+    broker_synonyms: tuple[Synonym, ...]
+    restart: bool
+    doc: Required[str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row: a setting as declared.
+
+    `names` are what it is called where it belongs, the first being its own; `broker_names` what a
+    broker's file calls it. Both are in order of precedence, and for a broker's setting the same.
+    """
+
+    attribute: str
+    shape: Shape
+    names: tuple[Synonym, ...]
+    broker_names: tuple[Synonym, ...]
+    default: Any
+    minimum: float | None
+    maximum: float | None
+    unit: str
+    subject: str
+    restart: bool
+    doc: str
+
+    @property
+    def name(self) -> str:
+        """Its own dotted name."""
+        return self.names[0].name
+
+    @property
+    def is_secret(self) -> bool:
+        return self.shape.kind is Kind.PASSWORD
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is REQUIRED
+
+    def read(self, text: str, factor: int = 1) -> Any:
+        """The value of `text`, checked; `ValueError` saying what is allowed if it is not.
+
+        A `factor` multiplies what is positive only: -1 stays the word for "no limit".
+        """
+        if self.shape.nullable and not text.strip():
+            return None
+        try:
+            value = read_text(self.shape.kind, text)
+        except ValueError:
+            raise ValueError(self.allowed(factor)) from None
+        if factor != 1 and value > 0:
+            value *= factor
+        if not self.admits(value):
+            raise ValueError(self.allowed(factor))
+        return value
+
+    def admits(self, value: Any) -> bool:
+        """Whether a value of the right kind is within bounds, or among the choices."""
+        if self.shape.choices:
+            items = value if isinstance(value, tuple) else (value,)
+            return bool(items) and set(items) <= set(self.shape.choices)
+        if self.minimum is not None and value < self.minimum:
+            return False
+        return self.maximum is None or value <= self.maximum
+
+    def allowed(self, factor: int = 1) -> str:
+        """What is allowed, as a noun phrase: 'an integer from 14 to 2147483647'."""
+        if self.shape.choices:
+            several = "one or more of " if self.shape.kind is Kind.LIST else "one of "
+            return several + ", ".join(self.shape.choices)
+        words = [NOUNS.get(self.shape.kind, "text")]
+        if self.minimum is not None:
+            words.append(
+                f"from {self.minimum if factor == 1 else _rounded_up(self.minimum, factor)}"
+            )
+        if self.maximum is not None:
+            words.append(f"to {self.maximum if factor == 1 else int(self.maximum) // factor}")
+        return " ".join(words)
+
+
+def _rounded_up(limit: float, factor: int) -> int:
+    """A lower limit in the larger unit; a negative one is a word, not a number."""
+    return int(limit) if limit < 0 else -(-int(limit) // factor)
+
+
+def setting(name: str, **columns: Unpack[Columns]) -> Any:
+    """Declare a setting, in the body of a class under `@settings`."""
+    default = columns.get("default", REQUIRED)
+    return dataclasses.field(default=default, metadata={"name": name, **columns})
+
+
+class Settings:
+    """The base of every class of settings."""
+
+    __slots__ = ()
+    TABLE: ClassVar[tuple[Setting, ...]] = ()
+
+
+S = TypeVar("S", bound=Settings)
+
+
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(setting,))
+def settings(cls: type[S]) -> type[S]:
+    """Make the class a frozen dataclass with slots, and its declarations its `TABLE`."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    shapes = {name: shape_of(hints[name]) for name in cls.__annotations__}
+    for name, shape in shapes.items():
+        cls.__dict__[name].repr = shape.kind is not Kind.PASSWORD
+    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    made.TABLE = tuple(
+        _row(each.name, shapes[each.name], typing.cast(Any, each.metadata))
+        for each in dataclasses.fields(typing.cast(Any, made))
+    )
+    return made
+
+
+def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
+    lowest, highest = LIMITS.get(shape.kind, (None, None))
+    names = (Synonym(columns["name"]), *columns.get("synonyms", ()))
+    broker = columns.get("broker")
+    return Setting(
+        attribute=attribute,
+        shape=shape,
+        names=names,
+        broker_names=(Synonym(broker), *columns.get("broker_synonyms", ())) if broker else names,
+        default=columns.get("default", REQUIRED),
+        minimum=columns.get("minimum", lowest),
+        maximum=columns.get("maximum", highest),
+        unit=columns.get("unit", ""),
+        subject=columns["subject"],
+        restart=columns.get("restart", False),
+        doc=columns["doc"],
+    )

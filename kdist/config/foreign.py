@@ -1,0 +1,155 @@
+"""Names that are no setting of kdist's: Kafka's, each with the reason, and mistakes.
+
+A broker's file from a Kafka cluster is taken as it is where that does no harm: what only tunes
+machinery that kdist has not is ignored, with a warning. What promises something that kdist would
+not keep (security, tiered storage, another quorum) is refused. The first pattern that fits decides.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Set
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from kdist.config.faults import Given
+
+
+class Foreign(NamedTuple):
+    """Names (as in a shell, `*` for any text), whether they are refused, and why."""
+
+    pattern: str
+    is_refused: bool
+    reason: str
+
+
+_ZOOKEEPER = "kdist is coordinated by ZooKeeper, not by a KRaft quorum"
+_SECURITY = "this release has no TLS, SASL or access control, and would leave the broker open"
+_JAVA = "kdist cannot load Java classes"
+_TIERED = "kdist keeps a log on its own disk only"
+_LISTENERS = "say it with listeners and advertised.listeners"
+_LOOP = "one thread owns all of a broker's state"
+_SCAN = "one process scans the one disk after a crash, as fast as the disk reads"
+_WAITING = "waiting requests take no periodic clean-up"
+_CLEANER = "this release does not compact yet"
+_TRANSACTIONS = "this release has no transactions yet"
+_REPLICATION = "this release has no replication yet"
+_QUOTAS = "this release has no quotas yet"
+_METRICS = "metrics are served at /metrics in Prometheus's format"
+_KRAFT_ONLY = "it concerns brokers of a KRaft quorum"
+_FORMAT = "kdist always stores record batches of magic 2 and converts for old clients"
+_CODEC = "kdist compresses at each codec's own default level"
+_ONE_DISK = "one broker is one disk"
+
+REFUSED = {
+    _ZOOKEEPER: (
+        "process.roles", "node.id", "controller.quorum.*", "controller.listener.names",
+        "metadata.log.*", "metadata.max.*", "zookeeper.metadata.migration.*",
+        "early.start.listeners", "broker.heartbeat.interval.ms", "broker.session.timeout.ms",
+        "initial.broker.registration.timeout.ms",
+    ),
+    _SECURITY: (
+        "ssl.*", "sasl.*", "security.*", "listener.name.*", "authorizer.*", "super.users",
+        "allow.everyone.if.no.acl.found", "principal.builder.class", "delegation.token.*",
+        "password.encoder.*", "zookeeper.ssl.*", "zookeeper.set.acl", "connections.max.reauth.ms",
+    ),
+    _JAVA: (
+        "create.topic.policy.class.name", "alter.config.policy.class.name",
+        "client.quota.callback.class", "replica.selector.class",
+    ),
+    _TIERED: ("remote.*", "log.local.retention.*", "local.retention.*"),
+    _LISTENERS: ("host.name", "port", "advertised.host.name", "advertised.port"),
+}  # fmt: skip
+
+IGNORED = {
+    _LOOP: (
+        "num.network.threads", "num.io.threads", "background.threads", "queued.max.requests",
+        "queued.max.request.bytes", "control.plane.listener.name", "log.initial.task.delay.ms",
+    ),
+    _SCAN: ("num.recovery.threads.per.data.dir",),
+    _WAITING: ("*.purgatory.purge.interval.requests",),
+    _CLEANER: (
+        "log.cleaner.enable", "log.cleaner.threads", "log.cleaner.io.*", "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+    ),
+    _TRANSACTIONS: ("transaction.*", "transactional.*"),
+    _REPLICATION: (
+        "replica.*", "num.replica.fetchers", "*.replication.throttled.*", "leader.imbalance.*",
+        "auto.leader.rebalance.enable", "controlled.shutdown.*", "request.timeout.ms",
+        "socket.connection.setup.*",
+    ),
+    _QUOTAS: (
+        "quota.*", "replication.quota.*", "alter.log.dirs.replication.quota.*",
+        "controller.quota.*", "max.connection.creation.rate", "max.connections.per.ip.overrides",
+    ),
+    _METRICS: (
+        "metric.reporters", "metrics.*", "kafka.metrics.*", "auto.include.jmx.reporter",
+        "telemetry.*",
+    ),
+    _FORMAT: (
+        "log.message.format.version", "message.format.version", "inter.broker.protocol.version",
+    ),
+    _KRAFT_ONLY: (
+        "unstable.*", "eligible.leader.replicas.enable", "server.max.startup.time.ms",
+        "unclean.leader.election.interval.ms", "max.request.partition.size.limit",
+    ),
+    _CODEC: ("compression.*.level",),
+    _ONE_DISK: ("num.replica.alter.log.dirs.threads", "log.dir.failure.timeout.ms"),
+    "a broker's id is always given": ("broker.id.generation.enable", "reserved.broker.max.id"),
+    "offsets are always committed to all in-sync replicas, uncompressed": (
+        "offsets.commit.required.acks", "offsets.topic.compression.codec",
+    ),
+    "offsets are read in pieces of a size that fits": ("offsets.load.buffer.size",),
+    "the client of ZooKeeper here is kazoo": (
+        "zookeeper.clientCnxnSocket", "zookeeper.max.in.flight.requests", "zookeeper.sync.time.ms",
+    ),
+    "only the classic group protocol is spoken": (
+        "group.consumer.*", "group.share.*", "group.coordinator.*", "share.coordinator.*",
+    ),
+    "a failed authentication cannot happen without authentication": (
+        "connection.failed.authentication.delay.ms",
+    ),
+}  # fmt: skip
+
+TABLE = (
+    *(Foreign(name, True, reason) for reason, names in REFUSED.items() for name in names),
+    *(Foreign(name, False, reason) for reason, names in IGNORED.items() for name in names),
+)
+
+
+def find_foreign(name: str) -> Foreign | None:
+    """The row that speaks of a setting of this name, if there is one."""
+    return next((row for row in TABLE if fnmatchcase(name, row.pattern)), None)
+
+
+class Judged(NamedTuple):
+    """A sentence for each given name that is no setting, by name: those refused, those ignored."""
+
+    refused: dict[str, str]
+    ignored: dict[str, str]
+
+
+def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
+    """Judge every given name that is not among `names`.
+
+    Values are not repeated: an unknown setting may be a misspelt secret.
+    """
+    judged = Judged({}, {})
+    for name, value in given.items():
+        if name in names:
+            continue
+        foreign = find_foreign(name)
+        if foreign is None:
+            judged.refused[name] = _unknown(name, value, names)
+        elif foreign.is_refused:
+            judged.refused[name] = value.sentence(f"{name} cannot be set: {foreign.reason}")
+        else:
+            judged.ignored[name] = value.sentence(f"{name} is ignored: {foreign.reason}")
+    return judged
+
+
+def _unknown(name: str, given: Given, names: Set[str]) -> str:
+    nearest = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
+    if not nearest:
+        return given.sentence(f"{name} is not a setting")
+    return given.sentence(f"{name} is not a setting: did you mean {nearest[0]}", end="?")

@@ -1,0 +1,107 @@
+"""The settings of the group coordinator and of the offsets that groups commit.
+
+Kafka 3.9's names and defaults; a row that differs says so.
+"""
+
+from __future__ import annotations
+
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.kinds import INT32_MAX, int32, int64
+
+GROUPS, OFFSETS = "Groups", "Committed offsets"
+
+
+@settings
+class GroupSettings(Settings):
+    """What the groups room is given."""
+
+    min_session_timeout_ms: int32 = setting(
+        "group.min.session.timeout.ms",
+        default=6000,
+        minimum=1,
+        unit="ms",
+        subject=GROUPS,
+        doc="The shortest session timeout that a member may ask for.",
+    )
+    max_session_timeout_ms: int32 = setting(
+        "group.max.session.timeout.ms",
+        default=1_800_000,
+        minimum=1,
+        unit="ms",
+        subject=GROUPS,
+        doc="The longest session timeout that a member may ask for.",
+    )
+    initial_rebalance_delay_ms: int32 = setting(
+        "group.initial.rebalance.delay.ms",
+        default=3000,
+        minimum=0,
+        unit="ms",
+        subject=GROUPS,
+        doc="How long a new group waits for more members before its first assignment.",
+    )
+    max_size: int32 = setting(
+        "group.max.size",
+        default=INT32_MAX,
+        minimum=1,
+        subject=GROUPS,
+        doc="How many members a group may have.",
+    )
+    offset_metadata_max_bytes: int32 = setting(
+        "offset.metadata.max.bytes",
+        default=4096,
+        minimum=0,
+        unit="bytes",
+        subject=OFFSETS,
+        doc="The longest metadata that may go with a committed offset.",
+    )
+    offsets_retention_minutes: int32 = setting(
+        "offsets.retention.minutes",
+        default=7 * 24 * 60,
+        minimum=1,
+        unit="minutes",
+        subject=OFFSETS,
+        doc="A group's offsets are forgotten this long after it became empty.",
+    )
+    offsets_retention_check_interval_ms: int64 = setting(
+        "offsets.retention.check.interval.ms",
+        default=600_000,
+        minimum=1,
+        unit="ms",
+        subject=OFFSETS,
+        restart=True,
+        doc="How often groups are looked over for offsets to forget.",
+    )
+    offsets_commit_timeout_ms: int32 = setting(
+        "offsets.commit.timeout.ms",
+        default=5000,
+        minimum=1,
+        unit="ms",
+        subject=OFFSETS,
+        doc="How long a commit waits for all in-sync replicas to have it.",
+    )
+    offsets_topic_num_partitions: int32 = setting(
+        "offsets.topic.num.partitions",
+        default=50,
+        minimum=1,
+        subject=OFFSETS,
+        restart=True,
+        doc="How many partitions `__consumer_offsets` is created with; not to be changed "
+        "afterwards.",
+    )
+    offsets_topic_replication_factor: int32 = setting(
+        "offsets.topic.replication.factor",
+        default=1,
+        minimum=1,
+        subject=OFFSETS,
+        restart=True,
+        doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3).",
+    )
+    offsets_topic_segment_bytes: int32 = setting(
+        "offsets.topic.segment.bytes",
+        default=100 << 20,
+        minimum=1,
+        unit="bytes",
+        subject=OFFSETS,
+        restart=True,
+        doc="The `segment.bytes` that `__consumer_offsets` is created with.",
+    )

@@ -1,0 +1,111 @@
+"""A broker's configuration from a file's text or a mapping, with all faults at once.
+
+It takes text, not a path: who may open files is somebody else's question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kdist.config import broker_rules, topic_rules
+from kdist.config.broker import BrokerSettings
+from kdist.config.broker_config import BROKER_CLASSES, BROKER_NAMES, BrokerConfig
+from kdist.config.declare import Settings
+from kdist.config.faults import Given, raise_if_any
+from kdist.config.foreign import judge_names
+from kdist.config.groups import GroupSettings
+from kdist.config.layers import Layer, Source, resolve
+from kdist.config.network import NetworkSettings
+from kdist.config.properties import parse_properties
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.config.zookeeper import ZooKeeperSettings
+
+S = TypeVar("S", bound=Settings)
+
+
+def load_broker(text: str, source: str, dynamic: Sequence[Layer] = ()) -> BrokerConfig:
+    """The configuration that a .properties file's text says, under layers of dynamic settings.
+
+    `source` is what sentences call the file. `ConfigError` has every fault there is.
+    """
+    properties = parse_properties(text, source)
+    return _read(properties.given, source, dynamic, properties.faults)
+
+
+def broker_from(given: Mapping[str, str], source: str = "") -> BrokerConfig:
+    """The configuration that a mapping says, as `load_broker`."""
+    return _read({name: Given(text, source) for name, text in given.items()}, source)
+
+
+class _Reader:
+    """Reads one class after another from the same layers; keeps what there is to say of names."""
+
+    def __init__(self, layers: tuple[Layer, ...], source: str) -> None:
+        self.faults: dict[str, str] = {}
+        self.used: set[str] = set()
+        self.overruled: dict[str, str] = {}
+        self._layers = layers
+        self._source = source
+        self._values: dict[type[Settings], dict[str, Any]] = {}
+
+    def read(self, cls: type[Settings]) -> None:
+        outcome = resolve(cls.TABLE, self._layers, self._source)
+        self.faults = outcome.faults | self.faults  # of two about one name the first one stands
+        self.used |= outcome.used
+        self.overruled |= outcome.overruled
+        self._values[cls] = outcome.values
+
+    def made(self, cls: type[S]) -> S:
+        return cls(**self._values[cls])
+
+
+def _read(
+    given: Mapping[str, Given],
+    source: str,
+    dynamic: Sequence[Layer] = (),
+    file_faults: Iterable[str] = (),
+) -> BrokerConfig:
+    layers = (*dynamic, Layer(Source.STATIC_BROKER_CONFIG, given))
+    reader = _Reader(layers, source)
+    for cls in (*BROKER_CLASSES, TopicSettings):
+        reader.read(cls)
+    judged = judge_names(given, BROKER_NAMES)
+    raise_if_any((*file_faults, *_in_order(given, judged.refused | reader.faults)))
+    topic_defaults = reader.made(TopicSettings)
+    config = BrokerConfig(
+        broker=reader.made(BrokerSettings),
+        zookeeper=reader.made(ZooKeeperSettings),
+        network=reader.made(NetworkSettings),
+        groups=reader.made(GroupSettings),
+        storage=reader.made(StorageSettings),
+        topic_defaults=topic_defaults,
+        layers=layers,
+        warnings=(
+            *_in_order(given, judged.ignored | _without_effect(given, reader)),
+            *topic_rules.warnings_of(topic_defaults, source),
+        ),
+    )
+    raise_if_any(
+        (
+            *broker_rules.faults_of(config, source),
+            *topic_rules.faults_of(topic_defaults, source),
+        )
+    )
+    return config
+
+
+def _without_effect(given: Mapping[str, Given], reader: _Reader) -> dict[str, str]:
+    """A sentence for each name whose value lost to another name's and is used nowhere else."""
+    return {
+        name: given[name].sentence(f"{name} has no effect, as {winner} is given too")
+        for name, winner in reader.overruled.items()
+        if name not in reader.used
+    }
+
+
+def _in_order(given: Mapping[str, Given], sentences: Mapping[str, str]) -> Iterator[str]:
+    """The sentences in the order of the file; last, those about what it lacks."""
+    yield from (sentences[name] for name in given if name in sentences)
+    yield from (sentence for name, sentence in sentences.items() if name not in given)

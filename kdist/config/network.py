@@ -1,0 +1,95 @@
+"""The settings of a broker's connections, and of the fetches they carry.
+
+Kafka 3.9's names and defaults where the meaning is the same; a row that differs says so.
+"""
+
+from __future__ import annotations
+
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.kinds import INT32_MAX, int32, int64
+
+CONNECTIONS, FETCHES = "Connections", "Fetches"
+
+
+@settings
+class NetworkSettings(Settings):
+    """What the network room, and the broker's fetch handler, are given."""
+
+    socket_request_max_bytes: int32 = setting(
+        "socket.request.max.bytes",
+        default=100 << 20,
+        minimum=1,
+        unit="bytes",
+        subject=CONNECTIONS,
+        restart=True,
+        doc="A request larger than this closes its connection.",
+    )
+    max_connections: int32 = setting(
+        "max.connections",
+        default=INT32_MAX,
+        minimum=0,
+        subject=CONNECTIONS,
+        doc="How many connections are open at once; one more is closed as it comes.",
+    )
+    max_connections_per_ip: int32 = setting(
+        "max.connections.per.ip",
+        default=INT32_MAX,
+        minimum=0,
+        subject=CONNECTIONS,
+        doc="How many connections are open at once from one address; one more is closed as "
+        "it comes.",
+    )
+    connections_max_idle_ms: int64 = setting(
+        "connections.max.idle.ms",
+        default=600_000,
+        minimum=-1,
+        unit="ms",
+        subject=CONNECTIONS,
+        restart=True,
+        doc="A connection on which nothing moved for this long is closed; -1 keeps it.",
+    )
+    socket_listen_backlog_size: int32 = setting(
+        "socket.listen.backlog.size",
+        default=50,
+        minimum=1,
+        subject=CONNECTIONS,
+        restart=True,
+        doc="How many connections may wait to be accepted.",
+    )
+    socket_send_buffer_bytes: int32 = setting(
+        "socket.send.buffer.bytes",
+        default=-1,
+        minimum=-1,
+        unit="bytes",
+        subject=CONNECTIONS,
+        restart=True,
+        doc="The size of a socket's send buffer; -1 lets the kernel tune it (Kafka's "
+        "default is 102400).",
+    )
+    socket_receive_buffer_bytes: int32 = setting(
+        "socket.receive.buffer.bytes",
+        default=-1,
+        minimum=-1,
+        unit="bytes",
+        subject=CONNECTIONS,
+        restart=True,
+        doc="The size of a socket's receive buffer; -1 lets the kernel tune it (Kafka's "
+        "default is 102400).",
+    )
+    fetch_max_bytes: int32 = setting(
+        "fetch.max.bytes",
+        default=55 << 20,
+        minimum=1024,
+        unit="bytes",
+        subject=FETCHES,
+        doc="The most that a fetch is answered with, whatever it asks for; a first batch "
+        "may exceed it.",
+    )
+    fetch_session_slots: int32 = setting(
+        "max.incremental.fetch.session.cache.slots",
+        default=1000,
+        minimum=0,
+        subject=FETCHES,
+        restart=True,
+        doc="How many fetch sessions are kept.",
+    )

@@ -1,0 +1,109 @@
+"""The settings of a broker's one disk and of the logs on it, as far as they are not a topic's.
+
+Kafka 3.9's names and defaults where the meaning is the same; a row that is kdist's own says so.
+"""
+
+from __future__ import annotations
+
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.kinds import INT64_MAX, int32, int64
+
+DISK, SCHEDULE, PRODUCERS = "Disk and page cache", "Storage schedule", "Producer state"
+
+
+@settings
+class StorageSettings(Settings):
+    """What the storage room is given besides each topic's `TopicSettings`."""
+
+    reserved_bytes: int64 = setting(
+        "log.dir.reserved.bytes",
+        default=1 << 30,
+        minimum=0,
+        unit="bytes",
+        subject=DISK,
+        doc="kdist's own: appends are refused while the filesystem has less than this free; "
+        "reads and deletes go on.",
+    )
+    preallocation_step_bytes: int64 = setting(
+        "log.preallocation.step.bytes",
+        default=4 << 20,
+        minimum=0,
+        unit="bytes",
+        subject=DISK,
+        doc="kdist's own: disk space for the active segment is reserved in steps of this "
+        "size; 0 reserves none.",
+    )
+    writeback_step_bytes: int64 = setting(
+        "log.writeback.step.bytes",
+        default=8 << 20,
+        minimum=0,
+        unit="bytes",
+        subject=DISK,
+        doc="kdist's own: the kernel is asked to start writing each time this much was "
+        "appended to a segment; 0 leaves it to the kernel.",
+    )
+    cold_read_bytes: int64 = setting(
+        "log.cold.read.bytes",
+        default=1 << 30,
+        minimum=0,
+        unit="bytes",
+        subject=DISK,
+        doc="kdist's own: what is read further than this behind the end of its log is "
+        "dropped from the page cache afterwards.",
+    )
+    flush_scheduler_interval_ms: int64 = setting(
+        "log.flush.scheduler.interval.ms",
+        default=1000,
+        minimum=1,
+        maximum=INT64_MAX,
+        unit="ms",
+        subject=SCHEDULE,
+        restart=True,
+        doc="How often logs are looked over for a flush that `flush.ms` asks for; where given, "
+        "also the default of `flush.ms` (Kafka's default is never).",
+    )
+    flush_offset_checkpoint_interval_ms: int64 = setting(
+        "log.flush.offset.checkpoint.interval.ms",
+        default=60_000,
+        minimum=0,
+        unit="ms",
+        subject=SCHEDULE,
+        restart=True,
+        doc="How often the recovery points of all logs are saved.",
+    )
+    flush_start_offset_checkpoint_interval_ms: int64 = setting(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        default=60_000,
+        minimum=0,
+        unit="ms",
+        subject=SCHEDULE,
+        restart=True,
+        doc="How often the log start offsets of all logs are saved.",
+    )
+    retention_check_interval_ms: int64 = setting(
+        "log.retention.check.interval.ms",
+        default=300_000,
+        minimum=1,
+        unit="ms",
+        subject=SCHEDULE,
+        restart=True,
+        doc="How often logs are looked over for segments that retention lets go.",
+    )
+    producer_id_expiration_ms: int32 = setting(
+        "producer.id.expiration.ms",
+        default=86_400_000,
+        minimum=1,
+        unit="ms",
+        subject=PRODUCERS,
+        doc="A partition forgets the sequence numbers of a producer it has not heard of for "
+        "this long.",
+    )
+    producer_id_expiration_check_interval_ms: int32 = setting(
+        "producer.id.expiration.check.interval.ms",
+        default=600_000,
+        minimum=1,
+        unit="ms",
+        subject=PRODUCERS,
+        restart=True,
+        doc="How often partitions are looked over for producers to forget.",
+    )

@@ -1,0 +1,261 @@
+"""The settings of a topic, with the names of their defaults in a broker's file.
+
+A topic's value is its own override, else what the broker's `log.*` setting says, else the default.
+Names, defaults and bounds are Apache Kafka 3.9's ("Topic configs"); a row that is kdist's own says
+so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kdist.config.declare import Settings, Synonym, setting, settings
+from kdist.config.kinds import INT64_MAX, int32, int64
+
+Codec = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+SEGMENTS, RETENTION, FLUSH = "Segments", "Retention", "Flush"
+COMPACTION, RECORDS, REPLICATION = "Compaction", "Records", "Replication"
+
+
+@settings
+class TopicSettings(Settings):
+    """What may differ from topic to topic. Every change takes effect without a restart."""
+
+    segment_bytes: int32 = setting(
+        "segment.bytes",
+        default=1 << 30,
+        minimum=14,
+        unit="bytes",
+        subject=SEGMENTS,
+        broker="log.segment.bytes",
+        doc="A segment is closed and the next one begun before it would grow beyond this size.",
+    )
+    segment_ms: int64 = setting(
+        "segment.ms",
+        default=7 * DAY_MS,
+        minimum=1,
+        unit="ms",
+        subject=SEGMENTS,
+        broker="log.roll.ms",
+        broker_synonyms=(Synonym("log.roll.hours", HOUR_MS),),
+        doc="A segment is closed and the next one begun once its first record is this old.",
+    )
+    segment_jitter_ms: int64 = setting(
+        "segment.jitter.ms",
+        default=0,
+        minimum=0,
+        unit="ms",
+        subject=SEGMENTS,
+        broker="log.roll.jitter.ms",
+        broker_synonyms=(Synonym("log.roll.jitter.hours", HOUR_MS),),
+        doc="Up to this much, drawn at random, is taken off `segment.ms`, so that logs do "
+        "not roll all at once.",
+    )
+    segment_index_bytes: int32 = setting(
+        "segment.index.bytes",
+        default=10 << 20,
+        minimum=4,
+        unit="bytes",
+        subject=SEGMENTS,
+        broker="log.index.size.max.bytes",
+        doc="A segment whose offset or time index is this large is closed and the next one begun.",
+    )
+    index_interval_bytes: int32 = setting(
+        "index.interval.bytes",
+        default=4096,
+        minimum=0,
+        unit="bytes",
+        subject=SEGMENTS,
+        broker="log.index.interval.bytes",
+        doc="An index entry is written each time about this many bytes were appended.",
+    )
+    preallocate: bool = setting(
+        "preallocate",
+        default=False,
+        subject=SEGMENTS,
+        broker="log.preallocate",
+        doc="A new segment has disk space for all of `segment.bytes` reserved at once, "
+        "instead of in steps of `log.preallocation.step.bytes`.",
+    )
+    file_delete_delay_ms: int64 = setting(
+        "file.delete.delay.ms",
+        default=MINUTE_MS,
+        minimum=0,
+        unit="ms",
+        subject=SEGMENTS,
+        broker="log.segment.delete.delay.ms",
+        doc="A file is unlinked this long after it was renamed to `.deleted`, so that reads "
+        "under way can end.",
+    )
+    cleanup_policy: tuple[Literal["delete", "compact"], ...] = setting(
+        "cleanup.policy",
+        default=("delete",),
+        subject=RETENTION,
+        broker="log.cleanup.policy",
+        doc="`delete` drops old segments, `compact` keeps the last record of each key, both "
+        "together do both.",
+    )
+    retention_ms: int64 = setting(
+        "retention.ms",
+        default=7 * DAY_MS,
+        minimum=-1,
+        unit="ms",
+        subject=RETENTION,
+        broker="log.retention.ms",
+        broker_synonyms=(
+            Synonym("log.retention.minutes", MINUTE_MS),
+            Synonym("log.retention.hours", HOUR_MS),
+        ),
+        doc="A closed segment whose newest record is older than this is deleted; -1 keeps "
+        "it for ever.",
+    )
+    retention_bytes: int64 = setting(
+        "retention.bytes",
+        default=-1,
+        minimum=-1,
+        unit="bytes",
+        subject=RETENTION,
+        broker="log.retention.bytes",
+        doc="The oldest segments of a partition are deleted while those left hold at least "
+        "this much; -1 sets no limit.",
+    )
+    flush_messages: int64 = setting(
+        "flush.messages",
+        default=INT64_MAX,
+        minimum=1,
+        subject=FLUSH,
+        broker="log.flush.interval.messages",
+        doc="A partition's log is flushed once this many records wait for it.",
+    )
+    flush_ms: int64 = setting(
+        "flush.ms",
+        default=INT64_MAX,
+        minimum=0,
+        unit="ms",
+        subject=FLUSH,
+        broker="log.flush.interval.ms",
+        broker_synonyms=(Synonym("log.flush.scheduler.interval.ms"),),
+        doc="A partition's log is flushed once its oldest unflushed record has waited this long.",
+    )
+    flush_before_expose: bool = setting(
+        "flush.before.expose",
+        default=False,
+        subject=FLUSH,
+        broker="log.flush.before.expose",
+        doc="kdist's own: records are shown to consumers, and acks=all produces answered, "
+        "only after they were flushed.",
+    )
+    delete_retention_ms: int64 = setting(
+        "delete.retention.ms",
+        default=DAY_MS,
+        minimum=0,
+        unit="ms",
+        subject=COMPACTION,
+        broker="log.cleaner.delete.retention.ms",
+        doc="A tombstone of a compacted topic stays readable for this long after compaction "
+        "has reached it.",
+    )
+    min_compaction_lag_ms: int64 = setting(
+        "min.compaction.lag.ms",
+        default=0,
+        minimum=0,
+        unit="ms",
+        subject=COMPACTION,
+        broker="log.cleaner.min.compaction.lag.ms",
+        doc="A record stays uncompacted for at least this long.",
+    )
+    max_compaction_lag_ms: int64 = setting(
+        "max.compaction.lag.ms",
+        default=INT64_MAX,
+        minimum=1,
+        unit="ms",
+        subject=COMPACTION,
+        broker="log.cleaner.max.compaction.lag.ms",
+        doc="A log is compacted once a record has waited this long for it, however little "
+        "of it is dirty.",
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        "min.cleanable.dirty.ratio",
+        default=0.5,
+        minimum=0,
+        maximum=1,
+        subject=COMPACTION,
+        broker="log.cleaner.min.cleanable.ratio",
+        doc="A log is compacted once this share of its bytes is dirty, that is, was never "
+        "compacted.",
+    )
+    max_message_bytes: int32 = setting(
+        "max.message.bytes",
+        default=(1 << 20) + 12,
+        minimum=0,
+        unit="bytes",
+        subject=RECORDS,
+        broker="message.max.bytes",
+        doc="A record batch larger than this, as it came in (compressed or not), is refused.",
+    )
+    compression_type: Codec = setting(
+        "compression.type",
+        default="producer",
+        subject=RECORDS,
+        broker="compression.type",
+        doc="The codec that batches are stored with; `producer` stores them as they came, "
+        "which costs nothing.",
+    )
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = setting(
+        "message.timestamp.type",
+        default="CreateTime",
+        subject=RECORDS,
+        broker="log.message.timestamp.type",
+        doc="Whether a record's timestamp is the producer's or the time of its append.",
+    )
+    message_timestamp_before_max_ms: int64 = setting(
+        "message.timestamp.before.max.ms",
+        default=INT64_MAX,
+        minimum=0,
+        unit="ms",
+        subject=RECORDS,
+        synonyms=(Synonym("message.timestamp.difference.max.ms"),),
+        broker="log.message.timestamp.before.max.ms",
+        broker_synonyms=(Synonym("log.message.timestamp.difference.max.ms"),),
+        doc="A record whose CreateTime lies further in the past than this is refused.",
+    )
+    message_timestamp_after_max_ms: int64 = setting(
+        "message.timestamp.after.max.ms",
+        default=INT64_MAX,
+        minimum=0,
+        unit="ms",
+        subject=RECORDS,
+        synonyms=(Synonym("message.timestamp.difference.max.ms"),),
+        broker="log.message.timestamp.after.max.ms",
+        broker_synonyms=(Synonym("log.message.timestamp.difference.max.ms"),),
+        doc="A record whose CreateTime lies further in the future than this is refused.",
+    )
+    message_downconversion_enable: bool = setting(
+        "message.downconversion.enable",
+        default=True,
+        subject=RECORDS,
+        broker="log.message.downconversion.enable",
+        doc="Whether clients that know only the old message formats are served, by "
+        "converting for them.",
+    )
+    min_insync_replicas: int32 = setting(
+        "min.insync.replicas",
+        default=1,
+        minimum=1,
+        subject=REPLICATION,
+        broker="min.insync.replicas",
+        doc="A produce with acks=all is refused while fewer replicas than this are in sync.",
+    )
+    unclean_leader_election_enable: bool = setting(
+        "unclean.leader.election.enable",
+        default=False,
+        subject=REPLICATION,
+        broker="unclean.leader.election.enable",
+        doc="Whether a replica that is not in sync may become leader when no other is left, "
+        "which loses records.",
+    )

@@ -1,0 +1,41 @@
+"""The settings of a broker's session with ZooKeeper; names and defaults are Kafka 3.9's."""
+
+from __future__ import annotations
+
+from kdist.config.declare import Settings, Synonym, setting, settings
+from kdist.config.kinds import int32
+
+ZOOKEEPER = "ZooKeeper"
+
+
+@settings
+class ZooKeeperSettings(Settings):
+    """What the zk room is given."""
+
+    connect: str = setting(
+        "zookeeper.connect",
+        subject=ZOOKEEPER,
+        restart=True,
+        doc="The ensemble's servers and the cluster's root in it, as "
+        "`host1:2181,host2:2181/kdist`.",
+    )
+    session_timeout_ms: int32 = setting(
+        "zookeeper.session.timeout.ms",
+        default=18_000,
+        minimum=1,
+        unit="ms",
+        subject=ZOOKEEPER,
+        restart=True,
+        doc="A broker that ZooKeeper has not heard of for this long is taken for dead.",
+    )
+    connection_timeout_ms: int32 = setting(
+        "zookeeper.connection.timeout.ms",
+        default=18_000,
+        minimum=1,
+        unit="ms",
+        subject=ZOOKEEPER,
+        synonyms=(Synonym("zookeeper.session.timeout.ms"),),
+        restart=True,
+        doc="A broker that reaches no ZooKeeper server for this long as it starts gives up; "
+        "unset, as the session timeout.",
+    )

@@ -1,0 +1,1 @@
+"""Every metric declared once, counted in plain integers and shown in Prometheus's format."""

@@ -1,0 +1,106 @@
+"""How a metric is declared: a row in a class body, counted as a plain attribute.
+
+    @metrics
+    class StorageMetrics(Metrics):
+        appended_bytes: int = counter("kdist_log_appended_bytes_total", "One sentence.")
+
+    storage.appended_bytes += n     # all that the hot path does
+
+An instance is an object with slots and belongs to one room of one broker; there is no global
+registry. `StorageMetrics.TABLE` holds the rows for `exposition.py` and the reference page.
+Names are `kdist_<noun>_<state>[_<unit>][_total]`, in Prometheus's base units.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+
+from kdist.metrics.histogram import SECONDS, Histogram
+
+Type = Literal["counter", "gauge", "histogram"]
+Reading = Callable[[], float]
+
+
+class Metric(NamedTuple):
+    """One row: a metric as declared."""
+
+    attribute: str
+    name: str
+    type: Type
+    doc: str
+
+
+# `init` says to type checkers, and to dataclasses, that a group is made without arguments.
+def counter(name: str, doc: str, *, init: Literal[False] = False) -> Any:
+    """A number that only grows while the broker runs; its name ends in `_total`."""
+    return dataclasses.field(default=0, init=init, metadata={"row": (name, "counter", doc)})
+
+
+def gauge(name: str, doc: str, *, init: Literal[False] = False) -> Any:
+    """A number that its owner sets."""
+    return dataclasses.field(default=0, init=init, metadata={"row": (name, "gauge", doc)})
+
+
+def reading(name: str, doc: str, *, init: Literal[False] = False) -> Any:
+    """A gauge that is asked for when someone looks: its owner assigns a `Reading` once.
+
+    Until then it shows NaN, which Prometheus takes for "no value".
+    """
+    row = (name, "gauge", doc)
+    return dataclasses.field(default=_nothing_yet, init=init, metadata={"row": row})
+
+
+def histogram(
+    name: str, doc: str, *, bounds: Sequence[float] = SECONDS, init: Literal[False] = False
+) -> Any:
+    """A `Histogram` over `bounds`."""
+    row = (name, "histogram", doc)
+    return dataclasses.field(
+        default_factory=lambda: Histogram(bounds), init=init, metadata={"row": row}
+    )
+
+
+class Metrics:
+    """The base of every group of metrics."""
+
+    __slots__ = ()
+    TABLE: ClassVar[tuple[Metric, ...]] = ()
+
+
+M = TypeVar("M", bound=Metrics)
+
+
+@typing.dataclass_transform(eq_default=False, field_specifiers=(counter, gauge, reading, histogram))
+def metrics(cls: type[M]) -> type[M]:
+    """Make the class a group with slots, and its declarations its `TABLE`."""
+    made = dataclasses.dataclass(slots=True, eq=False)(cls)
+    fields = dataclasses.fields(typing.cast(Any, made))
+    made.TABLE = tuple(Metric(each.name, *each.metadata["row"]) for each in fields)
+    return made
+
+
+class Family(dict[tuple[str, ...], M], Generic[M]):
+    """A group per combination of labels, made when it is first counted in.
+
+    `requests = Family(RequestMetrics, "api")`, then `requests["Produce",].handled += 1`. Labels
+    come from the protocol or from topics that exist, never from what a peer makes up, so that a
+    family stays small.
+    """
+
+    def __init__(self, group: type[M], *labels: str) -> None:
+        super().__init__()
+        self.group = group
+        self.labels = labels
+
+    def __missing__(self, key: tuple[str, ...]) -> M:
+        assert len(key) == len(self.labels), f"{key} has not the labels {self.labels}"
+        made = self[key] = self.group()
+        return made
+
+
+def _nothing_yet() -> float:
+    return math.nan

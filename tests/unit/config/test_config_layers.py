@@ -1,0 +1,158 @@
+"""A topic's override goes before the broker's value, that before the default; synonyms in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdist.config.broker_config import BrokerConfig, resolve_topic, topic_warnings
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.faults import HIDDEN, ConfigError, Given
+from kdist.config.kinds import INT64_MAX, secret
+from kdist.config.layers import Described, Layer, Origin, Source, describe, resolve
+from kdist.config.load import broker_from, load_broker
+
+LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
+
+
+def broker(**given: str) -> BrokerConfig:
+    return broker_from(LEAST | {name.replace("_", "."): text for name, text in given.items()})
+
+
+def described(config: BrokerConfig, name: str, **overrides: str) -> Described:
+    given = {key.replace("_", "."): text for key, text in overrides.items()}
+    return next(row for row in config.describe_topic(given) if row.name == name)
+
+
+def test_a_topic_takes_its_override_then_the_brokers_value_then_the_default() -> None:
+    assert broker().topic({}).segment_bytes == 1 << 30
+    config = broker(log_segment_bytes="2000000")
+    assert config.topic({}).segment_bytes == 2_000_000
+    assert config.topic({"segment.bytes": "3000000"}).segment_bytes == 3_000_000
+    assert config.topic_defaults == config.topic({})
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        ({}, 604_800_000),
+        ({"log.retention.hours": "1"}, 3_600_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "1"}, 60_000),
+        ({"log.retention.hours": "1", "log.retention.minutes": "1", "log.retention.ms": "1"}, 1),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_retention_in_ms_goes_before_minutes_before_hours(given: dict[str, str], ms: int) -> None:
+    assert broker_from(LEAST | given).topic_defaults.retention_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("given", "ms"),
+    [
+        ({}, INT64_MAX),
+        ({"log.flush.scheduler.interval.ms": "500"}, 500),
+        ({"log.flush.scheduler.interval.ms": "500", "log.flush.interval.ms": "70"}, 70),
+    ],
+)
+def test_the_flush_interval_falls_back_to_the_schedulers(given: dict[str, str], ms: int) -> None:
+    assert broker_from(LEAST | given).topic_defaults.flush_ms == ms
+
+
+def test_the_roll_interval_and_its_jitter_may_be_given_in_hours() -> None:
+    topic = broker(log_roll_hours="2", log_roll_jitter_hours="1").topic_defaults
+    assert (topic.segment_ms, topic.segment_jitter_ms) == (7_200_000, 3_600_000)
+
+
+def test_one_old_name_bounds_timestamps_on_both_sides() -> None:
+    topic = broker().topic(
+        {"message.timestamp.difference.max.ms": "5", "message.timestamp.after.max.ms": "9"}
+    )
+    assert topic.message_timestamp_before_max_ms == 5
+    assert topic.message_timestamp_after_max_ms == 9
+
+
+def test_dynamic_broker_settings_go_before_the_files_whatever_the_synonym() -> None:
+    dynamic = Layer(Source.DYNAMIC_BROKER_CONFIG, {"log.retention.hours": Given("1")})
+    text = "broker.id=1\nlog.dir=/d\nzookeeper.connect=zk\nlog.retention.ms=7\n"
+    config = load_broker(text, "f", [dynamic])
+    assert config.topic_defaults.retention_ms == 3_600_000
+    assert described(config, "retention.ms").source is Source.DYNAMIC_BROKER_CONFIG
+
+
+def test_a_setting_is_described_with_all_the_places_it_could_be_from() -> None:
+    config = broker(log_retention_hours="2", log_retention_ms="5")
+    assert described(config, "retention.ms", retention_ms="9")[1:] == (
+        "retention.ms",
+        "9",
+        Source.DYNAMIC_TOPIC_CONFIG,
+        (
+            Origin("retention.ms", "9", Source.DYNAMIC_TOPIC_CONFIG),
+            Origin("log.retention.ms", "5", Source.STATIC_BROKER_CONFIG),
+            Origin("log.retention.hours", "2", Source.STATIC_BROKER_CONFIG),
+            Origin("log.retention.ms", "604800000", Source.DEFAULT_CONFIG),
+        ),
+    )
+
+
+def test_hours_are_described_in_the_settings_own_unit() -> None:
+    row = described(broker(log_retention_hours="2"), "retention.ms")
+    assert (row.text, row.source) == ("7200000", Source.STATIC_BROKER_CONFIG)
+
+
+def test_a_topics_setting_is_described_under_the_name_that_its_broker_has_for_it() -> None:
+    names = [row.name for row in broker().describe()]
+    assert "log.retention.ms" in names
+    assert "retention.ms" not in names
+    assert len(names) == len(set(names))
+
+
+def test_a_setting_that_is_not_set_is_described_as_none() -> None:
+    rack = next(row for row in broker().describe() if row.name == "broker.rack")
+    assert (rack.text, rack.source) == (None, Source.DEFAULT_CONFIG)
+
+
+def test_every_setting_is_described_as_what_it_resolved_to() -> None:
+    config = broker(log_segment_bytes="99999999", log_cleanup_policy="compact, delete")
+    for row in config.describe_topic({"flush.ms": "8"}):
+        value = getattr(config.topic({"flush.ms": "8"}), row.row.attribute)
+        assert row.text is not None
+        assert row.row.read(row.text) == value
+
+
+def test_faults_of_overrides_name_their_topic_and_come_together() -> None:
+    overrides = {"segment.bytes": "1", "segment.byte": "1", "remote.storage.enable": "true"}
+    with pytest.raises(ConfigError) as caught:
+        resolve_topic(broker().layers, overrides, "topic 'logs'")
+    assert caught.value.faults == (
+        "segment.byte is not a setting: did you mean segment.bytes (topic 'logs')?",
+        "remote.storage.enable cannot be set: kdist keeps a log on its own disk only"
+        " (topic 'logs').",
+        "segment.bytes is '1', but must be an integer from 14 to 2147483647 (topic 'logs').",
+    )
+
+
+def test_a_topic_does_not_know_the_brokers_names() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean segment\.bytes"):
+        broker().topic({"log.segment.bytes": "1000"})
+
+
+def test_an_override_that_means_nothing_here_is_a_warning() -> None:
+    warnings = topic_warnings(broker().layers, {"message.format.version": "2.8"}, "topic 'a'")
+    assert warnings == (
+        "message.format.version is ignored: kdist always stores record batches of magic 2 and"
+        " converts for old clients (topic 'a').",
+    )
+
+
+@settings
+class KeySettings(Settings):
+    """Settings as a room with a secret would declare them."""
+
+    password: secret = setting("key.password", subject="Keys", default="", doc="A password.")
+
+
+def test_a_secret_is_hidden_wherever_it_is_described() -> None:
+    layers = (Layer(Source.STATIC_BROKER_CONFIG, {"key.password": Given("hunter2", "f")}),)
+    assert resolve(KeySettings.TABLE, layers).values == {"password": "hunter2"}
+    (row,) = describe(KeySettings.TABLE, layers)
+    assert row.text == HIDDEN
+    assert {origin.text for origin in row.origins} == {HIDDEN}

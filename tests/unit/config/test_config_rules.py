@@ -1,0 +1,136 @@
+"""Settings that contradict each other are refused; what is only odd is a warning."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdist.config import broker_rules, topic_rules
+from kdist.config.faults import ConfigError
+from kdist.config.listeners import Listener, parse_listener, parse_protocol_map
+from kdist.config.load import broker_from
+from kdist.config.topic import TopicSettings
+
+LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
+LISTENERS, ADVERTISED = "listeners", "advertised.listeners"
+PROTOCOL_MAP, INTER_BROKER = "listener.security.protocol.map", "inter.broker.listener.name"
+
+BROKEN_BY = {
+    "directory_is_one": {"log.dir": "/d1,/d2"},
+    "directory_is_absolute": {"log.dir": "logs"},
+    "zookeeper_is_named": {"zookeeper.connect": ""},
+    "listeners_can_be_read": {LISTENERS: "PLAINTEXT:9092"},
+    "listeners_are_distinct": {LISTENERS: "PLAINTEXT://a:1,PLAINTEXT://a:2"},
+    "advertised_listeners_exist": {ADVERTISED: "PLAINTEXT://0.0.0.0:9092"},
+    "session_timeouts_are_ordered": {"group.max.session.timeout.ms": "5"},
+    "largest_batch_fits_a_request": {"socket.request.max.bytes": "1000"},
+    "compaction_lags_are_ordered": {
+        "log.cleaner.min.compaction.lag.ms": "2",
+        "log.cleaner.max.compaction.lag.ms": "1",
+    },
+    "cleanup_policy_is_named_once": {"log.cleanup.policy": "delete,delete"},
+}
+ODD = {
+    "largest_batch_fits_a_segment": {"log.segment.bytes": "1000"},
+    "segments_roll_before_retention": {"log.retention.ms": "1000"},
+    "exposed_records_get_flushed": {"log.flush.before.expose": "true"},
+}
+
+
+def fault_of(given: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        broker_from(LEAST | given, "f")
+    (fault,) = caught.value.faults
+    return fault
+
+
+def test_every_rule_has_an_example_that_breaks_it() -> None:
+    refusing = {rule.__name__ for rule in (*broker_rules.REFUSES, *topic_rules.REFUSES)}
+    assert refusing == set(BROKEN_BY)
+    assert {rule.__name__ for rule in topic_rules.WARNS} == set(ODD)
+
+
+@pytest.mark.parametrize("rule", BROKEN_BY)
+def test_a_contradiction_is_refused(rule: str) -> None:
+    assert fault_of(BROKEN_BY[rule]).endswith("(f).")
+
+
+@pytest.mark.parametrize("rule", ODD)
+def test_an_oddity_is_a_warning(rule: str) -> None:
+    (warning,) = broker_from(LEAST | ODD[rule], "f").warnings
+    assert warning.endswith("(f).")
+
+
+def test_several_contradictions_are_reported_together() -> None:
+    given = {"log.dir": "a,b", "zookeeper.connect": "", "log.cleanup.policy": "delete,delete"}
+    with pytest.raises(ConfigError) as caught:
+        broker_from(given | {"broker.id": "1"})
+    assert len(caught.value.faults) == 4  # the directory is neither one nor absolute
+
+
+@pytest.mark.parametrize(
+    ("given", "claim"),
+    [
+        ({LISTENERS: ""}, "listeners is empty"),
+        ({LISTENERS: "A://:1"}, "listener.security.protocol.map has no protocol for A"),
+        ({LISTENERS: "A://:1", PROTOCOL_MAP: "A:SSL"}, "the protocol SSL of A is not built"),
+        ({PROTOCOL_MAP: "PLAINTEXT"}, "'PLAINTEXT' is not of the form NAME:PROTOCOL"),
+        ({ADVERTISED: "PLAINTEXT://:9092"}, "advertised.listeners needs a host"),
+        ({INTER_BROKER: "INSIDE"}, "inter.broker.listener.name is INSIDE, which listeners has not"),
+        (
+            {ADVERTISED: "OUT://a:1", PROTOCOL_MAP: "PLAINTEXT:PLAINTEXT,OUT:PLAINTEXT"},
+            "advertised.listeners has OUT, which listeners has not",
+        ),
+        (
+            {LISTENERS: "A://a:1,B://b:1", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"},
+            "listeners uses a name or a port twice",
+        ),
+    ],
+)
+def test_listeners_that_do_not_fit_together_are_refused(given: dict[str, str], claim: str) -> None:
+    assert fault_of(given).startswith(claim)
+
+
+def test_listeners_for_clients_and_for_brokers_fit_together() -> None:
+    given = {
+        LISTENERS: "client://:9092,INSIDE://10.0.0.1:9093",
+        ADVERTISED: "CLIENT://kafka1.example.com:9092,INSIDE://10.0.0.1:9093",
+        PROTOCOL_MAP: "CLIENT:PLAINTEXT, INSIDE:PLAINTEXT",
+        INTER_BROKER: "INSIDE",
+    }
+    assert not broker_from(LEAST | given).warnings
+
+
+def test_two_listeners_may_both_ask_the_kernel_for_a_port() -> None:
+    given = {LISTENERS: "A://:0,B://:0", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"}
+    assert broker_from(LEAST | given).broker.listeners == ("A://:0", "B://:0")
+
+
+def test_compacted_topics_and_endless_retention_have_no_retention_to_outlive() -> None:
+    for topic in (
+        TopicSettings(retention_ms=1, cleanup_policy=("compact",)),
+        TopicSettings(retention_ms=-1),
+    ):
+        assert not list(topic_rules.warnings_of(topic, ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("PLAINTEXT://:9092", Listener("PLAINTEXT", "", 9092)),
+        ("plaintext://host.example.com:0", Listener("PLAINTEXT", "host.example.com", 0)),
+        ("A_1://[::1]:65535", Listener("A_1", "::1", 65535)),
+    ],
+)
+def test_a_listener_is_a_name_a_host_and_a_port(text: str, listener: Listener) -> None:
+    assert parse_listener(text) == listener
+    assert parse_listener(str(listener)) == listener
+
+
+@pytest.mark.parametrize("text", ["", "a:1", "A://a", "A://a:65536", "A://::1:9092", "A://a b:1"])
+def test_what_is_not_a_listener_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="NAME://host:port"):
+        parse_listener(text)
+
+
+def test_protocols_are_known_by_upper_case_names() -> None:
+    assert parse_protocol_map(["a:plaintext"]) == {"A": "PLAINTEXT"}
