@@ -1,0 +1,6 @@
+"""What mypy sees of the compiled codec, whose source is in Cython's terms: the reference."""
+
+from kdist.records._reference import decode_records as decode_records
+from kdist.records._reference import decode_values as decode_values
+from kdist.records._reference import encode_records as encode_records
+from kdist.records._reference import find_null_key as find_null_key

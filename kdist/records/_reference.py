@@ -1,0 +1,188 @@
+"""The record codec in plain Python: what the format says, and the judge of `_compiled.py`.
+
+Both modules have the same functions, with the same outcome for the same input, errors included.
+Records that come from outside raise `CorruptRecords` wherever they break the format, and nothing is
+allocated by a length before the bytes it speaks of are known to be there. The layout of a record
+stands in `record.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kdist.errors import CorruptRecords, ProtocolError
+from kdist.records.batch import RECORD_SIZE_MIN
+from kdist.records.record import (
+    INT64_MAX,
+    INT64_MIN,
+    Headers,
+    Record,
+    bytes_column,
+    check_lengths,
+    check_size,
+    deltas_column,
+    header_key_text,
+    headers_column,
+)
+from kdist.wire.varint import Buffer, get_signed, get_signed32, put_signed
+
+
+def encode_records(
+    values: Sequence[Buffer | None],
+    keys: Sequence[Buffer | None] | None = None,
+    headers: Sequence[Headers] | None = None,
+    timestamps: Sequence[int] | None = None,
+    base_timestamp: int = 0,
+    room_bytes: int = 0,
+) -> bytearray:
+    """The body of a batch, behind `room_bytes` zero bytes for its header.
+
+    Record i gets offset delta i and `values[i]`; a column that is None leaves keys null, headers
+    empty, or all timestamps at `base_timestamp`. Raises `TypeError` for an item that is not a
+    buffer, `ValueError` for columns of different length or a body of 2 GiB.
+    """
+    count = len(values)
+    check_lengths(count, keys=keys, headers=headers, timestamps=timestamps)
+    rows = zip(
+        bytes_column(values, "value"),
+        [None] * count if keys is None else bytes_column(keys, "key"),
+        [()] * count if headers is None else headers_column(headers),
+        [0] * count if timestamps is None else deltas_column(timestamps, base_timestamp),
+        strict=True,
+    )
+    assert room_bytes >= 0
+    out = bytearray(room_bytes)
+    for offset_delta, (value, key, pairs, timestamp_delta) in enumerate(rows):
+        record = bytearray(1)  # attributes
+        put_signed(record, timestamp_delta)
+        put_signed(record, offset_delta)
+        _put_bytes(record, key)
+        _put_bytes(record, value)
+        put_signed(record, len(pairs) // 2)
+        for data in pairs:
+            _put_bytes(record, data)
+        put_signed(out, len(record))
+        out += record
+    check_size(len(out))
+    return out
+
+
+def _put_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        put_signed(out, -1)
+    else:
+        put_signed(out, len(data))
+        out += data
+
+
+def decode_records(
+    body: Buffer,
+    count: int,
+    base_offset: int = 0,
+    base_timestamp: int = 0,
+    append_timestamp: int | None = None,
+) -> list[Record]:
+    """The `count` records that `body` must hold, no more, no fewer, with their offsets as stored.
+
+    `append_timestamp` replaces every record's own where the batch is of log append time.
+    """
+    records = []
+    for fields in _iter_fields(body, count):
+        timestamp = append_timestamp
+        if timestamp is None:
+            timestamp = _fit(base_timestamp + fields.timestamp_delta, "timestamp")
+        offset = _fit(base_offset + fields.offset_delta, "offset")
+        headers = tuple((header_key_text(key), value) for key, value in fields.headers)
+        records.append(Record(offset, timestamp, fields.key, fields.value, headers))
+    return records
+
+
+def decode_values(body: Buffer, count: int) -> list[bytes | None]:
+    """Only the values of the `count` records; the rest is checked but for header keys' UTF-8."""
+    return [fields.value for fields in _iter_fields(body, count)]
+
+
+def find_null_key(body: Buffer, count: int) -> int | None:
+    """Which record, counted from 0, is the first without a key; None if all have one.
+
+    The records are checked as by `decode_values`, those behind the one found included.
+    """
+    keyless = [
+        index for index, fields in enumerate(_iter_fields(body, count)) if fields.key is None
+    ]
+    return keyless[0] if keyless else None
+
+
+class _Fields(NamedTuple):
+    """A record as it is on the wire."""
+
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[bytes, bytes | None]]
+
+
+def _iter_fields(body: Buffer, count: int) -> Iterator[_Fields]:
+    """Each record's fields; raises `CorruptRecords` at the first that breaks the format."""
+    size = len(body)
+    if not 0 <= count <= size // RECORD_SIZE_MIN:
+        raise CorruptRecords(f"{count} records do not fit in {size} bytes")
+    view = memoryview(body)
+    position, previous = 0, -1
+    for _ in range(count):
+        try:
+            length, position = get_signed32(view, position)
+            if not 0 <= length <= size - position:
+                raise CorruptRecords(f"a record of {length} bytes at byte {position} of {size}")
+            fields = _read_fields(view[position : position + length])
+        except ProtocolError as error:
+            raise CorruptRecords(str(error)) from None
+        if fields.offset_delta <= previous:
+            raise CorruptRecords(f"offset delta {fields.offset_delta} does not follow {previous}")
+        previous = fields.offset_delta
+        position += length
+        yield fields
+    if position != size:
+        raise CorruptRecords(f"{size - position} bytes are left behind {count} records")
+
+
+def _read_fields(record: memoryview) -> _Fields:
+    timestamp_delta, position = get_signed(record, 1)
+    offset_delta, position = get_signed32(record, position)
+    key, position = _get_bytes(record, position)
+    value, position = _get_bytes(record, position)
+    headers, position = _get_headers(record, position)
+    if position != len(record):
+        raise CorruptRecords(f"a record of {len(record)} bytes ends at its byte {position}")
+    return _Fields(timestamp_delta, offset_delta, key, value, headers)
+
+
+def _get_headers(record: memoryview, position: int) -> tuple[list[tuple[bytes, bytes | None]], int]:
+    count, position = get_signed32(record, position)
+    if count < 0:
+        raise CorruptRecords(f"a record has {count} headers")
+    headers = []
+    for _ in range(count):  # each takes a byte at least, so a count too large soon meets the end
+        key, position = _get_bytes(record, position)
+        value, position = _get_bytes(record, position)
+        if key is None:
+            raise CorruptRecords("a header has no key")
+        headers.append((key, value))
+    return headers, position
+
+
+def _get_bytes(record: memoryview, position: int) -> tuple[bytes | None, int]:
+    size, position = get_signed32(record, position)
+    if size == -1:
+        return None, position
+    if not 0 <= size <= len(record) - position:
+        raise CorruptRecords(f"a field of {size} bytes at byte {position} of {len(record)}")
+    return bytes(record[position : position + size]), position + size
+
+
+def _fit(value: int, what: str) -> int:
+    if INT64_MIN <= value <= INT64_MAX:
+        return value
+    raise CorruptRecords(f"a record's {what} of {value} has more than 64 bits")

@@ -1,0 +1,273 @@
+"""The header of a record batch, magic 2 (pure): read it, check it, patch what the broker sets.
+
+    at  bytes  field                    at  bytes  field
+     0      8  base offset              27      8  base timestamp, ms
+     8      4  length: bytes from 12    35      8  max timestamp, ms
+    12      4  partition leader epoch   43      8  producer id, -1 none
+    16      1  magic, 2                 51      2  producer epoch
+    17      4  CRC-32C of all from 21   53      4  base sequence
+    21      2  attributes               57      4  record count
+    23      4  last offset delta        61         records, compressed as one block
+
+Attributes, from the lowest bit: 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete
+horizon (the base timestamp is then when tombstones may go). Big endian. The CRC leaves out what the
+leader writes, so a batch is stored as it came but for 12 bytes. Records themselves are
+`codec.py`'s. Source: KIP-98, KIP-534.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kdist.errors import CorruptRecords
+from kdist.model import NO_SEQUENCE
+from kdist.wire.crc32c import crc32c
+from kdist.wire.varint import Buffer
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_SIZE = HEADER.size  # 61
+LENGTH_PREFIX_SIZE = 12  # base offset and length: what must be read to know a batch's size
+MAGIC = 2
+MAGIC_POSITION = 16  # in the old formats too
+CODEC_MAX = 4
+RECORD_SIZE_MIN = 7  # each part of a record takes at least one byte
+
+_CRC_POSITION = 17
+CHECKED_POSITION = 21  # the CRC covers everything from here to the end of the batch
+_MAX_TIMESTAMP_POSITION = 35
+_SEQUENCE_MASK = 0x7FFF_FFFF
+
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_TIMESTAMP = struct.Struct(">q")
+
+
+class Attribute(enum.IntFlag):
+    """Bits of the attributes above the codec's three."""
+
+    LOG_APPEND_TIME = 1 << 3
+    TRANSACTIONAL = 1 << 4
+    CONTROL = 1 << 5
+    DELETE_HORIZON = 1 << 6
+
+
+# Plain integers: arithmetic on IntFlag members costs a microsecond each.
+_CODEC_BITS = 0b111
+_LOG_APPEND_TIME = int(Attribute.LOG_APPEND_TIME)
+_TRANSACTIONAL = int(Attribute.TRANSACTIONAL)
+_CONTROL = int(Attribute.CONTROL)
+_DELETE_HORIZON = int(Attribute.DELETE_HORIZON)
+
+
+class TimestampType(enum.IntEnum):
+    """Who set the timestamps: the producer, or the leader when it appended."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes as values. Offsets and sequences of the batch's end follow from them."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LENGTH_PREFIX_SIZE + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record, also when compaction has removed that record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset behind the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record, -1 without one; it wraps from 2**31 - 1 to 0."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return self.base_sequence + self.last_offset_delta & _SEQUENCE_MASK
+
+    @property
+    def codec(self) -> int:
+        """The compression codec's number, `compression.Codec` if it is known."""
+        return self.attributes & _CODEC_BITS
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Who set the timestamps."""
+        return TimestampType(self.attributes >> 3 & 1)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """All records carry `max_timestamp`, whatever their own deltas say."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """The batch belongs to a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """The batch holds a marker for brokers and consumers, not an application's records."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """`base_timestamp` says from when the tombstones in the batch may be removed."""
+        return bool(self.attributes & _DELETE_HORIZON)
+
+
+class Batch(NamedTuple):
+    """A batch that was checked, and its bytes, no more and no less."""
+
+    header: BatchHeader
+    data: Buffer
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`, unchecked; `CorruptRecords` when 61 bytes are not there."""
+    try:
+        return BatchHeader._make(HEADER.unpack_from(buffer, position))
+    except struct.error:
+        left = len(buffer) - position
+        raise CorruptRecords(f"{left} bytes are too few for a record batch's header") from None
+
+
+def header_fault(header: BatchHeader, available_bytes: int) -> str | None:
+    """What the header alone shows to be wrong with a batch, new or stored; None if nothing.
+
+    `available_bytes` counts from the batch's first byte to the end of what holds it. A stored batch
+    may have lost records, even all of them, to compaction: so its count may be smaller than its
+    range of offsets.
+    """
+    size = LENGTH_PREFIX_SIZE + header.batch_length
+    if header.magic != MAGIC:
+        return f"magic is {header.magic}, not {MAGIC}"
+    if size < HEADER_SIZE:
+        return f"size of {size} bytes is smaller than its header"
+    if size > available_bytes:
+        return f"size of {size} bytes is larger than the {available_bytes} bytes there are"
+    if header.attributes & _CODEC_BITS > CODEC_MAX:
+        return f"codec {header.codec} is unknown"
+    return _offsets_fault(header) or _count_fault(header, size)
+
+
+def _offsets_fault(header: BatchHeader) -> str | None:
+    if header.base_offset < 0:
+        return f"base offset {header.base_offset} is negative"
+    if header.last_offset_delta < 0:
+        return f"last offset delta {header.last_offset_delta} is negative"
+    return None
+
+
+def _count_fault(header: BatchHeader, size: int) -> str | None:
+    count = header.record_count
+    if not 0 <= count <= header.last_offset_delta + 1:
+        return f"{count} records do not fit a last offset delta of {header.last_offset_delta}"
+    if not header.attributes & _CODEC_BITS and count * RECORD_SIZE_MIN > size - HEADER_SIZE:
+        return f"{count} records do not fit in {size - HEADER_SIZE} bytes"
+    return None
+
+
+def producer_fault(header: BatchHeader) -> str | None:
+    """What a sound batch may not have when a client produces it (INVALID_RECORD); None if nothing.
+
+    Source: Kafka's `LogValidator.validateBatch`.
+    """
+    if header.record_count == 0:
+        return "holds no records"
+    if header.record_count != header.last_offset_delta + 1:
+        return (
+            f"has {header.record_count} records for {header.last_offset_delta + 1} offsets:"
+            " a producer leaves no gaps"
+        )
+    if header.attributes & _CONTROL:
+        return "is a control batch, which only brokers write"
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        return f"has producer id {header.producer_id} but sequence {header.base_sequence}"
+    return None
+
+
+def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:
+    """How the batch's bytes, all of them in `buffer`, fail their checksum; None if they do not."""
+    end = position + LENGTH_PREFIX_SIZE + header.batch_length
+    computed = crc32c(memoryview(buffer)[position + CHECKED_POSITION : end])
+    if computed == header.crc:
+        return None
+    return f"CRC is {header.crc:08x} but its bytes give {computed:08x}"
+
+
+def patch(
+    buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
+) -> None:
+    """Write in place what the leader assigns. Both are outside the CRC, which stays valid."""
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, position + LENGTH_PREFIX_SIZE, leader_epoch)
+
+
+def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
+    """Turn the batch, which must be sound, to log append time `now_ms` in place, CRC included.
+
+    The records keep their deltas: a reader takes `max_timestamp` for all of them.
+    """
+    header = read_header(buffer, position)
+    _ATTRIBUTES.pack_into(buffer, position + CHECKED_POSITION, header.attributes | _LOG_APPEND_TIME)
+    _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, now_ms)
+    seal(buffer, position, header.size)
+
+
+def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
+    """Write the CRC of the batch of `size` bytes at `position`, once all else in it stands."""
+    checksum = crc32c(memoryview(buffer)[position + CHECKED_POSITION : position + size])
+    _CRC.pack_into(buffer, position + _CRC_POSITION, checksum)
+
+
+def iter_headers(
+    buffer: Buffer, *, may_end_partial: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch's position and header, as long as they stand one behind the other.
+
+    Raises `CorruptRecords` where `header_fault` finds something; with `may_end_partial`, as in a
+    fetch's answer that a byte limit cut, a last batch that is not all there ends the iteration
+    instead.
+    """
+    position, end = 0, len(buffer)
+    while position < end:
+        if may_end_partial and is_partial(buffer, position):
+            return
+        header = read_header(buffer, position)
+        fault = header_fault(header, end - position)
+        if fault:
+            raise CorruptRecords(f"the batch at byte {position}: {fault}")
+        yield position, header
+        position += header.size
+
+
+def is_partial(buffer: Buffer, position: int) -> bool:
+    """Whether the batch at `position` goes on behind the end of `buffer`, by its length field."""
+    left = len(buffer) - position
+    return left < HEADER_SIZE or read_header(buffer, position).size > left

@@ -1,0 +1,121 @@
+"""Whole batches from records and back (pure): header, checksum, compression, body.
+
+For those who make or look into records: clients, markers, the cleaner, tools, tests. The broker's
+way of a batch from socket to disk does not pass here (design D5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kdist.errors import CorruptRecords
+from kdist.model import NO_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from kdist.records.batch import (
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
+    MAGIC,
+    Attribute,
+    BatchHeader,
+    crc_fault,
+    header_fault,
+    read_header,
+    seal,
+)
+from kdist.records.codec import decode_records, encode_records
+from kdist.records.compression import Codec, compress, decompress
+from kdist.records.record import Headers, Record, check_size
+from kdist.wire.varint import Buffer
+
+BODY_BYTES_MAX = 1 << 28  # what `read_batch` decompresses at most unless told otherwise
+
+_TRANSACTIONAL = int(Attribute.TRANSACTIONAL)
+_CONTROL = int(Attribute.CONTROL)
+
+
+def build_batch(  # noqa: PLR0913 - a header's fields, each with a name and all but two optional
+    values: Sequence[Buffer | None],
+    keys: Sequence[Buffer | None] | None = None,
+    headers: Sequence[Headers] | None = None,
+    timestamps: Sequence[int] | None = None,
+    *,
+    timestamp_ms: int,
+    codec: Codec = Codec.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = NO_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytearray:
+    """A batch of `values` with dense offsets from `base_offset`, ready to be sent or appended.
+
+    `timestamp_ms` is every record's timestamp, unless `timestamps` gives each its own. Raises as
+    `encode_records`, and `ValueError` for no values.
+    """
+    if not values:
+        raise ValueError("a batch needs at least one record")
+    base_timestamp = timestamps[0] if timestamps is not None and len(timestamps) else timestamp_ms
+    if codec == Codec.NONE:
+        batch = encode_records(values, keys, headers, timestamps, base_timestamp, HEADER_SIZE)
+    else:
+        body = encode_records(values, keys, headers, timestamps, base_timestamp)
+        batch = bytearray(HEADER_SIZE)
+        batch += compress(codec, body)
+        check_size(len(batch))
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=len(batch) - LENGTH_PREFIX_SIZE,
+        partition_leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=codec | is_transactional * _TRANSACTIONAL | is_control * _CONTROL,
+        last_offset_delta=len(values) - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=timestamp_ms if timestamps is None else max(timestamps),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(values),
+    )
+    HEADER.pack_into(batch, 0, *header)
+    seal(batch, 0, len(batch))
+    return batch
+
+
+def read_batch(
+    buffer: Buffer, position: int = 0, *, body_bytes_max: int = BODY_BYTES_MAX
+) -> list[Record]:
+    """The records of the batch at `position`, everything about it checked.
+
+    Raises `CorruptRecords`; also when its body takes more than `body_bytes_max` decompressed.
+    """
+    header = read_header(buffer, position)
+    fault = header_fault(header, len(buffer) - position) or crc_fault(buffer, position, header)
+    if fault:
+        raise CorruptRecords(fault)
+    return read_records(buffer, position, header, body_bytes_max=body_bytes_max)
+
+
+def read_records(
+    buffer: Buffer, position: int, header: BatchHeader, *, body_bytes_max: int = BODY_BYTES_MAX
+) -> list[Record]:
+    """As `read_batch`, of a batch whose header and CRC the caller has read and checked."""
+    return decode_records(
+        read_body(buffer, position, header, body_bytes_max=body_bytes_max),
+        header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp if header.is_log_append_time else None,
+    )
+
+
+def read_body(
+    buffer: Buffer, position: int, header: BatchHeader, *, body_bytes_max: int = BODY_BYTES_MAX
+) -> Buffer:
+    """The records section of a batch, decompressed: a view into `buffer` where it was not."""
+    body = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
+    if header.codec == Codec.NONE:
+        return body
+    return decompress(Codec(header.codec), body, body_bytes_max)

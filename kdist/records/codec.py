@@ -1,0 +1,30 @@
+"""The record codec this process uses: compiled where it was built, else the plain reference.
+
+`KDIST_PURE=1` forces the reference. `IMPLEMENTATION` says which it is: "compiled" or "reference".
+Documented in `_reference.py`. Whole batches, with header, checksum and compression: `build.py`.
+"""
+
+from __future__ import annotations
+
+from kdist.records import _reference
+from kdist.wire.pure import IS_PURE
+
+__all__ = ["IMPLEMENTATION", "decode_records", "decode_values", "encode_records", "find_null_key"]
+
+IMPLEMENTATION = "reference"
+encode_records = _reference.encode_records
+decode_records = _reference.decode_records
+decode_values = _reference.decode_values
+find_null_key = _reference.find_null_key
+
+if not IS_PURE:
+    try:
+        from kdist.records import _compiled
+    except ImportError:
+        pass  # not built on this host: the reference is slower, and right
+    else:
+        IMPLEMENTATION = "compiled"
+        encode_records = _compiled.encode_records
+        decode_records = _compiled.decode_records
+        decode_values = _compiled.decode_values
+        find_null_key = _compiled.find_null_key

@@ -1,0 +1,211 @@
+"""Compression of record sets: the four codecs behind two functions, with the output bounded.
+
+A codec's number is the low three bits of a batch's or message's attributes. Not here: where
+compressed bytes begin and end (`codec`, `message_set`), and magic 0's wrong LZ4 checksum
+(`lz4_legacy`).
+
+    GZIP    RFC 1952, one or more members
+    SNAPPY  xerial framing (`xerial`), or one raw block
+    LZ4     LZ4 frame 1.x; written as Java does: independent blocks of 64 KiB, no checksums or sizes
+    ZSTD    RFC 8878, one or more frames, with or without the content size
+
+Invariant: no length that the data claims is believed. `decompress` touches memory for `size_max`
+bytes and a copy of what it returns, whatever it is fed. See docs/formats/compression.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+import cramjam
+
+from kdist.errors import CorruptRecords
+from kdist.records import xerial
+from kdist.wire.varint import Buffer
+
+CODEC_MASK = 0x07  # of a batch's or message's attributes
+
+_GZIP_WINDOW_BITS = 31  # 15 bits of window, and 16 for "a gzip header and trailer around it"
+_ZSTD_LEVEL = 3  # Java's default
+
+_LZ4_BLOCK_SIZE = 65_536
+_LZ4_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic, FLG: independent, BD: 64 KiB, checksum
+_LZ4_END_MARK = bytes(4)
+_LZ4_STORED = 0x8000_0000  # in a block's size: the block did not shrink and is stored as it is
+
+_GUESSED_RATIO = 8  # JSON-like records shrink by 3 to 7; see `_decompress_bounded`
+_GUESS_MIN = 4096
+
+
+class Codec(enum.IntEnum):
+    """What a record set is compressed with; its name in lower case is a `compression.type`."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def codec_of(attributes: int) -> Codec:
+    """The codec that a batch's or message's attributes name; CorruptRecords if there is none."""
+    number = attributes & CODEC_MASK
+    if number > Codec.ZSTD:
+        raise CorruptRecords(f"unknown compression codec {number}")
+    return Codec(number)
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """`data` as `codec` writes it, in the framing that Java clients write."""
+    return _COMPRESS[codec](data)
+
+
+def decompress(codec: Codec, data: Buffer, size_max: int) -> bytes:
+    """What `compress` was given: at most `size_max` bytes, all of `data` used up.
+
+    CorruptRecords if `data` is damaged, cut short, has bytes behind its end, or holds more than
+    `size_max` bytes. (Java ignores bytes behind the end of an LZ4 frame or a gzip member; no writer
+    puts any there, and here they are refused for all codecs alike.)
+    """
+    return _DECOMPRESS[codec](data, size_max)
+
+
+# --- none ---------------------------------------------------------------------------------------
+
+
+def _copy_bounded(data: Buffer, size_max: int) -> bytes:
+    if len(data) > size_max:
+        raise _too_large(size_max)
+    return bytes(data)
+
+
+# --- gzip ---------------------------------------------------------------------------------------
+
+
+def _compress_gzip(data: Buffer) -> bytes:
+    stream = zlib.compressobj(wbits=_GZIP_WINDOW_BITS)
+    return stream.compress(data) + stream.flush()
+
+
+def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
+    members = []
+    size = 0
+    rest: Buffer = data
+    while True:
+        stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        try:
+            # One byte of room more than allowed: 0 would mean "no limit", and the end of a stream
+            # that fills the room exactly is only seen with some left.
+            member = stream.decompress(rest, size_max - size + 1)
+        except zlib.error as cause:
+            raise CorruptRecords(f"the gzip data is damaged: {cause}") from cause
+        members.append(member)
+        size += len(member)
+        if size > size_max:
+            raise _too_large(size_max)
+        if not stream.eof:
+            raise CorruptRecords("the gzip data is cut short")
+        rest = stream.unused_data
+        if not rest:
+            return members[0] if len(members) == 1 else b"".join(members)
+
+
+# --- snappy -------------------------------------------------------------------------------------
+
+
+def _compress_snappy(data: Buffer) -> bytes:
+    return xerial.write(data)
+
+
+def _decompress_snappy(data: Buffer, size_max: int) -> bytes:
+    return xerial.read(data, size_max)
+
+
+# --- lz4 ----------------------------------------------------------------------------------------
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    # Framed here and not by the library: its frames link their blocks, and Java refuses those.
+    view = memoryview(data)
+    parts: list[Buffer] = [_LZ4_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK_SIZE):
+        block = view[start : start + _LZ4_BLOCK_SIZE]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += (len(packed).to_bytes(4, "little"), packed)
+        else:
+            parts += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), block)
+    parts.append(_LZ4_END_MARK)
+    return b"".join(parts)
+
+
+def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
+    # cramjam before 2.14 ignores what follows the first frame: hence the floor in pyproject.toml.
+    return _decompress_bounded(cramjam.lz4.decompress_into, data, size_max)
+
+
+# --- zstd ---------------------------------------------------------------------------------------
+
+
+def _compress_zstd(data: Buffer) -> bytes:
+    return bytes(cramjam.zstd.compress(data, _ZSTD_LEVEL))
+
+
+def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
+    return _decompress_bounded(cramjam.zstd.decompress_into, data, size_max)
+
+
+# --- shared -------------------------------------------------------------------------------------
+
+
+class _DecompressInto(Protocol):
+    def __call__(self, data: Buffer, output: bytearray | mmap.mmap, /) -> int: ...
+
+
+def _decompress_bounded(decompress_into: _DecompressInto, data: Buffer, size_max: int) -> bytes:
+    """Decompress into a fixed room: a guess first, then `size_max` bytes if that was too small.
+
+    The library does not say whether the room was too small or the data damaged, so the second try
+    tells. Its room is fresh pages of the kernel, which count only once written: damaged data costs
+    nothing, and a bomb no more than `size_max`. (A bytearray would be cleared, so touched, whole.)
+    """
+    guess = max(_GUESS_MIN, _GUESSED_RATIO * len(data))
+    room = bytearray(min(guess, size_max))
+    try:
+        return bytes(memoryview(room)[: decompress_into(data, room)])
+    except cramjam.DecompressionError as cause:
+        if guess >= size_max:
+            raise _damaged_or_too_large(size_max, cause) from cause
+    with mmap.mmap(-1, size_max, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
+        try:
+            return pages[: decompress_into(data, pages)]
+        except cramjam.DecompressionError as cause:
+            raise _damaged_or_too_large(size_max, cause) from cause
+
+
+def _damaged_or_too_large(size_max: int, cause: Exception) -> CorruptRecords:
+    return CorruptRecords(f"the data is damaged or holds more than {size_max} bytes: {cause}")
+
+
+def _too_large(size_max: int) -> CorruptRecords:
+    return CorruptRecords(f"the compressed data holds more than {size_max} bytes")
+
+
+_COMPRESS: dict[Codec, Callable[[Buffer], bytes]] = {
+    Codec.NONE: bytes,
+    Codec.GZIP: _compress_gzip,
+    Codec.SNAPPY: _compress_snappy,
+    Codec.LZ4: _compress_lz4,
+    Codec.ZSTD: _compress_zstd,
+}
+_DECOMPRESS: dict[Codec, Callable[[Buffer, int], bytes]] = {
+    Codec.NONE: _copy_bounded,
+    Codec.GZIP: _decompress_gzip,
+    Codec.SNAPPY: _decompress_snappy,
+    Codec.LZ4: _decompress_lz4,
+    Codec.ZSTD: _decompress_zstd,
+}

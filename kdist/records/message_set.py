@@ -1,0 +1,259 @@
+"""Message sets, magic 0 and 1: what clients and brokers before 0.11 call their records (pure).
+
+A message set is messages one behind the other, with no frame around them and no count:
+
+    at  bytes  field                     at  bytes  field
+     0      8  offset                    17      1  attributes
+     8      4  size: bytes from 12       18      8  timestamp, ms, -1 none (magic 1 only)
+    12      4  CRC-32 of all from 16     ...   4+k  key length, -1 null, and key
+    16      1  magic, 0 or 1             ...   4+v  value length, -1 null, and value
+
+Attributes, from the lowest bit: 0-2 codec, 3 log append time (magic 1 only). Big endian.
+
+A message with a codec is a wrapper: its value is a message set, compressed, of messages without
+one. The wrapper's offset is its last message's. Inside, magic 0 has the offsets themselves; magic 1
+has them relative, so that the leader need not compress again to assign them. A wrapper's log append
+time holds for all in it. Not here: magic 2 (`batch`), and from one to the other (`convert`).
+Source: KIP-31 (relative offsets), KIP-32 (timestamps).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kdist.errors import CorruptRecords
+from kdist.model import NO_TIMESTAMP
+from kdist.records import lz4_legacy
+from kdist.records.compression import CODEC_MASK, Codec, codec_of, compress, decompress
+from kdist.records.record import Record
+from kdist.wire.varint import Buffer
+
+_PREFIX = struct.Struct(">qi")  # offset, size
+_HEADER = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
+_CHECKED = struct.Struct(">bb")  # magic, attributes: where what the CRC covers begins
+_TIMESTAMP = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_CHECKED_POSITION = 16
+
+_SIZE_MIN = (14, 22)  # of a message without key and value, by magic, from the CRC on
+MAGIC_MAX = 1
+_LOG_APPEND_TIME = 0x08
+
+
+class Message(NamedTuple):
+    """One message as it stands in its set; a wrapper's `value` is the compressed inner set."""
+
+    offset: int
+    magic: int
+    attributes: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def size(self) -> int:
+        """Its bytes in a set, offset and size included."""
+        return _PREFIX.size + _SIZE_MIN[self.magic] + len(self.key or b"") + len(self.value or b"")
+
+    @property
+    def is_wrapper(self) -> bool:
+        """The value is a compressed message set."""
+        return bool(self.attributes & CODEC_MASK)
+
+    @property
+    def codec(self) -> Codec:
+        """The wrapper's codec; CorruptRecords for one that magic 0 and 1 do not have."""
+        codec = codec_of(self.attributes)
+        if codec == Codec.ZSTD:
+            raise CorruptRecords(f"zstd does not exist in magic {self.magic}")
+        return codec
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """The leader set the timestamp, and a wrapper's is that of all in it."""
+        return self.magic > 0 and bool(self.attributes & _LOG_APPEND_TIME)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def iter_messages(buffer: Buffer, *, may_end_partial: bool = False) -> Iterator[Message]:
+    """The messages of a set in order, wrappers unopened, each checked against its CRC.
+
+    With `may_end_partial`, as in a fetch's answer that a byte limit cut, a last message that is not
+    all there ends the iteration; anything else that is wrong raises CorruptRecords.
+    """
+    view = memoryview(buffer)
+    position = 0
+    while position < len(view):
+        left = len(view) - position
+        size = _PREFIX.unpack_from(view, position)[1] if left >= _PREFIX.size else 0
+        end = position + _PREFIX.size + size
+        if may_end_partial and (left < _PREFIX.size or end > len(view)):
+            return
+        if left < _PREFIX.size or size < _SIZE_MIN[0] or end > len(view):
+            raise CorruptRecords(f"a message of {size} bytes does not fit in the {left} left")
+        yield _read_message(view[position:end])
+        position = end
+
+
+def _read_message(view: memoryview) -> Message:
+    offset, _, crc, magic, attributes = _HEADER.unpack_from(view)
+    computed = zlib.crc32(view[_CHECKED_POSITION:])
+    if computed != crc:
+        raise CorruptRecords(f"message CRC is {crc:08x} but its bytes give {computed:08x}")
+    if not 0 <= magic <= MAGIC_MAX:
+        raise CorruptRecords(f"message of magic {magic} in a message set")
+    if len(view) < _PREFIX.size + _SIZE_MIN[magic]:
+        raise CorruptRecords(f"message of {len(view)} bytes is too small for magic {magic}")
+    position = _HEADER.size
+    timestamp = NO_TIMESTAMP
+    if magic > 0:
+        (timestamp,) = _TIMESTAMP.unpack_from(view, position)
+        position += _TIMESTAMP.size
+    key, position = _read_bytes(view, position)
+    value, position = _read_bytes(view, position)
+    if position != len(view):
+        raise CorruptRecords(f"message has {len(view) - position} bytes behind its value")
+    return Message(offset, magic, attributes, timestamp, key, value)
+
+
+def _read_bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
+    start = position + _LENGTH.size
+    if start > len(view):
+        raise CorruptRecords("message ends within a length")
+    (length,) = _LENGTH.unpack_from(view, position)
+    if length < 0:
+        return None, start
+    if start + length > len(view):
+        raise CorruptRecords(f"{length} bytes of key or value reach behind their message")
+    return bytes(view[start : start + length]), start + length
+
+
+def iter_records(
+    buffer: Buffer, size_max: int, *, may_end_partial: bool = False
+) -> Iterator[Record]:
+    """The records of a set in order, wrappers opened: at most `size_max` bytes from each."""
+    for message in iter_messages(buffer, may_end_partial=may_end_partial):
+        yield from open_message(message, size_max)
+
+
+def open_message(message: Message, size_max: int) -> Iterator[Record]:
+    """The records in one message: those a wrapper holds, with their absolute offsets, or itself."""
+    if not message.is_wrapper:
+        yield Record(message.offset, message.timestamp, message.key, message.value)
+        return
+    content = _decompress(message, size_max)
+    base_offset = _inner_base_offset(message, content)
+    for inner in iter_messages(content):
+        if inner.is_wrapper:
+            raise CorruptRecords("a wrapper within a wrapper")
+        if inner.magic != message.magic:
+            raise CorruptRecords(f"magic {inner.magic} in a wrapper of magic {message.magic}")
+        timestamp = message.timestamp if message.is_log_append_time else inner.timestamp
+        yield Record(base_offset + inner.offset, timestamp, inner.key, inner.value)
+
+
+def _decompress(wrapper: Message, size_max: int) -> bytes:
+    packed = wrapper.value
+    if packed is None:
+        raise CorruptRecords("a wrapper without a value")
+    if wrapper.magic == 0 and wrapper.codec == Codec.LZ4:
+        packed = lz4_legacy.mend_checksum(packed)
+    content = decompress(wrapper.codec, packed, size_max)
+    if not content:
+        raise CorruptRecords("a wrapper with nothing in it")
+    return content
+
+
+def _inner_base_offset(wrapper: Message, content: bytes) -> int:
+    """What to add to an inner offset; old librdkafka leaves the wrapper's own offset at 0."""
+    if wrapper.magic == 0 or wrapper.offset == 0:
+        return 0
+    last_offset = _last_offset(content)
+    if last_offset > wrapper.offset:
+        raise CorruptRecords(f"wrapper offset {wrapper.offset} is below {last_offset} within")
+    return wrapper.offset - last_offset
+
+
+def _last_offset(content: bytes) -> int:
+    """The last message's offset, by the sizes alone; what is wrong with them shows on iterating."""
+    offset = position = 0
+    while position + _PREFIX.size <= len(content):
+        offset, size = _PREFIX.unpack_from(content, position)
+        position += _PREFIX.size + max(size, 0)
+    return offset
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_message_set(
+    records: Sequence[Record],
+    magic: int,
+    codec: Codec = Codec.NONE,
+    *,
+    append_time_ms: int | None = None,
+) -> bytes:
+    """`records` as a message set: plain messages, or with a `codec` one wrapper of them all.
+
+    With `append_time_ms` the messages say that the leader set this time. What the formats have no
+    place for is dropped: headers, and in magic 0 timestamps. No records make an empty set.
+    """
+    assert 0 <= magic <= MAGIC_MAX
+    assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
+    if not records:
+        return b""
+    attributes = _LOG_APPEND_TIME if append_time_ms is not None and magic > 0 else 0
+    if append_time_ms is not None:
+        records = [record._replace(timestamp=append_time_ms) for record in records]
+    if codec == Codec.NONE:
+        return _write_messages(records, magic, attributes, base_offset=0)
+    base_offset = records[0].offset if magic > 0 else 0
+    packed = compress(codec, _write_messages(records, magic, attributes, base_offset))
+    if magic == 0 and codec == Codec.LZ4:
+        packed = lz4_legacy.break_checksum(packed)
+    timestamp = max(record.timestamp for record in records)
+    wrapper = Message(records[-1].offset, magic, attributes | codec, timestamp, None, packed)
+    return write_message(wrapper)
+
+
+def _write_messages(
+    records: Sequence[Record], magic: int, attributes: int, base_offset: int
+) -> bytes:
+    return b"".join(
+        write_message(
+            Message(
+                record.offset - base_offset,
+                magic,
+                attributes,
+                record.timestamp,
+                record.key,
+                record.value,
+            )
+        )
+        for record in records
+    )
+
+
+def write_message(message: Message) -> bytes:
+    """One message, its CRC computed."""
+    checked = b"".join(
+        (
+            _CHECKED.pack(message.magic, message.attributes),
+            _TIMESTAMP.pack(message.timestamp) if message.magic > 0 else b"",
+            _sized(message.key),
+            _sized(message.value),
+        )
+    )
+    size = 4 + len(checked)
+    return _PREFIX.pack(message.offset, size) + zlib.crc32(checked).to_bytes(4, "big") + checked
+
+
+def _sized(data: bytes | None) -> bytes:
+    if data is None:
+        return b"\xff\xff\xff\xff"
+    return _LENGTH.pack(len(data)) + data

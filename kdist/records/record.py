@@ -1,0 +1,107 @@
+"""A record as the codec gives and takes it, and what both codecs do to an application's columns.
+
+One record in a batch's body, signed varints but where it says so:
+
+    length of all that follows
+        attributes, int8, unused
+        timestamp delta, 64 bit          from the batch's base timestamp
+        offset delta                     from its base offset
+        key length, -1 null              key
+        value length, -1 null            value
+        header count                     then of each header:
+            key length                   key, UTF-8
+            value length, -1 null        value
+
+Source: KIP-98, KIP-82 (headers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kdist.errors import CorruptRecords
+from kdist.wire.varint import Buffer
+
+BATCH_BYTES_MAX = 0x7FFF_FFFF
+INT64_MIN, INT64_MAX = -1 << 63, (1 << 63) - 1
+
+Headers = Sequence[tuple[str, Buffer | None]]
+"""A record's headers in order; a key may come more than once."""
+
+
+class Record(NamedTuple):
+    """One record. `timestamp` is ms since the epoch, -1 for none; null and empty bytes differ."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def check_lengths(count: int, **columns: Sequence[object] | None) -> None:
+    """`ValueError` unless every column beside the values, by its name, has as many rows as they."""
+    for name, column in columns.items():
+        if column is not None and len(column) != count:
+            raise ValueError(f"there are {len(column)} {name} for {count} values")
+
+
+def check_size(size_bytes: int) -> None:
+    """`ValueError` when a body, with the room before it, is more than a batch's length can say."""
+    if size_bytes > BATCH_BYTES_MAX:
+        raise ValueError(f"{size_bytes} bytes of records are more than one batch holds")
+
+
+def bytes_column(column: Iterable[Buffer | None], what: str) -> list[bytes | None]:
+    """The column with every buffer as bytes; `TypeError` names the row that is none."""
+    return [_as_bytes(item, what, index) for index, item in enumerate(column)]
+
+
+def headers_column(column: Iterable[Headers]) -> list[tuple[bytes | None, ...]]:
+    """Each record's headers as one row: key in UTF-8, value, key, value and so on.
+
+    `TypeError` names the record that has another type there.
+    """
+    return [
+        tuple([item for pair in headers for item in _as_pair(pair, index)]) if headers else ()
+        for index, headers in enumerate(column)
+    ]
+
+
+def deltas_column(timestamps: Iterable[int], base_timestamp: int) -> list[int]:
+    """Timestamps as deltas; `TypeError` or `ValueError` names the one that is no 64-bit integer."""
+    deltas = []
+    for index, timestamp in enumerate(timestamps):
+        if not isinstance(timestamp, int):
+            raise TypeError(f"timestamp {index} is of type {type(timestamp).__name__}, not int")
+        delta = int.__sub__(timestamp, base_timestamp)  # a plain int, whatever the subclass does
+        if not INT64_MIN <= timestamp <= INT64_MAX or not INT64_MIN <= delta <= INT64_MAX:
+            raise ValueError(f"timestamp {index}, or its delta from the first, is over 64 bits")
+        deltas.append(delta)
+    return deltas
+
+
+def header_key_text(key: bytes) -> str:
+    """A header's key off the wire; `CorruptRecords` if it is not UTF-8."""
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        raise CorruptRecords("a header's key is not UTF-8") from None
+
+
+def _as_bytes(item: object, what: str, index: int) -> bytes | None:
+    if item is None or isinstance(item, bytes):
+        return item
+    if isinstance(item, bytearray | memoryview):
+        return bytes(item)
+    raise TypeError(f"{what} {index} is of type {type(item).__name__}, not bytes or None")
+
+
+def _as_pair(header: tuple[object, object], index: int) -> tuple[bytes, bytes | None]:
+    key, value = header
+    if not isinstance(key, str):
+        raise TypeError(
+            f"the header key of record {index} is of type {type(key).__name__}, not str"
+        )
+    return key.encode(), _as_bytes(value, "the header value of record", index)

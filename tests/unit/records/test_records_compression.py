@@ -1,0 +1,363 @@
+"""The codecs: what they write, what they refuse, and that nothing makes them take much memory."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import re
+import zlib
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import snappy
+import xxhash
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import codec as kafka_codec
+
+from kdist.errors import CorruptRecords
+from kdist.records import lz4_legacy, xerial
+from kdist.records.compression import Codec, codec_of, compress, decompress
+
+MIB = 1 << 20
+CODECS = list(Codec)
+REAL_CODECS = CODECS[1:]
+every_codec = pytest.mark.parametrize("codec", CODECS)
+every_real_codec = pytest.mark.parametrize("codec", REAL_CODECS)
+
+WORDS = b" ".join(random.Random(1).choices([b"view", b"click", b"buy", b"back"], k=40_000))
+NOISE = random.Random(2).randbytes(150_000)  # larger than any codec's block, and it does not shrink
+
+FOREIGN_COMPRESS = {
+    Codec.GZIP: kafka_codec.gzip_encode,
+    Codec.SNAPPY: kafka_codec.snappy_encode,
+    Codec.LZ4: kafka_codec.lz4_encode,
+    Codec.ZSTD: kafka_codec.zstd_encode,
+}
+FOREIGN_DECOMPRESS = {
+    Codec.GZIP: kafka_codec.gzip_decode,
+    Codec.SNAPPY: kafka_codec.snappy_decode,
+    Codec.LZ4: kafka_codec.lz4_decode,
+    Codec.ZSTD: kafka_codec.zstd_decode,
+}
+
+
+# --- there and back -----------------------------------------------------------------------------
+
+
+@every_codec
+@pytest.mark.parametrize("data", [b"", b"a", WORDS, NOISE, bytes(MIB)], ids=len)
+def test_data_comes_back_as_it_went_in_within_its_own_size(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, compress(codec, data), len(data)) == data
+
+
+@every_codec
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_kind_of_buffer_is_taken(codec: Codec, kind: type) -> None:
+    packed = compress(codec, kind(WORDS))
+    assert type(packed) is bytes
+    assert type(decompress(codec, kind(packed), MIB)) is bytes
+
+
+@given(st.sampled_from(CODECS), st.binary(max_size=3000), st.integers(1, 40))
+def test_any_data_comes_back_as_it_went_in(codec: Codec, data: bytes, times: int) -> None:
+    data *= times
+    assert decompress(codec, compress(codec, memoryview(data)), len(data)) == data
+
+
+@every_real_codec
+def test_repetitive_data_shrinks(codec: Codec) -> None:
+    assert len(compress(codec, WORDS)) < len(WORDS) / 2
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_codec_is_the_low_three_bits_of_the_attributes(number: int) -> None:
+    assert codec_of(0b11000 | number) == Codec(number)
+
+
+@pytest.mark.parametrize("number", [5, 6, 7])
+def test_an_unknown_codec_is_corrupt(number: int) -> None:
+    with pytest.raises(CorruptRecords, match=f"codec {number}"):
+        codec_of(number)
+
+
+# --- judges -------------------------------------------------------------------------------------
+
+
+@every_real_codec
+@pytest.mark.parametrize("data", [b"a", WORDS, NOISE], ids=len)
+def test_kafka_python_reads_what_is_written(codec: Codec, data: bytes) -> None:
+    assert FOREIGN_DECOMPRESS[codec](compress(codec, data)) == data
+
+
+@every_real_codec
+@pytest.mark.parametrize("data", [b"a", WORDS, NOISE], ids=len)
+def test_what_kafka_python_writes_is_read(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, FOREIGN_COMPRESS[codec](data), len(data)) == data
+
+
+def test_zstd_frames_are_read_with_and_without_their_size() -> None:
+    sized = zstandard.ZstdCompressor().compress(WORDS)
+    stream = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    streamed = stream.compress(WORDS) + stream.flush()  # as Java writes them
+    assert zstandard.frame_content_size(sized) == len(WORDS)
+    assert zstandard.frame_content_size(streamed) == -1
+    for packed in (sized, streamed):
+        assert decompress(Codec.ZSTD, packed, len(WORDS)) == WORDS
+
+
+@pytest.mark.parametrize("block_linked", [False, True])
+@pytest.mark.parametrize("block_size", [4, 5, 6, 7])
+@pytest.mark.parametrize("checksums", [False, True])
+def test_every_kind_of_lz4_frame_is_read(
+    block_linked: bool, block_size: int, checksums: bool
+) -> None:
+    packed = lz4.frame.compress(
+        WORDS,
+        block_size=block_size,
+        block_linked=block_linked,
+        block_checksum=checksums,
+        content_checksum=checksums,
+        store_size=checksums,
+    )
+    assert decompress(Codec.LZ4, packed, len(WORDS)) == WORDS
+
+
+def test_lz4_is_written_as_java_does_in_independent_blocks_of_64_kib_without_extras() -> None:
+    info = lz4.frame.get_frame_info(compress(Codec.LZ4, WORDS))
+    assert info["block_size"] == 65_536
+    assert not info["block_linked"]
+    assert not info["block_checksum"]
+    assert not info["content_checksum"]
+    assert info["content_size"] == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_streams_one_behind_the_other_are_read_as_one(codec: Codec) -> None:
+    packed = compress(codec, b"one, ") + compress(codec, b"two")
+    assert decompress(codec, packed, 8) == b"one, two"
+    with pytest.raises(CorruptRecords):
+        decompress(codec, packed, 7)
+
+
+# --- snappy -------------------------------------------------------------------------------------
+
+
+def test_snappy_is_written_in_xerial_framing_with_blocks_of_32_kib() -> None:
+    packed = compress(Codec.SNAPPY, bytes(32_768) + b"tail")
+    assert packed[:16] == bytes.fromhex("82534e4150505900 00000001 00000001")
+    first = int.from_bytes(packed[16:20], "big")
+    assert snappy.uncompress(packed[20 : 20 + first]) == bytes(32_768)
+    assert snappy.uncompress(packed[24 + first :]) == b"tail"
+
+
+def test_a_raw_snappy_block_is_read_as_librdkafka_sends_it() -> None:
+    assert decompress(Codec.SNAPPY, snappy.compress(WORDS), len(WORDS)) == WORDS
+
+
+def test_xerial_framing_that_needs_a_later_reader_is_refused() -> None:
+    packed = xerial.MAGIC + (2).to_bytes(4, "big") * 2 + compress(Codec.SNAPPY, b"x")[16:]
+    with pytest.raises(CorruptRecords, match="version 2"):
+        decompress(Codec.SNAPPY, packed, 10)
+
+
+# --- magic 0's lz4 ------------------------------------------------------------------------------
+
+
+def test_the_wrong_lz4_checksum_is_the_one_kafka_python_writes_for_old_brokers() -> None:
+    old = kafka_codec.lz4_encode_old_kafka(WORDS)
+    right = lz4_legacy.mend_checksum(old)
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.LZ4, old, MIB)
+    assert decompress(Codec.LZ4, right, MIB) == WORDS
+    assert lz4_legacy.break_checksum(right) == old
+    assert kafka_codec.lz4_decode_old_kafka(lz4_legacy.break_checksum(right)) == WORDS
+
+
+def test_the_checksum_is_mended_behind_a_content_size_too() -> None:
+    right = lz4.frame.compress(WORDS, store_size=True)
+    assert lz4_legacy.break_checksum(right) != right
+    assert lz4_legacy.mend_checksum(lz4_legacy.break_checksum(right)) == right
+
+
+@pytest.mark.parametrize("size", range(7))
+def test_a_frame_cut_within_its_header_has_no_checksum_to_mend(size: int) -> None:
+    with pytest.raises(CorruptRecords):
+        lz4_legacy.mend_checksum(compress(Codec.LZ4, b"x")[:size])
+
+
+@given(st.binary(max_size=70))
+def test_the_header_hash_is_xxhash_32(data: bytes) -> None:
+    assert lz4_legacy.xxhash32(data) == xxhash.xxh32_intdigest(data)
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+@every_real_codec
+def test_data_cut_at_any_length_is_corrupt(codec: Codec) -> None:
+    packed = compress(codec, b"one two three four, one two three four")
+    for size in range(1 if codec == Codec.SNAPPY else 0, len(packed)):
+        if codec == Codec.SNAPPY and size == len(xerial.HEADER):
+            continue  # a framing without blocks is whole, and empty
+        with pytest.raises(CorruptRecords):
+            decompress(codec, packed[:size], MIB)
+
+
+@every_real_codec
+@pytest.mark.parametrize("tail", [b"\x00", b"garbage", b"\x01" * 30])
+def test_bytes_behind_the_end_are_corrupt(codec: Codec, tail: bytes) -> None:
+    with pytest.raises(CorruptRecords):
+        decompress(codec, compress(codec, WORDS) + tail, MIB)
+
+
+@given(st.sampled_from(CODECS), st.data())
+def test_a_flipped_bit_gives_other_data_or_corrupt_but_never_more_than_allowed(
+    codec: Codec, data: st.DataObject
+) -> None:
+    packed = bytearray(compress(codec, WORDS[:2000]))
+    bit = data.draw(st.integers(0, 8 * len(packed) - 1))
+    packed[bit // 8] ^= 1 << bit % 8
+    try:
+        unpacked = decompress(codec, packed, 2000)
+    except CorruptRecords:
+        return
+    assert len(unpacked) <= 2000
+
+
+@given(st.sampled_from(CODECS), st.binary(max_size=200))
+def test_any_bytes_are_data_or_corrupt(codec: Codec, data: bytes) -> None:
+    try:
+        unpacked = decompress(codec, data, 1000)
+    except CorruptRecords:
+        return
+    assert len(unpacked) <= 1000
+
+
+# --- bombs --------------------------------------------------------------------------------------
+
+
+def bomb(codec: Codec, size: int) -> bytes:
+    """`size` zeros, packed as densely as the codec can, without ever having them all in memory."""
+    if codec == Codec.NONE:
+        return bytes(size)
+    if codec == Codec.SNAPPY:
+        return snappy_bomb(size)
+    stream = {
+        Codec.GZIP: lambda: zlib.compressobj(wbits=31),
+        Codec.LZ4: LZ4Stream,
+        Codec.ZSTD: lambda: zstandard.ZstdCompressor().compressobj(),
+    }[codec]()
+    zeros = bytes(MIB)
+    parts = [stream.compress(zeros[: min(MIB, size - at)]) for at in range(0, size, MIB)]
+    return b"".join(parts) + stream.flush()
+
+
+def snappy_bomb(size: int) -> bytes:
+    """One raw block: its length, a literal zero, then copies of 64 bytes from one byte back."""
+    length, rest = bytearray(), size
+    while rest > 0x7F:
+        length.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    length.append(rest)
+    literal = b"\x00\x00"
+    copies, tail = divmod(size - 1, 64)
+    last = bytes((tail - 1 << 2 | 2, 1, 0)) if tail else b""
+    return bytes(length) + literal + b"\xfe\x01\x00" * copies + last
+
+
+class LZ4Stream:
+    """lz4's compressor with the methods of zlib's."""
+
+    def __init__(self) -> None:
+        self._frame = lz4.frame.LZ4FrameCompressor()
+        self._head: bytes = self._frame.begin()
+
+    def compress(self, data: bytes) -> bytes:
+        head, self._head = self._head, b""
+        return head + bytes(self._frame.compress(data))
+
+    def flush(self) -> bytes:
+        return bytes(self._frame.flush())
+
+
+class Memory:
+    """How much the process's resident memory rose above where it was when the block began."""
+
+    def __enter__(self) -> Memory:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is resident now
+        self._before = self._peak_bytes()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.risen_bytes = self._peak_bytes() - self._before
+
+    @staticmethod
+    def _peak_bytes() -> int:
+        [line] = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return int(line) * 1024
+
+
+def test_the_meter_of_these_tests_sees_memory_that_is_touched() -> None:
+    with Memory() as memory:
+        bytearray(64 * MIB)
+    assert memory.risen_bytes > 50 * MIB
+
+
+@every_codec
+@pytest.mark.parametrize("size_max", [0, 1, 1000, MIB])
+def test_a_bomb_is_refused_at_the_bound(codec: Codec, size_max: int) -> None:
+    packed = bomb(codec, size_max + 1)
+    with pytest.raises(CorruptRecords):
+        decompress(codec, packed, size_max)
+    assert decompress(codec, packed, size_max + 1) == bytes(size_max + 1)
+
+
+@every_real_codec
+def test_a_bomb_takes_no_more_memory_than_the_bound(codec: Codec) -> None:
+    packed = bomb(codec, 256 * MIB)
+    with Memory() as memory, pytest.raises(CorruptRecords):
+        decompress(codec, packed, 4 * MIB)
+    assert memory.risen_bytes < 16 * MIB
+
+
+ZSTD_LIE = bytearray(zstandard.ZstdCompressor().compress(bytes(100_000)))
+ZSTD_LIE[5:9] = (0x7FFF_FFFF).to_bytes(4, "little")
+LZ4_LIE = bytearray(lz4.frame.compress(b"x" * 1000, store_size=True))
+LZ4_LIE[6:14] = (1 << 40).to_bytes(8, "little")
+SNAPPY_LIE = b"\xff\xff\xff\xff\x07" + b"\x00x"
+
+
+@pytest.mark.parametrize(
+    ("codec", "lie"),
+    [
+        pytest.param(Codec.SNAPPY, SNAPPY_LIE, id="snappy block of 2 GiB"),
+        pytest.param(
+            Codec.SNAPPY,
+            xerial.HEADER + len(SNAPPY_LIE).to_bytes(4, "big") + SNAPPY_LIE,
+            id="snappy block of 2 GiB in xerial framing",
+        ),
+        pytest.param(
+            Codec.SNAPPY, xerial.HEADER + b"\x7f\xff\xff\xff" + SNAPPY_LIE, id="xerial block"
+        ),
+        pytest.param(Codec.ZSTD, bytes(ZSTD_LIE), id="zstd frame of 2 GiB"),
+        pytest.param(Codec.LZ4, lz4_legacy.mend_checksum(LZ4_LIE), id="lz4 frame of 1 TiB"),
+        pytest.param(
+            Codec.LZ4, compress(Codec.LZ4, b"")[:7] + b"\xff\xff\xff\x7f" + b"x", id="lz4 block"
+        ),
+    ],
+)
+def test_a_length_that_lies_takes_no_memory(codec: Codec, lie: bytes) -> None:
+    assert codec != Codec.ZSTD or lie[4] == 0xA0  # a content size of four bytes
+    with Memory() as memory, pytest.raises(CorruptRecords):
+        decompress(codec, lie, 1 << 31)
+    assert memory.risen_bytes < 8 * MIB
+
+
+def test_many_gzip_members_share_one_bound() -> None:
+    packed = gzip.compress(bytes(1000)) * 3
+    assert len(decompress(Codec.GZIP, packed, 3000)) == 3000
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.GZIP, packed, 2999)

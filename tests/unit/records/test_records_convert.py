@@ -1,0 +1,280 @@
+"""From magic 0 and 1 to batches and back: what survives, what is dropped, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+
+from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.records.batch import patch, read_header, stamp_append_time
+from kdist.records.build import build_batch, read_batch
+from kdist.records.compression import Codec
+from kdist.records.convert import down_convert, recompress, up_convert
+from kdist.records.message_set import iter_messages, iter_records, write_message_set
+from kdist.records.record import Record
+
+SIZE_MAX = 1 << 20
+OLD_CODECS = [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
+RECORDS = [
+    Record(0, 1_700_000_000_000, b"key", b"value"),
+    Record(1, 1_700_000_000_900, None, b"x" * 500),
+    Record(2, 1_700_000_000_100, b"tombstone", None),
+    Record(3, -1, b"", b""),
+]
+old_formats = pytest.mark.parametrize(
+    ("magic", "codec"), list(itertools.product([0, 1], OLD_CODECS))
+)
+
+
+def up(message_set: bytes, codec: Codec | None = None) -> list[bytearray]:
+    return list(up_convert(iter_messages(message_set), SIZE_MAX, codec))
+
+
+def down(batches: bytes, magic: int, fetch_offset: int = 0) -> bytes:
+    return b"".join(down_convert(batches, magic, fetch_offset, SIZE_MAX))
+
+
+def read_set(message_set: bytes) -> list[Record]:
+    return list(iter_records(message_set, SIZE_MAX))
+
+
+def as_stored(records: list[Record], magic: int) -> list[Record]:
+    """The records with what the old format drops dropped."""
+    return [
+        record._replace(headers=(), timestamp=record.timestamp if magic else -1)
+        for record in records
+    ]
+
+
+def batch_of(records: list[Record], codec: Codec = Codec.NONE, base_offset: int = 0) -> bytes:
+    return bytes(
+        build_batch(
+            [record.value for record in records],
+            [record.key for record in records],
+            [record.headers for record in records],
+            [record.timestamp for record in records],
+            timestamp_ms=-1,
+            codec=codec,
+            base_offset=base_offset,
+        )
+    )
+
+
+def compacted_batch(offsets: list[int], codec: Codec) -> bytes:
+    """A batch that lost records to compaction, as kafka-python builds it."""
+    builder = DefaultRecordBatchBuilder(2, int(codec), False, -1, -1, -1, 1 << 20)
+    for offset in offsets:
+        builder.append(offset, 1000 + offset, b"k%d" % offset, b"v", [])
+    return bytes(builder.build())
+
+
+# --- up -----------------------------------------------------------------------------------------
+
+
+@old_formats
+def test_a_message_set_becomes_one_batch_of_its_codec(magic: int, codec: Codec) -> None:
+    [batch] = up(write_message_set(RECORDS, magic, codec))
+    assert read_header(batch).codec == codec
+    assert read_batch(batch) == as_stored(RECORDS, magic)
+
+
+@old_formats
+def test_offsets_of_a_produced_set_do_not_matter(magic: int, codec: Codec) -> None:
+    moved = [record._replace(offset=record.offset * 3 + 50) for record in RECORDS]
+    [batch] = up(write_message_set(moved, magic, codec))
+    assert [record.offset for record in read_batch(batch)] == [0, 1, 2, 3]
+
+
+@old_formats
+def test_a_set_of_kafka_python_becomes_a_batch_that_kafka_python_reads(
+    magic: int, codec: Codec
+) -> None:
+    builder = LegacyRecordBatchBuilder(magic, int(codec), 1 << 20)
+    for r in RECORDS:
+        builder.append(r.offset, timestamp=r.timestamp, key=r.key, value=r.value)
+    [batch] = up(bytes(builder.build()))
+    [foreign] = MemoryRecords(bytes(batch))
+    assert foreign.validate_crc()
+    read = [Record(r.offset, r.timestamp, r.key, r.value) for r in foreign]
+    assert read == as_stored(RECORDS, magic)
+
+
+def test_a_batch_of_magic_0_has_no_timestamps() -> None:
+    [batch] = up(write_message_set(RECORDS, 0))
+    header = read_header(batch)
+    assert (header.base_timestamp, header.max_timestamp) == (-1, -1)
+
+
+def test_wrappers_and_runs_of_plain_messages_of_any_magic_become_a_batch_each() -> None:
+    mixed = (
+        write_message_set(RECORDS[:1], 0)
+        + write_message_set(RECORDS[1:2], 1)
+        + write_message_set(RECORDS, 1, Codec.GZIP)
+        + write_message_set(RECORDS[:2], 0, Codec.LZ4)
+        + write_message_set(RECORDS[3:], 1)
+    )
+    batches = up(mixed)
+    codecs = [read_header(batch).codec for batch in batches]
+    assert codecs == [Codec.NONE, Codec.GZIP, Codec.LZ4, Codec.NONE]
+    assert [len(read_batch(batch)) for batch in batches] == [2, 4, 2, 1]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_gets_the_codec_that_is_asked_for(codec: Codec) -> None:
+    [batch] = up(write_message_set(RECORDS, 1, Codec.GZIP), codec)
+    assert read_header(batch).codec == codec
+    assert read_batch(batch) == RECORDS
+
+
+def test_a_wrappers_append_time_becomes_every_records_timestamp() -> None:
+    [batch] = up(write_message_set(RECORDS, 1, Codec.GZIP, append_time_ms=77))
+    assert {record.timestamp for record in read_batch(batch)} == {77}
+
+
+def test_no_messages_make_no_batch() -> None:
+    assert up(b"") == []
+
+
+def test_a_wrapper_above_the_bound_is_corrupt() -> None:
+    message_set = write_message_set([Record(0, 0, None, bytes(100_000))], 1, Codec.GZIP)
+    with pytest.raises(CorruptRecords):
+        list(up_convert(iter_messages(message_set), 50_000))
+
+
+def test_timestamps_too_far_apart_for_a_batch_are_corrupt() -> None:
+    records = [Record(0, -(1 << 63), None, b""), Record(1, (1 << 63) - 1, None, b"")]
+    with pytest.raises(CorruptRecords, match="do not fit"):
+        up(write_message_set(records, 1))
+
+
+# --- down ---------------------------------------------------------------------------------------
+
+
+@old_formats
+def test_a_batch_becomes_a_message_set_of_its_codec(magic: int, codec: Codec) -> None:
+    message_set = down(batch_of(RECORDS, codec, base_offset=1000), magic)
+    expected = [r._replace(offset=1000 + r.offset) for r in as_stored(RECORDS, magic)]
+    assert read_set(message_set) == expected
+    assert {message.attributes & 7 for message in iter_messages(message_set)} == {codec}
+    assert {message.magic for message in iter_messages(message_set)} == {magic}
+
+
+@old_formats
+def test_gaps_that_compaction_left_stay_gaps(magic: int, codec: Codec) -> None:
+    message_set = down(compacted_batch([0, 4, 9], codec), magic)
+    assert [(r.offset, r.key) for r in read_set(message_set)] == [
+        (0, b"k0"),
+        (4, b"k4"),
+        (9, b"k9"),
+    ]
+    foreign = [record.offset for batch in MemoryRecords(message_set) for record in batch]
+    assert foreign == [0, 4, 9]
+
+
+def test_a_batch_that_compaction_emptied_leaves_nothing() -> None:
+    batch = bytearray(batch_of(RECORDS[:1])[:61])
+    batch[8:12] = (49).to_bytes(4, "big")
+    batch[57:61] = bytes(4)
+    stamp_append_time(batch, 0, 5)  # which computes the CRC anew
+    assert down(bytes(batch), 1) == b""
+
+
+def test_headers_are_dropped_and_nothing_else() -> None:
+    record = Record(0, 5, b"k", b"v", (("h", b"1"),))
+    assert read_set(down(batch_of([record]), 1)) == [record._replace(headers=())]
+
+
+def test_append_time_stays_append_time() -> None:
+    batch = bytearray(batch_of(RECORDS))
+    stamp_append_time(batch, 0, 4321)
+    message_set = down(bytes(batch), 1)
+    assert all(message.is_log_append_time for message in iter_messages(message_set))
+    assert {record.timestamp for record in read_set(message_set)} == {4321}
+
+
+def test_control_batches_are_left_out() -> None:
+    marker = build_batch([b"v"], [b"k"], timestamp_ms=0, is_control=True, base_offset=4)
+    batches = batch_of(RECORDS) + bytes(marker) + batch_of(RECORDS[:1], base_offset=5)
+    assert [record.offset for record in read_set(down(batches, 1))] == [0, 1, 2, 3, 5]
+
+
+def test_records_below_the_fetch_offset_are_dropped_where_nothing_was_compressed() -> None:
+    plain = batch_of(RECORDS, base_offset=10)
+    packed = batch_of(RECORDS, Codec.GZIP, base_offset=10)
+    assert [record.offset for record in read_set(down(plain, 1, fetch_offset=12))] == [12, 13]
+    assert [r.offset for r in read_set(down(packed, 1, fetch_offset=12))] == [10, 11, 12, 13]
+    assert down(plain, 1, fetch_offset=14) == b""
+
+
+def test_a_zstd_batch_ends_the_conversion_with_what_came_before_it_given() -> None:
+    batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.ZSTD, base_offset=4)
+    sets = down_convert(batches, 1, 0, SIZE_MAX)
+    assert read_set(next(sets)) == RECORDS
+    with pytest.raises(ApiError) as raised:
+        next(sets)
+    assert raised.value.error == Error.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_a_last_batch_that_is_cut_is_left_out_at_every_length() -> None:
+    first, second = batch_of(RECORDS), batch_of(RECORDS, base_offset=4)
+    for cut in range(len(second)):
+        assert len(read_set(down(first + second[:cut], 1))) == len(RECORDS)
+
+
+def test_one_batch_at_a_time_is_converted() -> None:
+    broken = bytearray(batch_of(RECORDS, base_offset=4))
+    broken[-1] ^= 1
+    sets = down_convert(batch_of(RECORDS) + broken, 1, 0, SIZE_MAX)
+    assert len(read_set(next(sets))) == len(RECORDS)
+    with pytest.raises(CorruptRecords, match="CRC"):
+        next(sets)
+
+
+def test_a_batch_above_the_bound_is_corrupt() -> None:
+    batch = batch_of([Record(0, 0, None, bytes(100_000))], Codec.LZ4)
+    with pytest.raises(CorruptRecords):
+        list(down_convert(batch, 1, 0, 50_000))
+
+
+# --- there and back -----------------------------------------------------------------------------
+
+any_records = st.lists(
+    st.builds(
+        Record,
+        st.just(0),
+        st.integers(-1, 2**61),
+        st.none() | st.binary(max_size=20),
+        st.none() | st.binary(max_size=200),
+    ),
+    min_size=1,
+    max_size=15,
+).map(lambda records: [record._replace(offset=index) for index, record in enumerate(records)])
+
+
+@given(any_records, st.sampled_from([0, 1]), st.sampled_from(OLD_CODECS), st.integers(0, 2**40))
+def test_down_and_up_again_keeps_keys_values_and_the_timestamps_that_the_format_has(
+    records: list[Record], magic: int, codec: Codec, base_offset: int
+) -> None:
+    message_set = down(batch_of(records, codec, base_offset), magic, base_offset)
+    [batch] = up(message_set)
+    patch(batch, 0, base_offset=base_offset, leader_epoch=0)
+    expected = [r._replace(offset=r.offset + base_offset) for r in as_stored(records, magic)]
+    assert read_batch(batch) == expected
+    assert down(bytes(batch), magic, base_offset) == message_set
+
+
+@given(any_records, st.sampled_from(list(Codec)), st.sampled_from(list(Codec)))
+def test_recompressing_changes_the_codec_and_nothing_else(
+    records: list[Record], source: Codec, target: Codec
+) -> None:
+    batch = batch_of(records, source)
+    recompressed = recompress(batch, read_header(batch), target, SIZE_MAX)
+    assert read_header(recompressed).codec == target
+    assert read_batch(recompressed) == read_batch(batch)
+    assert recompress(recompressed, read_header(recompressed), source, SIZE_MAX) == batch
