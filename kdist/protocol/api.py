@@ -1,0 +1,48 @@
+"""An API of the protocol: its key and name, its two messages, and the versions that are built.
+
+Header versions follow from these: a flexible request has header v2 and a flexible response v1, with
+one exception each, which the API's own file declares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from kdist.protocol.schema import flexible_since
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Api:
+    """One row of the version table. Versions `oldest` to `newest` are built, ends included."""
+
+    key: int
+    name: str
+    request: type[Any]
+    response: type[Any]
+    oldest: int = 0
+    newest: int
+    # Whether ApiVersions tells clients of it: what goes between brokers only is kept to ourselves.
+    is_advertised: bool = True
+    # ControlledShutdown v0 came before client ids were in headers.
+    is_version_0_nameless: bool = False
+    # ApiVersions: a client may get a v0 body whatever it asked for, and must find where it begins.
+    has_plain_response_header: bool = False
+
+    def has(self, version: int) -> bool:
+        """Whether `version` is one of those built."""
+        return self.oldest <= version <= self.newest
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether request and response of `version` are flexible (KIP-482)."""
+        return version >= flexible_since(self.request)
+
+    def request_header_version(self, version: int) -> int:
+        """The version of the header before a request of `version`."""
+        if version == 0 and self.is_version_0_nameless:
+            return 0
+        return 2 if self.is_flexible(version) else 1
+
+    def response_header_version(self, version: int) -> int:
+        """The version of the header before a response of `version`."""
+        return 1 if self.is_flexible(version) and not self.has_plain_response_header else 0

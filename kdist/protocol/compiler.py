@@ -1,0 +1,114 @@
+"""Compiles a message class at one version into an encoder and a decoder, when first asked for.
+
+`decoding.py` and `encoding.py` write each as one flat Python function: no schema is walked, no
+function is called per field or per array item while requests are served. Neighbours of fixed size
+share one `struct` call, and the first byte of a length, count or tagged section joins them. For
+
+    @struct                               @message(flexible=3)
+    class Partition:                      class Request:
+        id: int32                             acks: int16
+        offset: int64                         partitions: list[Partition]
+        epoch: int32 = at(since=3, default=-1)
+
+the decoder of version 3 is
+
+    def decode(buffer, position):
+        try:
+            limit = len(buffer)
+            m0 = new(Request)
+            m0.acks, count0, = unpack_hB(buffer, position); position += 3
+            if count0 > 127:
+                count0, position = get_unsigned(buffer, position - 1)
+            count0 -= 1
+            if not 0 <= count0 * 17 <= limit - position:
+                refuse_count(count0, limit - position)
+            m0.partitions = items0 = []
+            for _ in range(count0):
+                m1 = new(Partition)
+                m1.id, m1.offset, m1.epoch, tags1, = unpack_iqiB(buffer, position); position += 17
+                m1.unknown_tags = None
+                if tags1:
+                    tags1, position = get_tags(buffer, position - 1)
+                    m1.unknown_tags = tags1 or None
+                items0.append(m1)
+            ...
+            return m0, position
+        except REFUSALS as error:
+            raise ProtocolError(f"Request version 3: {error}") from None
+
+`codec_for(...).source` shows any other. Bad bytes make a decoder raise `ProtocolError` and nothing
+else; it makes at most a few objects for each byte of the buffer, whatever the lengths in it say.
+Bytes behind the message are the caller's business: the position says where they begin.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
+
+from kdist.errors import ApiError, Error, ProtocolError
+from kdist.protocol.decoding import decoder_source
+from kdist.protocol.encoding import encoder_source
+from kdist.protocol.schema import flexible_since
+from kdist.wire.primitives import get_tags, put_tags, refuse_count, refuse_length
+from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
+
+M = TypeVar("M")
+
+
+class Codec(NamedTuple, Generic[M]):
+    """The compiled functions of one message at one version, and the Python they were made from.
+
+    `encode(message, out)` appends to `out`; ApiError(UNSUPPORTED_VERSION) for what the version
+    cannot carry. `decode(buffer, position)` gives the message and the position behind it;
+    ProtocolError for bytes that are no such message. Record sets are slices of `buffer`: pass a
+    memoryview.
+    """
+
+    encode: Callable[[M, bytearray], None]
+    decode: Callable[[Buffer, int], tuple[M, int]]
+    source: str
+
+
+def codec_for(cls: type[M], version: int) -> Codec[M]:
+    """The codec of a `@message` class at `version`; compiled on the first call, then kept."""
+    codec = _COMPILED.get((cls, version))
+    if codec is None:
+        codec = _COMPILED[cls, version] = _compile(cls, version)
+    return codec
+
+
+def _compile(cls: type[Any], version: int) -> Codec[Any]:
+    is_flexible = version >= flexible_since(cls)
+    names = dict(_RUNTIME)
+    source = "\n".join(
+        write(cls, version, is_flexible, names) for write in (encoder_source, decoder_source)
+    )
+    exec(compile(source, f"<{cls.__name__} version {version}>", "exec"), names)
+    return Codec(names["encode"], names["decode"], source)
+
+
+def refuse_value(place: str, what: str) -> NoReturn:
+    """A message holds what its version cannot carry (Kafka's UnsupportedVersionException)."""
+    raise ApiError(Error.UNSUPPORTED_VERSION, f"{place} has no room for {what}")
+
+
+_COMPILED: dict[tuple[type[Any], int], Codec[Any]] = {}
+_RUNTIME: dict[str, Any] = {
+    "BUFFERS": (bytes, bytearray, memoryview),
+    "ProtocolError": ProtocolError,
+    "REFUSALS": (ProtocolError, struct.error, IndexError, UnicodeDecodeError),
+    "UUID": uuid.UUID,
+    "get_tags": get_tags,
+    "get_unsigned": get_unsigned,
+    "new": object.__new__,  # sets no field: the decoder sets each one exactly once
+    "pack": struct.pack,
+    "put_tags": put_tags,
+    "put_unsigned": put_unsigned,
+    "refuse_count": refuse_count,
+    "refuse_length": refuse_length,
+    "refuse_value": refuse_value,
+    "unpack_from": struct.unpack_from,
+}

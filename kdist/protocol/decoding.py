@@ -1,0 +1,188 @@
+"""Writes the decoder of a message at one version, as text; compiler.py shows an example.
+
+Invariant of the text it writes: `position` never passes `limit`, and nothing is made from a length
+or a count before it was compared with the bytes that remain. `unpack_` and indexing check the end
+themselves (struct.error, IndexError); slices do not, so each has a comparison before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from kdist.protocol.schema import FIXED, Shape, WireField, wire_fields
+from kdist.protocol.source import Source
+
+_MAKE = {
+    "string": 'str(buffer[position:end], "utf-8")',
+    "bytes": "bytes(buffer[position:end])",
+    "record_set": "buffer[position:end]",
+}
+
+
+def decoder_source(cls: type[Any], version: int, is_flexible: bool, names: dict[str, Any]) -> str:
+    """`def decode(buffer, position)` and a function for each struct that has known tags."""
+    writer = _Decoder(Source(names, version, is_flexible))
+    source = writer.source
+    with source.block("def decode(buffer, position):"):
+        with source.block("try:"):
+            source.line("limit = len(buffer)")
+            writer.struct(cls, depth=0)
+            source.line("return m0, position")
+        with source.block("except REFUSALS as error:"):
+            what = f"{cls.__name__} version {version}"
+            source.line(f'raise ProtocolError(f"{what}: {{error}}") from None')
+    return "\n".join([*writer.tag_functions.values(), source.text()])
+
+
+class _Decoder:
+    """Writes into `source`. The struct at nesting depth n is the variable `m<n>`."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.tag_functions: dict[str, str] = {}
+
+    def flush(self) -> None:
+        """Write the one `unpack` for the values of fixed size that wait."""
+        if not self.source.run:
+            return
+        if [code for _, code in self.source.run] == ["B"]:  # indexing beats unpacking
+            [(target, _)] = self.source.run
+            self.source.run.clear()
+            self.source.line(f"{target} = buffer[position]; position += 1")
+            return
+        unpack, targets, size = self.source.take_run("unpack")
+        self.source.line(f"{', '.join(targets)}, = {unpack}(buffer, position); position += {size}")
+
+    def struct(self, cls: type[Any], depth: int) -> None:
+        """A struct's fields in order, defaults for those this version lacks, and its tags."""
+        me = f"m{depth}"
+        self.flush()
+        self.source.line(f"{me} = new({self.source.class_name(cls)})")
+        missing = []
+        for field in wire_fields(cls):
+            if field.tag is None and field.is_in(self.source.version):
+                is_nullable = field.is_nullable_in(self.source.version)
+                self.value(field.shape, f"{me}.{field.name}", is_nullable, depth)
+            else:
+                missing.append(field)
+        if self.source.is_flexible:
+            self.source.fixed(f"tags{depth}", "B")
+        self.flush()
+        self._defaults(me, missing)
+        if self.source.is_flexible:
+            self._tags(me, cls, f"tags{depth}")
+
+    def value(self, shape: Shape, target: str, is_nullable: bool, depth: int) -> None:
+        """One value of any wire type, stored to `target`."""
+        if shape.kind == "uuid":
+            self.source.fixed(target, FIXED["uuid"])
+            self.flush()
+            self.source.line(f"{target} = UUID(bytes={target})")
+        elif shape.kind in FIXED:
+            self.source.fixed(target, FIXED[shape.kind])
+        elif shape.kind == "array":
+            assert shape.item is not None
+            self._array(shape.item, target, is_nullable, depth)
+        elif shape.kind == "struct":
+            self._nested(shape, target, is_nullable, depth)
+        else:
+            self._sized(shape.kind, target, is_nullable)
+
+    def _sized(self, kind: str, target: str, is_nullable: bool) -> None:
+        self._prefix("size", "h" if kind == "string" else "i")
+        with self._unless_null("size", target, is_nullable):
+            self.source.line("end = position + size")
+            with self.source.block("if not position <= end <= limit:"):
+                self.source.line("refuse_length(size, limit - position)")
+            self.source.line(f"{target} = {_MAKE[kind]}; position = end")
+
+    def _array(self, item: Shape, target: str, is_nullable: bool, depth: int) -> None:
+        item_size = self.source.smallest_size(item, is_nullable=False)
+        assert item_size > 0, "items without bytes would let a count allocate what it likes"
+        count, items = f"count{depth}", f"items{depth}"
+        self._prefix(count, "i")
+        with self._unless_null(count, target, is_nullable):
+            with self.source.block(f"if not 0 <= {count} * {item_size} <= limit - position:"):
+                self.source.line(f"refuse_count({count}, limit - position)")
+            if item.kind in FIXED and item.kind != "uuid":
+                layout = f'f">{{{count}}}{FIXED[item.kind]}"'
+                self.source.line(f"{target} = list(unpack_from({layout}, buffer, position))")
+                self.source.line(f"position += {count} * {item_size}")
+                return
+            self.source.line(f"{target} = {items} = []")
+            with self.source.block(f"for _ in range({count}):"):
+                made = f"m{depth + 1}" if item.kind == "struct" else "item"
+                self.value(item, made, is_nullable=False, depth=depth)
+                self.flush()
+                self.source.line(f"{items}.append({made})")
+
+    def _nested(self, shape: Shape, target: str, is_nullable: bool, depth: int) -> None:
+        assert shape.struct is not None
+        made = f"m{depth + 1}"
+        if is_nullable:  # KIP-893: one byte, negative for null
+            self.source.fixed("marker", "b")
+            self.flush()
+            with self.source.block("if marker < 0:"):
+                self.source.line(f"{target} = None")
+        with self.source.block("else:") if is_nullable else contextlib.nullcontext():
+            self.struct(shape.struct, depth + 1)
+            if target != made:
+                self.source.line(f"{target} = {made}")
+
+    def _prefix(self, name: str, plain_code: str) -> None:
+        """A length or count into `name`, -1 for null; its first byte joins the run before it."""
+        self.source.fixed(name, "B" if self.source.is_flexible else plain_code)
+        self.flush()
+        if self.source.is_flexible:
+            with self.source.block(f"if {name} > 127:"):
+                self.source.line(f"{name}, position = get_unsigned(buffer, position - 1)")
+            self.source.line(f"{name} -= 1")
+
+    @contextlib.contextmanager
+    def _unless_null(self, name: str, target: str, is_nullable: bool) -> Iterator[None]:
+        if not is_nullable:  # -1 is then refused like any other negative
+            yield
+            return
+        with self.source.block(f"if {name} == -1:"):
+            self.source.line(f"{target} = None")
+        with self.source.block("else:"):
+            yield
+
+    def _defaults(self, me: str, fields: list[WireField]) -> None:
+        targets = {"None": f"{me}.unknown_tags = "}
+        for field in fields:
+            if field.default == []:
+                self.source.line(f"{me}.{field.name} = []")
+                continue
+            constant = self.source.constant(field.default)
+            targets[constant] = targets.get(constant, "") + f"{me}.{field.name} = "
+        for constant, assignments in targets.items():
+            self.source.line(assignments + constant)
+
+    def _tags(self, me: str, cls: type[Any], tags: str) -> None:
+        with self.source.block(f"if {tags}:"):
+            self.source.line(f"{tags}, position = get_tags(buffer, position - 1)")
+            if known := self.source.known_tags(cls):
+                self.source.line(f"take_tags_of_{cls.__name__}({me}, {tags})")
+                self._tag_function(cls, known)
+            self.source.line(f"{me}.unknown_tags = {tags} or None")
+
+    def _tag_function(self, cls: type[Any], known: list[WireField]) -> None:
+        """`take_tags_of_<cls>(m, tags)` moves the known tags from the dict to their fields."""
+        outer, name = self.source, f"take_tags_of_{cls.__name__}"
+        if name in self.tag_functions:
+            return
+        self.source = source = Source(outer.names, outer.version, outer.is_flexible)
+        with source.block(f"def {name}(m, tags):"):
+            for field in known:
+                with source.block(f"if (buffer := tags.pop({field.tag}, None)) is not None:"):
+                    source.line("position = 0; limit = len(buffer)")
+                    is_nullable = field.is_nullable_in(outer.version)
+                    self.value(field.shape, f"m.{field.name}", is_nullable, depth=0)
+                    self.flush()
+                    with source.block("if position != limit:"):
+                        source.line("refuse_length(limit, position)")
+        self.tag_functions[name] = source.text()
+        self.source = outer

@@ -1,0 +1,127 @@
+"""Whole requests and responses: header and body together, for the server and for the client.
+
+The server reads with `decode_request` and answers with `encode_response`; the client writes with
+`encode_request` and reads with `decode_response`. Decoders take a frame without its size, encoders
+give one with it. Bytes behind a body are let pass, as Kafka's broker lets them: the frame
+says where the next request begins.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from kdist.errors import ProtocolError
+from kdist.protocol.api import Api
+from kdist.protocol.compiler import Codec, codec_for
+from kdist.protocol.framing import SIZE_BYTES
+from kdist.protocol.headers import (
+    RequestHeader,
+    get_client_id,
+    get_fixed_fields,
+    get_response_header,
+    put_request_header,
+    put_response_header,
+)
+from kdist.protocol.splice import SplicedBuffer
+from kdist.protocol.versions import api_for
+from kdist.wire.varint import Buffer
+
+_SIZE = struct.Struct(">i")
+
+
+class UnsupportedVersionError(ProtocolError):
+    """A request of an API that is built, in a version that is not.
+
+    Kafka closes the connection, except for ApiVersions: to that one the broker answers in version 0
+    with UNSUPPORTED_VERSION and its own range (KIP-511), which is why `header` is here.
+    """
+
+    def __init__(self, api: Api, header: RequestHeader) -> None:
+        built = f"{api.oldest} to {api.newest}"
+        super().__init__(f"{api.name} version {header.api_version} is not one of {built}")
+        self.header = header
+
+
+class _Route(NamedTuple):
+    """What one version of one API needs, so that a request costs one lookup."""
+
+    request: Codec[Any]
+    request_header_version: int
+    response: Codec[Any]
+    response_header_version: int
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
+    """The header and the API's request message. Record sets are views into `frame`.
+
+    Raises UnsupportedVersionError, or ProtocolError for an unknown API and for anything malformed.
+    """
+    key, version, correlation_id = get_fixed_fields(frame)
+    route = _ROUTES.get((key, version))
+    if route is None:
+        api = api_for(key)
+        if not api.has(version):
+            # The client id is in the same place in every header that a newer peer may send.
+            client_id, _ = get_client_id(frame, header_version=1)
+            header = RequestHeader(key, version, correlation_id, client_id)
+            raise UnsupportedVersionError(api, header)
+        route = _route(key, version)
+    client_id, position = get_client_id(frame, route.request_header_version)
+    request, _ = route.request.decode(memoryview(frame), position)
+    return RequestHeader(key, version, correlation_id, client_id), request
+
+
+def encode_response(
+    api_key: int, api_version: int, correlation_id: int, response: Any
+) -> SplicedBuffer:
+    """The frame of a response. If it has `splices`, send its `chunks()`, else itself."""
+    route = _route(api_key, api_version)
+    out = _start_frame()
+    put_response_header(out, correlation_id, route.response_header_version)
+    route.response.encode(response, out)
+    return _finish_frame(out)
+
+
+def encode_request(header: RequestHeader, request: Any) -> SplicedBuffer:
+    """The frame of a request; its header says which API and version."""
+    route = _route(header.api_key, header.api_version)
+    out = _start_frame()
+    put_request_header(out, header, route.request_header_version)
+    route.request.encode(request, out)
+    return _finish_frame(out)
+
+
+def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
+    """The correlation id and the API's response message, of a request sent as `api_version`."""
+    route = _route(api_key, api_version)
+    correlation_id, position = get_response_header(frame, route.response_header_version)
+    response, _ = route.response.decode(memoryview(frame), position)
+    return correlation_id, response
+
+
+_ROUTES: dict[tuple[int, int], _Route] = {}
+
+
+def _route(key: int, version: int) -> _Route:
+    """The route of a version that is built; compiled on first use."""
+    route = _ROUTES.get((key, version))
+    if route is None:
+        api = api_for(key)
+        assert api.has(version), f"{api.name} version {version} is not built"
+        route = _ROUTES[key, version] = _Route(
+            codec_for(api.request, version),
+            api.request_header_version(version),
+            codec_for(api.response, version),
+            api.response_header_version(version),
+        )
+    return route
+
+
+def _start_frame() -> SplicedBuffer:
+    return SplicedBuffer(SIZE_BYTES)  # zeros, until the size is known
+
+
+def _finish_frame(out: SplicedBuffer) -> SplicedBuffer:
+    _SIZE.pack_into(out, 0, out.size() - SIZE_BYTES)
+    return out

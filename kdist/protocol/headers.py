@@ -1,0 +1,80 @@
+"""Request and response headers, what each frame opens with.
+
+    request   v0  api key int16 | api version int16 | correlation id int32
+              v1  v0 | client id, nullable string
+              v2  v1 | tagged section
+    response  v0  correlation id int32
+              v1  v0 | tagged section
+
+The client id has a plain length even in v2, so that a broker can read the header of an ApiVersions
+request newer than itself (KIP-511). No header tag is defined; any are read over and not kept,
+since a header is never passed on. Which API version has which header version: `Api`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from kdist.errors import ProtocolError
+from kdist.wire.primitives import get_nullable_string, get_tags, put_nullable_string
+from kdist.wire.varint import Buffer
+
+_REQUEST = struct.Struct(">hhi")
+_CORRELATION_ID = struct.Struct(">i")
+
+
+class RequestHeader(NamedTuple):
+    """Who asks for what. The response carries the same correlation id."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None = None
+
+
+def get_fixed_fields(buffer: Buffer) -> tuple[int, int, int]:
+    """The api key, api version and correlation id that every request begins with."""
+    if len(buffer) < _REQUEST.size:
+        raise ProtocolError(f"a request of {len(buffer)} bytes has no room for its header")
+    key, version, correlation_id = _REQUEST.unpack_from(buffer)
+    return key, version, correlation_id
+
+
+def get_client_id(buffer: Buffer, header_version: int) -> tuple[str | None, int]:
+    """The client id behind the fixed fields, None in version 0, and where the body begins."""
+    if header_version == 0:
+        return None, _REQUEST.size
+    client_id, position = get_nullable_string(buffer, _REQUEST.size)
+    return client_id, _skip_tags(buffer, position) if header_version >= 2 else position
+
+
+def put_request_header(out: bytearray, header: RequestHeader, header_version: int) -> None:
+    """Append the header; v0 leaves the client id out."""
+    out += _REQUEST.pack(header.api_key, header.api_version, header.correlation_id)
+    if header_version >= 1:
+        put_nullable_string(out, header.client_id)
+    if header_version >= 2:
+        out.append(0)
+
+
+def get_response_header(buffer: Buffer, header_version: int) -> tuple[int, int]:
+    """The correlation id at the start of a response's frame, and where the body begins."""
+    if len(buffer) < _CORRELATION_ID.size:
+        raise ProtocolError(f"a response of {len(buffer)} bytes has no room for its header")
+    (correlation_id,) = _CORRELATION_ID.unpack_from(buffer)
+    position = _CORRELATION_ID.size
+    return correlation_id, _skip_tags(buffer, position) if header_version >= 1 else position
+
+
+def put_response_header(out: bytearray, correlation_id: int, header_version: int) -> None:
+    """Append the header."""
+    out += _CORRELATION_ID.pack(correlation_id)
+    if header_version >= 1:
+        out.append(0)
+
+
+def _skip_tags(buffer: Buffer, position: int) -> int:
+    if position < len(buffer) and buffer[position] == 0:  # as good as always
+        return position + 1
+    return get_tags(buffer, position)[1]

@@ -1,0 +1,78 @@
+"""The version table: every API that is built. A new one is its own file and a row here.
+
+Key, range and flexible version stand in the API's file, beside the history of the API.
+"""
+
+from __future__ import annotations
+
+from kdist.errors import ProtocolError
+from kdist.protocol import (
+    api_versions,
+    controlled_shutdown,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leader_and_isr,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    produce,
+    stop_replica,
+    sync_group,
+    update_metadata,
+)
+from kdist.protocol.api import Api
+from kdist.protocol.api_versions import ApiVersion
+
+TABLE = (
+    produce.API,  # 0
+    fetch.API,  # 1
+    list_offsets.API,  # 2
+    metadata.API,  # 3
+    leader_and_isr.API,  # 4
+    stop_replica.API,  # 5
+    update_metadata.API,  # 6
+    controlled_shutdown.API,  # 7
+    offset_commit.API,  # 8
+    offset_fetch.API,  # 9
+    find_coordinator.API,  # 10
+    join_group.API,  # 11
+    heartbeat.API,  # 12
+    leave_group.API,  # 13
+    sync_group.API,  # 14
+    describe_groups.API,  # 15
+    list_groups.API,  # 16
+    api_versions.API,  # 18
+    create_topics.API,  # 19
+    delete_topics.API,  # 20
+    init_producer_id.API,  # 22
+    create_partitions.API,  # 37
+)
+
+_BY_KEY = {api.key: api for api in TABLE}
+
+
+def api_for(key: int) -> Api:
+    """The API of a key; ProtocolError if none is built."""
+    try:
+        return _BY_KEY[key]
+    except KeyError:
+        raise ProtocolError(f"no API has the key {key}") from None
+
+
+def advertised_versions() -> list[ApiVersion]:
+    """What an ApiVersions response lists: each API for clients with its range."""
+    return [
+        ApiVersion(api_key=api.key, min_version=api.oldest, max_version=api.newest)
+        for api in TABLE
+        if api.is_advertised
+    ]
