@@ -1,0 +1,1 @@
+"""A partition's log on a disk: segments, indexes, recovery, retention, producers, checkpoints."""

@@ -1,0 +1,103 @@
+"""Batches on their way into a log: where they go, and what the leader writes into them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kdist.records.batch import Batch, patch
+from kdist.runtime.files import Buffer
+from kdist.storage.producers import Duplicate, Producer
+from kdist.storage.segment import Segment
+
+_ASSIGNED_BYTES = 16  # base offset, length, leader epoch: the part that a leader writes into
+
+
+class PlacedBatch(NamedTuple):
+    """Where a batch goes in its segment's file, and what the indexes will say of it."""
+
+    position: int
+    size: int
+    last_offset: int
+    max_timestamp: int
+
+
+def assign(data: Buffer, offset: int, leader_epoch: int) -> list[Buffer]:
+    """Write into a batch what the leader assigns; the buffers that make it up.
+
+    In place if its bytes can be written to, else in a copy of the part that changes.
+    """
+    if isinstance(data, bytes) or (isinstance(data, memoryview) and data.readonly):
+        head = bytearray(data[:_ASSIGNED_BYTES])
+        patch(head, 0, base_offset=offset, leader_epoch=leader_epoch)
+        return [head, memoryview(data)[_ASSIGNED_BYTES:]]
+    patch(data, 0, base_offset=offset, leader_epoch=leader_epoch)
+    return [data]
+
+
+class Appended(NamedTuple):
+    """What `Log.append` says: the batches have the offsets from `start_offset` to `end_offset`.
+
+    If `duplicate` is set, the producer sent this before, nothing was written, and the offsets are
+    those of then.
+    """
+
+    start_offset: int
+    end_offset: int
+    duplicate: Duplicate | None = None
+
+
+class Append:
+    """Batches on their way into a log: from `start_offset` up to `end_offset`, at `position`.
+
+    If `duplicate` is set, the producer sent this before: nothing is written, and the offsets are
+    the old ones. The first copy may still be under way: it counts once the log's end has passed it.
+    Owner: whoever reserved it, until it is published or abandoned.
+    """
+
+    __slots__ = (
+        "buffers",
+        "duplicate",
+        "end_offset",
+        "placed",
+        "position",
+        "producers",
+        "record_count",
+        "segment",
+        "size",
+        "start_offset",
+    )
+
+    def __init__(self, segment: Segment, position: int, start_offset: int) -> None:
+        self.segment = segment
+        self.position = position
+        self.start_offset = self.end_offset = start_offset
+        self.size = 0
+        self.record_count = 0
+        self.placed: list[PlacedBatch] = []
+        self.buffers: list[Buffer] = []
+        self.producers: dict[int, Producer | None] | None = None  # as they were before
+        self.duplicate: Duplicate | None = None
+
+    @classmethod
+    def of_duplicate(cls, segment: Segment, duplicate: Duplicate) -> Append:
+        """What a batch gets that was appended before: nothing to write, and its offsets of then."""
+        append = cls(segment, 0, duplicate.first_offset)
+        append.end_offset = duplicate.last_offset + 1
+        append.duplicate = duplicate
+        return append
+
+    def add(self, batch: Batch, leader_epoch: int) -> None:
+        """Place a batch behind the others and write into it what the leader assigns."""
+        header, data = batch
+        offset, position, size = self.end_offset, self.position + self.size, len(data)
+        self.buffers += assign(data, offset, leader_epoch)
+        last_offset = offset + header.last_offset_delta
+        self.placed.append(PlacedBatch(position, size, last_offset, header.max_timestamp))
+        self.end_offset = last_offset + 1
+        self.size += size
+        self.record_count += header.record_count
+
+    def write(self) -> None:
+        """Put the bytes into the file. After `DiskFull` or `DiskFailed` the log must abandon it."""
+        if self.buffers:
+            self.segment.file.write(self.buffers, self.position)

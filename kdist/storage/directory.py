@@ -1,0 +1,369 @@
+"""A broker's one log directory: whose it is, its logs, and the checkpoints they share.
+
+Start, in this order: lock, identity (`meta.properties`), clean marker read and removed, logs
+loaded. Stop: all logs flushed, checkpoints, clean marker, lock. What is done at intervals is
+`schedule.py`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error, KdistError, UserError
+from kdist.metrics.storage import StorageMetrics
+from kdist.model import TopicPartition
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import Files
+from kdist.runtime.tasks import Tasks
+from kdist.storage import names
+from kdist.storage.background import Background
+from kdist.storage.checkpoints import encode_offsets, load_offsets
+from kdist.storage.faults import CorruptFile
+from kdist.storage.flushing import Done, Flusher, flush_now
+from kdist.storage.loading import load_log
+from kdist.storage.log import Log, LogWorld
+from kdist.storage.meta import (
+    claim_directory,
+    load_clean_shutdown,
+    save_clean_shutdown,
+    save_partition_metadata,
+)
+from kdist.storage.names import DirectoryState
+from kdist.storage.offset_saver import OffsetSaver
+from kdist.storage.recovery import SavedOffsets
+from kdist.storage.space import DiskSpace
+from kdist.storage.trimming import (
+    batch_start,
+    delete_records,
+    drop,
+    forget_epochs,
+    release,
+    start_over,
+    truncate,
+)
+
+logger = logging.getLogger(__name__)
+
+_LOGS_AT_A_TIME = 500
+
+
+class Identity(NamedTuple):
+    """Whom the directory must belong to."""
+
+    broker_id: int
+    cluster_id: str
+
+
+class Surroundings(NamedTuple):
+    """What a log directory is given from outside."""
+
+    files: Files
+    clock: Clock
+    tasks: Tasks
+    chance: random.Random
+    settings: StorageSettings
+    metrics: StorageMetrics
+    settings_of: Callable[[str], TopicSettings]
+    """The settings of a topic by its name, for the logs that are found at start."""
+    on_failure: Callable[[BaseException], None]
+    """The disk failed, and nothing in the directory is trusted any more."""
+    progress: Callable[[int, int], None] = lambda _done, _total: None
+    """So many of so many logs are open."""
+
+
+class LogDirectory:
+    """Owner: the event loop. One process has a directory at a time; the lock sees to that."""
+
+    def __init__(self, path: str, identity: Identity, surroundings: Surroundings) -> None:
+        """Open it, with all its logs. `UserError` if it is in use, or not this broker's."""
+        self.path = path
+        self.around = surroundings
+        self.files = files = surroundings.files
+        self.logs: dict[TopicPartition, Log] = {}
+        # The partitions that the checkpoints on the disk tell of, and those in a save under way.
+        self._named: set[TopicPartition] = set()
+        self._being_named: set[TopicPartition] = set()
+        try:
+            self._lock = files.lock(f"{path}/{names.LOCK}")
+        except BlockingIOError:
+            raise UserError(f"{path} is in use by another process") from None
+        except FileNotFoundError:
+            raise UserError(f"{path} is not there: is its disk mounted?") from None
+        try:
+            self.meta = claim_directory(files, path, *identity)
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self) -> None:
+        around, files = self.around, self.files
+        self.flusher = Flusher(
+            files, self.path, around.tasks, around.clock, around.metrics, around.on_failure
+        )
+        self.saver = OffsetSaver(
+            files, around.tasks, self._encode_checkpoints, self._note_saved, around.on_failure
+        )
+        self.background = Background(files, around.tasks, around.on_failure)
+        self.world = LogWorld(
+            files=files,
+            settings=around.settings,
+            metrics=around.metrics,
+            chance=around.chance,
+            space=DiskSpace(files, self.path, around.settings.reserved_bytes, around.metrics),
+            unflushed=set(),
+            want_flush=self.flusher.request,
+            start_writeback=self.background.start_writeback,
+            discard=self.background.discard,
+        )
+        is_clean = self._take_clean_marker()
+        recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
+        start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
+        compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
+        self._named = {*recovery_points, *start_offsets}
+        found = list(self._find_partitions())
+        for number, partition in enumerate(found, 1):
+            settings = around.settings_of(partition.topic)
+            saved = SavedOffsets(
+                recovery_point=recovery_points.get(partition, 0),
+                start_offset=start_offsets.get(partition, 0),
+                was_compacted=partition in compacted,
+            )
+            self.logs[partition] = self._load(partition, settings, saved, is_clean=is_clean)
+            around.progress(number, len(found))
+        try:
+            self._flush([log for log in self.logs.values() if log.is_changed])
+            self._save_checkpoints()
+        except DiskFull as error:
+            logger.warning("%s: the broker starts, and flushes once there is room", error)
+
+    def _take_clean_marker(self) -> bool:
+        """Whether the last stop was clean. From here on, until `close`, it would be a lie."""
+        path = f"{self.path}/{names.CLEAN_SHUTDOWN}"
+        if load_clean_shutdown(self.files, path) is None:
+            return False
+        self.files.remove(path)
+        self.files.sync_directory(self.path)
+        return True
+
+    def _load_checkpoint(self, name: str) -> Mapping[TopicPartition, int]:
+        try:
+            return load_offsets(self.files, f"{self.path}/{name}")
+        except CorruptFile as fault:
+            # Without recovery points all is scanned; without start offsets deleted records show
+            # again.
+            logger.warning("%s: the checkpoint is not used", fault)
+            return {}
+
+    def _find_partitions(self) -> Iterator[TopicPartition]:
+        for name in self.files.list(self.path):
+            parsed = names.parse_directory_name(name)
+            if parsed is None or not self.files.is_directory(f"{self.path}/{name}"):
+                continue
+            if parsed.state is DirectoryState.LIVE:
+                yield parsed.partition
+            elif parsed.state is DirectoryState.DELETED:
+                self.background.remove_tree(f"{self.path}/{name}")
+
+    def _load(
+        self,
+        partition: TopicPartition,
+        settings: TopicSettings,
+        saved: SavedOffsets,
+        *,
+        is_clean: bool,
+    ) -> Log:
+        return load_log(
+            self.world,
+            partition,
+            self._directory_of(partition),
+            settings,
+            saved,
+            is_clean=is_clean,
+            now_ms=self.around.clock.now_ms(),
+        )
+
+    def _directory_of(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{names.directory_name(partition)}"
+
+    # Logs
+
+    def create(
+        self, partition: TopicPartition, topic_id: uuid.UUID, settings: TopicSettings
+    ) -> Log:
+        """A new, empty log, which outlasts a power loss once this returns.
+
+        KAFKA_STORAGE_ERROR while what the checkpoints say of a deleted log of this name would be
+        believed of the new one: wait for the `done` of `delete`, or for `forget`.
+        """
+        assert partition not in self.logs
+        if partition in self._named:
+            reason = f"a checkpoint still tells of an earlier {partition}: try again"
+            raise ApiError(Error.KAFKA_STORAGE_ERROR, reason)
+        directory = self._directory_of(partition)
+        self.files.make_directory(directory)
+        try:
+            save_partition_metadata(self.files, f"{directory}/{names.PARTITION_METADATA}", topic_id)
+            log = self._load(partition, settings, SavedOffsets(), is_clean=True)
+            self.files.sync_directory(self.path)
+        except DiskFull:
+            self.files.remove_tree(directory)
+            raise
+        self.logs[partition] = log
+        return log
+
+    def forget(self, partition: TopicPartition, done: Done) -> None:
+        """Call `done` once no checkpoint tells of a log that is not there any more."""
+        if partition in self._named and partition not in self.logs:
+            self.saver.request(done)
+        else:
+            done(None)
+
+    def delete(self, partition: TopicPartition, done: Done) -> None:
+        """Take a log out of the directory, then call `done`; its files go in the background.
+
+        Whoever waits for a flush of it hears UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        log = self.logs[partition]
+        if log.is_busy:
+            self.flusher.request(log, lambda _: self.delete(partition, done))
+            return
+        del self.logs[partition]
+        self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
+        self.world.unflushed.discard(log)
+        unique = uuid.UUID(int=self.around.chance.getrandbits(128))
+        name = names.retired_directory_name(partition, DirectoryState.DELETED, unique)
+        path = f"{self.path}/{name}"
+        log.close()
+        self.files.rename(log.directory, path)
+        self.files.sync_directory(self.path)
+        self.background.remove_tree(path, log.settings.file_delete_delay_ms)
+        self.saver.request(done)
+
+    def truncate(self, log: Log, offset: int, done: Done) -> None:
+        """Cut the log's end to `offset`, durably, then call `done`. It must not be appended to.
+
+        Whoever waits for a flush of what is cut hears NOT_LEADER_OR_FOLLOWER.
+        """
+        if log.is_busy:
+            self.flusher.request(log, lambda _: self.truncate(log, offset, done))
+            return
+        if offset >= log.end_offset:
+            done(None)
+            return
+        start = batch_start(log, offset)
+        if start < log.start_offset:  # only the batch that the start lies in is left, and goes
+            work = partial(start_over, log, self.around.clock.now_ms())
+        else:
+            work = partial(truncate, log, start)
+        log.is_busy = True
+        log.recovery_point = min(log.recovery_point, start)
+
+        def cut(error: BaseException | None) -> None:
+            log.is_busy = False
+            if error is not None:
+                self.flusher.request(log)  # one that was asked for in the meantime has waited
+                done(error)
+            elif (error := self._refusal(work)) is not None:
+                done(error)
+            else:
+                self.flusher.request(log, done)
+                end_offset = log.end_offset
+                self.flusher.cut(log, end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
+
+        self.saver.request(cut)
+
+    def delete_records(self, log: Log, offset: int, done: Done) -> None:
+        """Move the log's start up to `offset`; `done` is called once that is durable."""
+        delete_records(log, offset)
+
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                forget_epochs(log)
+            done(error)
+
+        self.saver.request(saved)
+
+    def retain(self, high_watermark_of: Callable[[Log], int]) -> int:
+        """Drop the segments that retention lets go in all logs; how many."""
+        now_ms = self.around.clock.now_ms()
+        gone = [(log, release(log, high_watermark_of(log), now_ms)) for log in self.logs.values()]
+        gone = [(log, segments) for log, segments in gone if segments]
+
+        def drop_all(error: BaseException | None) -> None:
+            for log, segments in gone:
+                if self.logs.get(log.partition) is log:  # else it was deleted in the meantime
+                    left = [segment for segment in segments if segment in log.segments]
+                    self._refusal(partial(drop, log, left, is_start_saved=error is None))
+
+        if gone:
+            self.saver.request(drop_all)
+        return sum(len(segments) for _, segments in gone)
+
+    def _refusal(self, work: Callable[[], None]) -> KdistError | None:
+        """Do what touches the disk in a callback; why the disk did not, for who asked.
+
+        A failure is also reported, as it has nobody else to go to.
+        """
+        try:
+            work()
+        except DiskFull as error:
+            return error
+        except DiskFailed as error:
+            self.around.on_failure(error)
+            return error
+        return None
+
+    # Checkpoints and the end
+
+    def _encode_checkpoints(self) -> dict[str, bytes]:
+        logs = self.logs.items()
+        self._being_named = set(self.logs)
+        # Also where it is the first segment's base offset: a dropped one may come back (see
+        # `drop`).
+        starts = {partition: log.start_offset for partition, log in logs if log.start_offset}
+        return {
+            f"{self.path}/{names.RECOVERY_POINTS}": encode_offsets(
+                {partition: log.recovery_point for partition, log in logs}
+            ),
+            f"{self.path}/{names.LOG_START_OFFSETS}": encode_offsets(starts),
+        }
+
+    def _note_saved(self) -> None:
+        self._named = self._being_named
+
+    def _save_checkpoints(self) -> None:
+        for path, content in self._encode_checkpoints().items():
+            self.files.replace(path, content)
+        self._note_saved()
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """Flush everything, mark the stop as clean, unlock. Nothing may be under way. Blocks."""
+        try:
+            self._flush([log for log in self.logs.values() if log.is_changed], prepare=Log.complete)
+            self._save_checkpoints()
+            marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
+            save_clean_shutdown(self.files, marker, broker_epoch)
+        except DiskFull as error:
+            logger.warning("%s: the stop is not clean, so the next start scans the logs", error)
+        for log in self.logs.values():
+            log.close()
+        self._lock.release()
+
+    def _flush(self, logs: Sequence[Log], prepare: Callable[[Log], None] | None = None) -> None:
+        """Flush before returning, not all at once: each log takes up to three descriptors."""
+        for start in range(0, len(logs), _LOGS_AT_A_TIME):
+            turn = logs[start : start + _LOGS_AT_A_TIME]
+            if prepare is not None:
+                for log in turn:
+                    prepare(log)
+            flush_now(self.files, self.path, turn)
+            for log in turn:
+                log.rest()

@@ -1,0 +1,165 @@
+"""Where each leader epoch of a log begins, in memory and as `leader-epoch-checkpoint`.
+
+    0          version
+    2          number of epochs
+    0 0        epoch, offset of its first record
+    3 4711
+
+Followers truncate by this, and consumers notice by it that their log was. It knows nothing of the
+log's records: who appends, truncates or deletes tells it. Source: KIP-101, KIP-279.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kdist.model import NO_EPOCH, NO_OFFSET
+from kdist.runtime.files import Files
+from kdist.storage.checkpoints import (
+    INT32_MAX,
+    INT64_MAX,
+    decode_rows,
+    encode_rows,
+    parse_number,
+)
+from kdist.storage.faults import CorruptFile
+
+
+class EpochStart(NamedTuple):
+    """An epoch, and the offset of the first record that its leader appended."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """An epoch, and the offset behind its last record; both -1 for an epoch that is not known."""
+
+    epoch: int
+    end_offset: int
+
+
+_UNKNOWN = EpochEnd(NO_EPOCH, NO_OFFSET)
+
+
+class LeaderEpochs:
+    """The leader epochs of one log, owned by that log.
+
+    Invariant: epochs and their start offsets both grow strictly. What changes them says whether it
+    did, so that the owner saves the checkpoint only then.
+    """
+
+    __slots__ = ("_epochs", "_starts")
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        self._epochs: list[int] = []  # parallel lists: bisect runs on plain integers
+        self._starts: list[int] = []
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
+
+    @property
+    def entries(self) -> list[EpochStart]:
+        """All epochs, oldest first."""
+        return list(map(EpochStart, self._epochs, self._starts))
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch that has records or a leader here, -1 if there is none."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` has a record at `start_offset`; True if it was not known to.
+
+        Called for every batch. What contradicts the new entry goes, as in Kafka: entries of this
+        epoch or a later one, and those that start at this offset or behind it.
+        """
+        epochs, starts = self._epochs, self._starts
+        if epochs and epoch == epochs[-1] and start_offset >= starts[-1]:
+            return False
+        assert epoch >= 0
+        assert start_offset >= 0
+        kept = min(bisect_left(epochs, epoch), bisect_left(starts, start_offset))
+        epochs[kept:] = [epoch]
+        starts[kept:] = [start_offset]
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """What OffsetForLeaderEpoch answers: the largest known epoch up to `epoch`, and its end.
+
+        The end is the start of the next epoch, or `log_end_offset` for the newest. An epoch newer
+        than the newest is not known: (-1, -1). For one older than the oldest, whose records
+        retention has removed, it is `epoch` itself and the start of the oldest: a follower goes on
+        from there.
+        """
+        epochs = self._epochs
+        if epoch < 0 or not epochs or epoch > epochs[-1]:
+            return _UNKNOWN
+        if epoch == epochs[-1]:
+            return EpochEnd(epoch, log_end_offset)
+        following = bisect_right(epochs, epoch)
+        known = epochs[following - 1] if following else epoch
+        return EpochEnd(known, self._starts[following])
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch of the record at `offset`, -1 if it lies before the oldest epoch."""
+        following = bisect_right(self._starts, offset)
+        return self._epochs[following - 1] if following else NO_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """The log now ends at `end_offset`: epochs that start there or behind it go."""
+        kept = bisect_left(self._starts, end_offset)
+        if kept == len(self._starts):
+            return False
+        del self._epochs[kept:]
+        del self._starts[kept:]
+        return True
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """The log now starts at `start_offset`: older epochs go, the one it lies in starts there.
+
+        The newest epoch is kept even if none of its records is: it is still the log's epoch.
+        """
+        gone = bisect_right(self._starts, start_offset) - 1
+        if gone < 0 or (gone == 0 and self._starts[0] == start_offset):
+            return False
+        del self._epochs[:gone]
+        del self._starts[:gone]
+        self._starts[0] = start_offset
+        return True
+
+
+def encode_epochs(epochs: LeaderEpochs) -> bytes:
+    """The content of `leader-epoch-checkpoint`."""
+    return encode_rows(f"{epoch} {start_offset}" for epoch, start_offset in epochs.entries)
+
+
+def decode_epochs(content: bytes, path: str) -> LeaderEpochs:
+    """The epochs of a checkpoint; `CorruptFile` if its frame or a line is wrong or out of order."""
+    last = EpochStart(-1, -1)
+    entries: list[EpochStart] = []
+    for line, (epoch, start_offset) in decode_rows(content, path, width=2):
+        entry = EpochStart(
+            parse_number(epoch, INT32_MAX, path, line),
+            parse_number(start_offset, INT64_MAX, path, line),
+        )
+        if entry.epoch <= last.epoch or entry.start_offset <= last.start_offset:
+            raise CorruptFile(path, line, "epochs and their start offsets do not both grow")
+        entries.append(entry)
+        last = entry
+    return LeaderEpochs(entries)
+
+
+def load_epochs(files: Files, path: str) -> LeaderEpochs:
+    """Read `leader-epoch-checkpoint`; a file that is not there has no epochs."""
+    try:
+        content = files.read(path)
+    except FileNotFoundError:
+        return LeaderEpochs()
+    return decode_epochs(content, path)
+
+
+def save_epochs(files: Files, path: str, epochs: LeaderEpochs) -> None:
+    """Put `leader-epoch-checkpoint` in place, atomically and durably."""
+    files.replace(path, encode_epochs(epochs))

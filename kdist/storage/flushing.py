@@ -1,0 +1,270 @@
+"""Making a log's records last: what a flush covers, and one flush for all who wait for one.
+
+A `FlushJob` fixes on the owner's thread what is to be synced; its `run` blocks and touches nothing
+but files; `finish` moves the recovery point. The `Flusher` runs one batch of jobs at a time: a disk
+has one head, and whoever asks while a batch runs shares the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from kdist.errors import DiskFailed, DiskFull, KdistError
+from kdist.metrics.storage import StorageMetrics
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import File, Files
+from kdist.runtime.tasks import Tasks
+from kdist.storage.log import Log
+
+# From so many logs on, one syncfs takes less time than a fdatasync for each
+# (benchmarks/bench_log.py).
+SYNC_FILESYSTEM_FROM = 16
+
+Done = Callable[[BaseException | None], None]
+
+
+class FlushJob:
+    """Everything that must reach the disk so that `log` is safe below `end_offset`.
+
+    The log is not truncated while a job of it is under way.
+    """
+
+    def __init__(self, log: Log) -> None:
+        assert not log.is_busy
+        log.is_busy = True
+        self.log = log
+        self.end_offset = log.end_offset
+        self.unflushed_since_ms, log.unflushed_since_ms = log.unflushed_since_ms, None
+        since = log.segments[log.segment_index(log.recovery_point) :]
+        self.sealed = set(log.sealed_unsynced) | set(since[:-1])
+        self.segments = list(dict.fromkeys([*log.sealed_unsynced, *since]))
+        self.files_to_save = log.files_to_save
+        self.has_new_names = log.names_changed
+        log.sealed_unsynced, log.files_to_save, log.names_changed = [], {}, False
+        for segment in self.segments:
+            segment.pin()
+
+    def write_indexes(self) -> None:
+        """Complete the indexes that will not be rebuilt. `DiskFull` where there is no room."""
+        for segment in self.sealed:
+            segment.write_indexes()
+
+    def take_spares(self) -> list[tuple[File, int]]:
+        """The files that have disk space reserved beyond their end, which will not be needed."""
+        spares = [segment for segment in self.sealed if segment.has_spare_space]
+        for segment in spares:
+            segment.preallocated = segment.size
+        return [(segment.file, segment.size) for segment in spares]
+
+    def targets(self) -> list[File]:
+        """The open files to sync. On the owner's thread, as it may open them."""
+        return [
+            file
+            for segment in self.segments
+            for file in segment.sync_targets(is_sealed=segment in self.sealed)
+        ]
+
+    def save_files(self, files: Files, *, durable: bool) -> None:
+        """Put the log's small files in place. May block."""
+        for path, content in self.files_to_save.items():
+            files.replace(path, content, durable=durable)
+
+    def finish(self) -> None:
+        """All of it is on the disk: say so."""
+        log = self.log
+        self._release()
+        log.recovery_point = max(log.recovery_point, self.end_offset)
+        if log.recovery_point == log.end_offset:
+            log.world.unflushed.discard(log)
+
+    def give_up(self) -> None:
+        """It did not happen, for want of space: all of it is still to be done."""
+        log = self.log
+        self._release()
+        kept = [segment for segment in self.sealed if segment in log.segments]
+        log.sealed_unsynced = [*kept, *log.sealed_unsynced]
+        if self.unflushed_since_ms is not None:
+            log.unflushed_since_ms = self.unflushed_since_ms
+        log.files_to_save = self.files_to_save | log.files_to_save
+        log.names_changed |= self.has_new_names
+
+    def _release(self) -> None:
+        self.log.is_busy = False
+        for segment in self.segments:
+            segment.unpin()
+
+
+def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[], None]:
+    """The blocking part of these jobs, as one call. `path` is on the filesystem of all of them.
+
+    Raises `DiskFull` where an index does not fit, `DiskFailed`.
+    """
+    for job in jobs:
+        job.write_indexes()
+    spares = [spare for job in jobs for spare in job.take_spares()]
+    if len(jobs) >= SYNC_FILESYSTEM_FROM:
+
+        def sync_all() -> None:
+            for job in jobs:
+                job.save_files(files, durable=False)
+            files.sync_filesystem(path)
+            _give_back(spares)
+
+        return sync_all
+
+    targets = [file for job in jobs for file in job.targets()]
+
+    def sync_each() -> None:
+        for job in jobs:
+            job.save_files(files, durable=True)
+            if job.has_new_names:
+                files.sync_directory(job.log.directory)
+        for file in targets:
+            file.sync()
+        _give_back(spares)
+
+    return sync_each
+
+
+def _give_back(spares: Sequence[tuple[File, int]]) -> None:
+    """Cut files to their size, which frees what is reserved beyond; quick only once synced."""
+    for file, size in spares:
+        file.truncate(size)
+
+
+def flush_now(files: Files, path: str, logs: Iterable[Log]) -> None:
+    """Flush these logs before returning: at start and stop, when nothing else is going on."""
+    jobs = [FlushJob(log) for log in logs]
+    try:
+        plan_flush(files, path, jobs)()
+    except DiskFull:
+        for job in jobs:
+            job.give_up()
+        raise
+    for job in jobs:
+        job.finish()
+
+
+class _Waiter(NamedTuple):
+    end_offset: int
+    done: Done
+
+
+class _Wish:
+    """What is asked for one log: a flush up to `end_offset`, and who waits for which part of it."""
+
+    __slots__ = ("end_offset", "waiters")
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self.waiters: list[_Waiter] = []
+
+    def take(self, end_offset: int) -> list[Done]:
+        """Remove and return those whom a flush up to `end_offset` serves."""
+        served = [waiter.done for waiter in self.waiters if waiter.end_offset <= end_offset]
+        self.waiters = [waiter for waiter in self.waiters if waiter.end_offset > end_offset]
+        return served
+
+    def cut(self, end_offset: int) -> list[Done]:
+        """Ask for no more than `end_offset`; removes and returns those who wait for more."""
+        gone = [waiter.done for waiter in self.waiters if waiter.end_offset > end_offset]
+        self.waiters = [waiter for waiter in self.waiters if waiter.end_offset <= end_offset]
+        self.end_offset = min(self.end_offset, end_offset)
+        return gone
+
+
+class Flusher:
+    """Owner: the log directory. `on_failure` hears of a disk that failed."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        tasks: Tasks,
+        clock: Clock,
+        metrics: StorageMetrics,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._tasks = tasks
+        self._clock = clock
+        self._metrics = metrics
+        self._on_failure = on_failure
+        self._wanted: dict[Log, _Wish] = {}
+        self._is_scheduled = False
+        self._running: list[FlushJob] = []
+        self._started_ns = 0
+
+    def request(self, log: Log, done: Done | None = None) -> None:
+        """Flush what is in `log` now; then call `done`, with an error if that failed."""
+        wish = self._wanted.setdefault(log, _Wish())
+        wish.end_offset = log.end_offset
+        if done is not None:
+            wish.waiters.append(_Waiter(log.end_offset, done))
+        if not self._is_scheduled and not self._running:
+            self._is_scheduled = True
+            # Not at once: all that this turn of the loop appends shares the flush.
+            self._tasks.call_soon(self._start)
+
+    def cut(self, log: Log, end_offset: int, error: KdistError) -> None:
+        """The log now ends at `end_offset`: whoever waits for more to be flushed hears `error`."""
+        wish = self._wanted.get(log)
+        if wish is None:
+            return
+        gone = wish.cut(end_offset)
+        if wish.end_offset <= log.recovery_point and not wish.waiters:
+            del self._wanted[log]
+        for done in gone:
+            done(error)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being flushed or waits for it."""
+        return not self._running and not self._wanted
+
+    def _start(self) -> None:
+        self._is_scheduled = False
+        self._running = [FlushJob(log) for log in self._wanted if not log.is_busy]
+        if not self._running:
+            return
+        self._started_ns = self._clock.monotonic_ns()
+        try:
+            work = plan_flush(self._files, self._path, self._running)
+        except (DiskFailed, DiskFull) as error:
+            self._end(error)
+        else:
+            self._tasks.run_blocking(work, self._end)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._metrics.flush_seconds.observe((self._clock.monotonic_ns() - self._started_ns) / 1e9)
+        jobs, self._running = self._running, []
+        if error is not None:
+            self._fail(jobs, error)
+            return
+        served: list[Done] = []
+        for job in jobs:
+            job.finish()
+            wish = self._wanted.get(job.log)
+            if wish is not None:
+                served += wish.take(job.end_offset)
+                if wish.end_offset <= job.end_offset:
+                    del self._wanted[job.log]
+        for done in served:
+            done(None)
+        if self._wanted and not self._is_scheduled and not self._running:
+            self._start()
+
+    def _fail(self, jobs: Sequence[FlushJob], error: BaseException) -> None:
+        """No recovery point moves: what was not synced may be lost."""
+        wishes, self._wanted = self._wanted, {}
+        if isinstance(error, DiskFull):
+            for job in jobs:
+                job.give_up()
+        else:
+            # The jobs stay open: after a sync that failed, a second one proves nothing.
+            self._on_failure(error)
+        for wish in wishes.values():
+            for waiter in wish.waiters:
+                waiter.done(error)

@@ -1,0 +1,235 @@
+"""The two sparse indexes of a segment: from an offset or a timestamp to where to start looking.
+
+    .index      relative offset int32 | position int32           8 bytes an entry
+    .timeindex  timestamp int64       | relative offset int32    12 bytes an entry
+
+Big-endian, sorted, relative to the segment's base offset. An entry of `.index` says: the batch at
+`position` ends with that offset. One of `.timeindex` says: no record up to that offset is younger
+than the timestamp.
+
+Nothing is mapped or cached: a lookup bisects with reads of a few bytes out of the page cache (some
+18 of them in a full index), so an idle partition costs neither memory nor a descriptor. New entries
+wait in memory until a page of them is written at once. Losing them is harmless: after a crash a
+segment past the recovery point gets its indexes from its log, and `Segment.seal` writes them out
+before that point moves on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from kdist.errors import DiskFull
+from kdist.runtime.files import File, Files
+from kdist.storage.faults import CorruptFile
+
+_PENDING_BYTES_MAX = 4096
+
+
+class IndexEntry(NamedTuple):
+    """A key and where it points: (relative offset, position) or (timestamp, relative offset)."""
+
+    key: int
+    value: int
+
+
+class SparseIndex:
+    """Entries sorted by key: the first `_written` bytes in the file, the rest in memory.
+
+    Owner: the segment. The file is created with the first entries written to it.
+    """
+
+    __slots__ = ("_file", "_files", "_last_key", "_path", "_pending", "_written", "is_missing")
+
+    ENTRY: struct.Struct
+
+    def __init__(self, files: Files, path: str, written: int = 0) -> None:
+        """`written`: the size of the file that is there, in bytes; 0 for a new index."""
+        self._files = files
+        self._path = path
+        self._file: File | None = None
+        self._written = written
+        self._pending = bytearray()
+        self._last_key: int | None = None  # None: not looked for yet
+        self.is_missing = False
+
+    @classmethod
+    def load(cls, files: Files, path: str) -> Self:
+        """The index in `path`, empty if there is none."""
+        try:
+            return cls(files, path, files.size(path))
+        except FileNotFoundError:
+            index = cls(files, path)
+            index.is_missing = True
+            return index
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def __len__(self) -> int:
+        """The number of entries."""
+        return (self._written + len(self._pending)) // self.ENTRY.size
+
+    def size(self) -> int:
+        """Its length in bytes, on disk and in memory together."""
+        return self._written + len(self._pending)
+
+    def __getitem__(self, number: int) -> IndexEntry:
+        start = number * self.ENTRY.size
+        if start >= self._written:
+            return IndexEntry._make(self.ENTRY.unpack_from(self._pending, start - self._written))
+        data = self.file.read(start, self.ENTRY.size)
+        if len(data) < self.ENTRY.size:
+            raise CorruptFile(self._path, None, f"ends inside entry {number}")
+        return IndexEntry._make(self.ENTRY.unpack(data))
+
+    def __iter__(self) -> Iterator[IndexEntry]:
+        whole = self._written - self._written % self.ENTRY.size
+        data = self.file.read(0, whole) if whole else b""
+        for source in (data, bytes(self._pending)):
+            yield from map(IndexEntry._make, self.ENTRY.iter_unpack(source))
+
+    def last(self) -> IndexEntry | None:
+        """The entry with the largest key; None if there is none."""
+        return self[len(self) - 1] if len(self) else None
+
+    def append(self, key: int, value: int) -> None:
+        """Add an entry whose key is larger than all before; one that is not is passed over."""
+        last_key = self._last_key
+        if last_key is None:
+            last = self.last()
+            last_key = key - 1 if last is None else last.key
+        if key > last_key:
+            self._last_key = key
+            self._pending += self.ENTRY.pack(key, value)
+            if len(self._pending) >= _PENDING_BYTES_MAX:
+                self.maybe_write()
+
+    def floor(self, key: int) -> IndexEntry | None:
+        """The entry with the largest key that is not above `key`; None if all are above it."""
+        number = self.floor_number(key)
+        return None if number < 0 else self[number]
+
+    def floor_number(self, key: int) -> int:
+        """The number of the entry that `floor` gives; -1 for none."""
+        low, high = 0, len(self)
+        on_disk = self._written // self.ENTRY.size
+        # The tail is asked for most, and it is the part that needs no reads.
+        if self._pending and on_disk:
+            low, high = (on_disk, high) if self[on_disk].key <= key else (low, on_disk)
+        while low < high:
+            middle = (low + high) // 2
+            if self[middle].key <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def fault(self, value_max: int) -> str | None:
+        """Why the index cannot be used, from its size and its last entry; None if it can."""
+        if self.is_missing:
+            return f"{self._path} is missing"
+        if self._written % self.ENTRY.size:
+            return f"{self._path} ends inside an entry"
+        last = self.last()
+        if last is not None and not any(last):
+            return f"{self._path} ends with zeros"
+        if last is not None and not (last.key >= 0 and 0 <= last.value <= value_max):
+            return f"{self._path} points beyond the log"
+        return None
+
+    def sorted_count(self) -> int:
+        """How many entries from the first on stand in order, as all do if nothing was damaged.
+
+        An entry of zeros is what a page that never reached the disk reads as.
+        """
+        previous = IndexEntry(-1, -1)
+        for number, entry in enumerate(self):
+            if entry.key <= previous.key or entry.value < previous.value or not any(entry):
+                return number
+            previous = entry
+        return len(self)
+
+    def keep(self, count: int) -> None:
+        """Drop every entry from number `count` on, on the disk too."""
+        size = count * self.ENTRY.size
+        del self._pending[max(0, size - self._written) :]
+        if size < self._written:
+            self.file.truncate(size)
+            self.file.sync()
+            self._written = size
+        self._last_key = None
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self.keep(0)
+
+    def forget_pending(self) -> None:
+        """Drop the entries that are only in memory: the file is on its way out."""
+        self._pending.clear()
+        self._last_key = None
+
+    def write(self) -> None:
+        """Hand the entries in memory to the file."""
+        if self._pending:
+            self._written += self.file.write([self._pending], self._written)
+            self._pending = bytearray()
+
+    def maybe_write(self) -> None:
+        """As `write`; on a full disk the entries stay in memory, where a lookup finds them too."""
+        try:
+            self.write()
+        except DiskFull:
+            pass  # the next entry, the next close, or the flush, which must, tries again
+
+    def create(self) -> None:
+        """Put an empty file there: a log whose index is missing looks damaged to Kafka's tools."""
+        if self._files.exists(self._path):  # from a roll that a full disk stopped halfway
+            self._files.remove(self._path)
+        self._files.create(self._path).close()
+
+    def write_all(self) -> None:
+        """As `write`, and have a file even if it is empty: one that is missing was deleted."""
+        self.write()
+        _ = self.file
+
+    def close(self) -> None:
+        """Write what is in memory if there is room, and give the descriptor back.
+
+        A later use opens the file again.
+        """
+        self.maybe_write()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def file(self) -> File:
+        """The open file, created if need be."""
+        if self._file is None:
+            exists = self._files.exists(self._path)
+            self._file = self._files.open(self._path) if exists else self._files.create(self._path)
+        return self._file
+
+
+class OffsetIndex(SparseIndex):
+    """`.index`: key is the relative offset, value the position in bytes."""
+
+    __slots__ = ()
+    ENTRY = struct.Struct(">ii")
+
+
+class TimeIndex(SparseIndex):
+    """`.timeindex`: key is the timestamp in milliseconds, value the relative offset."""
+
+    __slots__ = ()
+    ENTRY = struct.Struct(">qi")
+
+    def count_up_to(self, relative_offset: int) -> int:
+        """How many entries, from the first on, are for offsets up to this one."""
+        return next(
+            (number for number, entry in enumerate(self) if entry.value > relative_offset),
+            len(self),
+        )

@@ -1,0 +1,202 @@
+"""What a path given to an inspecting tool is: a log directory, a partition, a segment, or less.
+
+Nothing here trusts what it finds, takes a lock, or changes a byte; it works on Apache Kafka's
+directories as on kdist's own. What is then done with a place: `inspection_scan.py` walks batches,
+`inspection_verify.py` checks, `inspection_lookup.py` finds, `inspection_repair.py` mends.
+"""
+
+from __future__ import annotations
+
+import enum
+import os.path
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.runtime.files import Files
+from kdist.storage import names
+from kdist.storage.checkpoints import load_offsets
+from kdist.storage.faults import CorruptFile
+from kdist.storage.names import (
+    DirectoryState,
+    FileState,
+    Suffix,
+    parse_directory_name,
+    parse_segment_name,
+    segment_name,
+)
+
+CHECKPOINTS = (
+    names.RECOVERY_POINTS,
+    names.LOG_START_OFFSETS,
+    names.HIGH_WATERMARKS,
+    names.CLEANER_OFFSETS,
+)
+
+
+class Kind(enum.StrEnum):
+    """What a path is."""
+
+    LOG_DIRECTORY = "log directory"
+    PARTITION = "partition"
+    SEGMENT = "segment"
+    INDEX = "index"
+    TIME_INDEX = "time index"
+    SNAPSHOT = "producer snapshot"
+    EPOCHS = "leader epochs"
+    CHECKPOINT = "checkpoint"
+    META = "meta.properties"
+    PARTITION_METADATA = "partition.metadata"
+
+
+_SMALL_FILES = {
+    names.LEADER_EPOCHS: Kind.EPOCHS,
+    names.META_PROPERTIES: Kind.META,
+    names.PARTITION_METADATA: Kind.PARTITION_METADATA,
+    **dict.fromkeys(CHECKPOINTS, Kind.CHECKPOINT),
+}
+_SUFFIXES = {
+    Suffix.LOG: Kind.SEGMENT,
+    Suffix.INDEX: Kind.INDEX,
+    Suffix.TIME_INDEX: Kind.TIME_INDEX,
+    Suffix.SNAPSHOT: Kind.SNAPSHOT,
+}
+
+
+class PartitionFiles(NamedTuple):
+    """A partition's directory, and which of its segments are meant."""
+
+    directory: str
+    partition: TopicPartition | None
+    """None if the directory's name does not say."""
+    bases: tuple[int, ...]
+    """Base offsets, in order."""
+    is_whole: bool = True
+    """All segments are meant; False where a path named one."""
+
+    def path(self, base_offset: int, suffix: Suffix = Suffix.LOG) -> str:
+        """The path of one of a segment's files."""
+        return f"{self.directory}/{segment_name(base_offset, suffix)}"
+
+
+class Place(NamedTuple):
+    """What a path is, with the partitions that are to be looked at in it."""
+
+    path: str
+    kind: Kind
+    partitions: tuple[PartitionFiles, ...] = ()
+    log_directory: str | None = None
+    """The log directory around it, if it is in one."""
+
+
+class Saved(NamedTuple):
+    """What a log directory's small files say; nothing of those that are missing or damaged."""
+
+    is_closed: bool
+    """The last stop was clean, and nobody has started on it since."""
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+    """By checkpoint's name, of those that are there and sound."""
+
+    def offset(self, checkpoint: str, partition: TopicPartition | None) -> int | None:
+        """What a checkpoint says of a partition; None if nothing."""
+        return None if partition is None else self.offsets.get(checkpoint, {}).get(partition)
+
+
+def locate(files: Files, path: str) -> Place:
+    """What `path` is; `UserError` if it is nothing of a log's, `OSError` if it cannot be read."""
+    path = os.path.abspath(path)
+    if not files.exists(path):
+        raise UserError(f"{path} is not there")
+    if not files.is_directory(path):
+        return _locate_file(files, path)
+    found = files.list(path)
+    if _is_partition(path, found):
+        return Place(path, Kind.PARTITION, (read_partition(files, path),), _around(files, path))
+    if not is_log_directory(found):
+        what = "is empty" if not found else "is neither a log directory nor a partition's"
+        raise UserError(f"{path} {what}: there is no log in it")
+    return Place(path, Kind.LOG_DIRECTORY, tuple(_read_partitions(files, path, found)), path)
+
+
+def _read_partitions(files: Files, path: str, found: list[str]) -> Iterator[PartitionFiles]:
+    for name in found:
+        if is_live_partition(name) and files.is_directory(f"{path}/{name}"):
+            try:
+                yield read_partition(files, f"{path}/{name}")
+            except FileNotFoundError:
+                continue  # a running broker has just deleted it
+
+
+def _locate_file(files: Files, path: str) -> Place:
+    directory, name = os.path.split(path)
+    segment = parse_segment_name(name)
+    kind = _SMALL_FILES.get(name)
+    if segment is not None and segment.state is FileState.LIVE:
+        kind = _SUFFIXES.get(segment.suffix)
+    if kind is None:
+        raise UserError(
+            f"{path} is no file of a log that kdist knows: give a log directory, a partition's"
+            " directory, or a file of theirs under its own name"
+        )
+    if kind is not Kind.SEGMENT or segment is None:
+        return Place(path, kind)
+    partition = PartitionFiles(
+        directory, _partition_of(directory), (segment.base_offset,), is_whole=False
+    )
+    return Place(path, kind, (partition,), _around(files, directory))
+
+
+def is_live_partition(name: str) -> bool:
+    """Whether a directory of this name holds a partition that a broker would open."""
+    parsed = parse_directory_name(name)
+    return parsed is not None and parsed.state is DirectoryState.LIVE
+
+
+def is_log_directory(found: list[str]) -> bool:
+    """Whether these names are those in a broker's log directory."""
+    marks = {names.META_PROPERTIES, names.LOCK, names.CLEAN_SHUTDOWN, *CHECKPOINTS}
+    return not marks.isdisjoint(found) or any(map(parse_directory_name, found))
+
+
+def _is_partition(path: str, found: list[str]) -> bool:
+    if any(parse_segment_name(name) for name in found):
+        return True
+    return parse_directory_name(os.path.basename(path)) is not None and not is_log_directory(found)
+
+
+def _partition_of(directory: str) -> TopicPartition | None:
+    parsed = parse_directory_name(os.path.basename(directory))
+    return parsed.partition if parsed else None
+
+
+def read_partition(files: Files, directory: str) -> PartitionFiles:
+    """A partition's segments, by their names alone."""
+    parsed = map(parse_segment_name, files.list(directory))
+    bases = (
+        name.base_offset
+        for name in parsed
+        if name and name.suffix is Suffix.LOG and name.state is FileState.LIVE
+    )
+    return PartitionFiles(directory, _partition_of(directory), tuple(sorted(bases)))
+
+
+def _around(files: Files, directory: str) -> str | None:
+    """The log directory that a partition's directory is in; None for a copy that stands alone."""
+    parent = os.path.dirname(directory)
+    marks = (names.META_PROPERTIES, names.LOCK, names.RECOVERY_POINTS)
+    return parent if any(files.exists(f"{parent}/{mark}") for mark in marks) else None
+
+
+def load_saved(files: Files, log_directory: str | None) -> Saved:
+    """The marker and the sound checkpoints of a log directory."""
+    if log_directory is None:
+        return Saved(is_closed=True, offsets={})  # nobody appends to a copy
+    offsets = {}
+    for name in CHECKPOINTS:
+        try:
+            offsets[name] = load_offsets(files, f"{log_directory}/{name}")
+        except CorruptFile:
+            continue  # `inspection_verify` says so; nothing can be read from it
+    is_closed = files.exists(f"{log_directory}/{names.CLEAN_SHUTDOWN}")
+    return Saved(is_closed, offsets)

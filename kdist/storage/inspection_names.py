@@ -1,0 +1,51 @@
+"""Verifying the names in a partition's directory: what does not belong there, or is left over."""
+
+from __future__ import annotations
+
+import re
+
+from kdist.runtime.files import Files
+from kdist.storage import names
+from kdist.storage.inspection import PartitionFiles
+from kdist.storage.inspection_report import Report, Severity
+from kdist.storage.names import FileState, SegmentName, Suffix, parse_segment_name
+
+_KNOWN_NAMES = {
+    names.LEADER_EPOCHS,
+    names.PARTITION_METADATA,
+    "quorum-state",  # of Kafka's own __cluster_metadata
+}
+_KNOWN_SUFFIXES = (".checkpoint", ".checkpoint.deleted")  # likewise
+_CUT = re.compile(r"\.log\.cut-[0-9]+\Z")  # `inspection_trim.py` makes them
+
+
+def check_names(files: Files, partition: PartitionFiles, report: Report) -> None:
+    """Note every name that is not one of a live segment's files, or of the log's."""
+    waiting = 0
+    for name in files.list(partition.directory):
+        parsed, path = parse_segment_name(name), f"{partition.directory}/{name}"
+        if parsed is None:
+            _note_other(name, path, report)
+        elif parsed.state is FileState.DELETED:
+            waiting += 1
+        elif parsed.state is not FileState.LIVE:
+            reason = "is left from a compaction that was cut short"
+            report.add(Severity.STALE, path, None, reason)
+        elif _is_orphan(parsed, partition):
+            report.add(Severity.STALE, path, None, "belongs to no segment")
+    if waiting:
+        reason = f"{waiting} files wait to be unlinked"
+        report.add(Severity.NOTE, partition.directory, None, reason)
+    if not partition.bases:
+        report.add(Severity.NOTE, partition.directory, None, "has no segment")
+
+
+def _note_other(name: str, path: str, report: Report) -> None:
+    if _CUT.search(name):
+        report.add(Severity.NOTE, path, None, "is kept from a trim: remove it at will")
+    elif name not in _KNOWN_NAMES and not name.endswith(_KNOWN_SUFFIXES):
+        report.add(Severity.NOTE, path, None, "is no file of a log")
+
+
+def _is_orphan(name: SegmentName, partition: PartitionFiles) -> bool:
+    return name.suffix is not Suffix.SNAPSHOT and name.base_offset not in partition.bases

@@ -1,0 +1,87 @@
+"""Making a segment's indexes anew, in a log directory that no broker has open.
+
+The new ones are built beside the old and renamed over them: at a power loss there are the old or
+the new ones, and none that is cut short, which a start after a clean stop would believe.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kdist.config.topic import TopicSettings
+from kdist.runtime.files import Files
+from kdist.storage.index import OffsetIndex, TimeIndex
+from kdist.storage.inspection import PartitionFiles
+from kdist.storage.inspection_index import IndexCheck, OffsetIndexCheck, TimeIndexCheck
+from kdist.storage.names import Suffix
+from kdist.storage.scan import DamagedSegment, walk_headers
+from kdist.storage.segment import Segment
+
+
+class Rebuilt(NamedTuple):
+    """One index that was made anew, or could not be."""
+
+    path: str
+    entries_before: int
+    entries: int
+    fault_before: str | None
+    """What was wrong with the old one."""
+    failure: str | None = None
+    """Where and why the log itself is damaged, so that there is no new one. The old one stays."""
+
+
+def rebuild_segment(files: Files, partition: PartitionFiles, base_offset: int) -> list[Rebuilt]:
+    """Both indexes of one segment. The caller has the log directory's lock."""
+    offset_check = OffsetIndexCheck(files, partition.path(base_offset, Suffix.INDEX), base_offset)
+    time_check = TimeIndexCheck(files, partition.path(base_offset, Suffix.TIME_INDEX), base_offset)
+    checks = (offset_check, time_check)
+    segment = Segment.load(files, partition.directory, base_offset)
+    try:
+        for check in checks:
+            _remove_if_there(files, f"{check.path}.tmp")
+        segment.offset_index = OffsetIndex(files, f"{offset_check.path}.tmp")
+        segment.time_index = TimeIndex(files, f"{time_check.path}.tmp")
+        _note_all(segment, offset_check, time_check)
+    except DamagedSegment as damage:
+        for index in (segment.offset_index, segment.time_index):
+            index.forget_pending()
+            _remove_if_there(files, index.path)
+        return [
+            _outcome(check, check.count, f"damaged at position {damage.position}: {damage.reason}")
+            for check in checks
+        ]
+    else:
+        offset_check.finish(segment.size)
+        time_check.finish()
+        segment.seal()
+        counts = [len(segment.offset_index), len(segment.time_index)]
+        for index in (segment.offset_index, segment.time_index):
+            index.file.sync()
+    finally:
+        segment.close()
+    for check in checks:
+        files.rename(f"{check.path}.tmp", check.path)
+    files.sync_directory(partition.directory)
+    return [_outcome(check, count) for check, count in zip(checks, counts, strict=True)]
+
+
+def _remove_if_there(files: Files, path: str) -> None:
+    if files.exists(path):
+        files.remove(path)
+
+
+def _note_all(segment: Segment, offsets: OffsetIndexCheck, times: TimeIndexCheck) -> None:
+    # A topic's own interval is not to be known here; lookups work with any.
+    interval_bytes = TopicSettings().index_interval_bytes
+    end = segment.size
+    segment.size = 0
+    for position, header in walk_headers(segment.file, 0, end, base_offset=segment.base_offset):
+        segment.note_header(position, header, interval_bytes)
+        if position >= offsets.next_position:
+            offsets.take(position, header)
+        times.take(header)
+
+
+def _outcome(check: IndexCheck, entries: int, failure: str | None = None) -> Rebuilt:
+    fault = "was missing" if check.is_missing else check.fault
+    return Rebuilt(check.path, check.count, entries, fault, failure)

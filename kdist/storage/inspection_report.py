@@ -1,0 +1,55 @@
+"""What a verification found: findings with a severity, and how much was looked at (pure)."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import NamedTuple
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is."""
+
+    DAMAGE = "damage"
+    """Bytes that are not what was written, or that are missing: `verify` exits with 1."""
+    STALE = "stale"
+    """What a broker's next start, or its next write, puts right by itself."""
+    NOTE = "note"
+    """Nothing is wrong; good to know."""
+
+
+class Finding(NamedTuple):
+    """One thing that was found. `position` is in bytes, None for a file as a whole."""
+
+    severity: Severity
+    path: str
+    position: int | None
+    reason: str
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """Owner: the verification that fills it."""
+
+    path: str
+    kind: str
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    """As the batches' headers count them; with `deep`, as they were decoded."""
+    bytes: int = 0
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether any finding is damage."""
+        return any(finding.severity is Severity.DAMAGE for finding in self.findings)
+
+    def add(self, severity: Severity, path: str, position: int | None, reason: str) -> None:
+        """Note one finding."""
+        self.findings.append(Finding(severity, path, position, reason))
+
+    def damage(self, path: str, reason: str, position: int | None = None) -> None:
+        """Note damage."""
+        self.add(Severity.DAMAGE, path, position, reason)

@@ -1,0 +1,326 @@
+"""Cutting the end of a log that no broker has open: the plan, and carrying it out.
+
+The cut itself is storage's own (`trimming.truncate`, or recovery where a batch is damaged), so that
+indexes, leader epochs and snapshots are as after a broker's. The order of steps, for a power loss
+between any two: what is cut off is copied, the clean marker goes, the checkpoints promise less, the
+log is cut and flushed, the recovery point rises to its end, the marker comes back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.errors import UserError
+from kdist.metrics.storage import StorageMetrics
+from kdist.model import TopicPartition
+from kdist.runtime.files import Files
+from kdist.storage import names
+from kdist.storage.checkpoints import load_offsets, save_offsets
+from kdist.storage.flushing import flush_now
+from kdist.storage.inspection import PartitionFiles, Place, Saved
+from kdist.storage.inspection_lookup import find_batch, segment_number
+from kdist.storage.inspection_scan import Damage, OldMessage, survey
+from kdist.storage.loading import load_log
+from kdist.storage.log import Log, LogWorld
+from kdist.storage.names import FileState, Suffix, parse_segment_name
+from kdist.storage.recovery import SavedOffsets
+from kdist.storage.scan import DamagedSegment
+from kdist.storage.segment import Segment
+from kdist.storage.space import DiskSpace
+from kdist.storage.trimming import truncate
+
+_COPY_BYTES = 1 << 20
+_UNNAMED = TopicPartition("unnamed", 0)  # a copied directory under another name; shows in no file
+
+
+class _NoChance(random.Random):
+    """Opening and cutting a log draw no lots: whoever makes them do finds out here."""
+
+    def random(self) -> float:
+        raise AssertionError("nothing here is left to chance")
+
+
+class Cut(NamedTuple):
+    """What a trim takes away: a segment from `position` on, and all segments behind it."""
+
+    partition: PartitionFiles
+    number: int
+    """Of the segment that is cut, in `partition.bases`."""
+    position: int
+    end_offset: int
+    """Where the log ends afterwards."""
+    reason: str
+    is_at_damage: bool
+    batches: int
+    """Sound batches that go, and the records in them."""
+    records: int
+    bytes: int
+
+    @property
+    def path(self) -> str:
+        """The segment that is cut."""
+        return self.partition.path(self.partition.bases[self.number])
+
+    @property
+    def segments_behind(self) -> list[str]:
+        """The segments that go whole."""
+        return [self.partition.path(base) for base in self.partition.bases[self.number + 1 :]]
+
+
+class Trimmed(NamedTuple):
+    """What came of it."""
+
+    end_offset: int
+    kept: tuple[str, ...]
+    """Where the cut bytes are now."""
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def plan_cut_at_offset(
+    files: Files, partition: PartitionFiles, saved: Saved, offset: int
+) -> Cut | None:
+    """Cut the batch that holds `offset` and all behind; None if the log ends before it."""
+    _check_range(partition, saved, offset)
+    number = segment_number(partition, offset)
+    segment = Segment.load(files, partition.directory, partition.bases[number])
+    try:
+        if not saved.is_closed:
+            _check_sound(files, partition, saved, offset)
+        found = find_batch(segment, offset)
+    except DamagedSegment as damage:
+        raise UserError(
+            f"{damage.path} is damaged at position {damage.position}, below offset {offset}"
+            f" ({damage.reason}): use --at-damage"
+        ) from None
+    finally:
+        segment.close()
+    if found is not None:
+        position, header = found
+        end_offset = min(offset, header.base_offset)
+        _check_range(partition, saved, end_offset)
+        reason = f"offset {offset}"
+        if header.base_offset < offset:
+            reason += f", in the middle of a batch that begins at {header.base_offset}"
+        return _plan(files, partition, number, position, end_offset, reason, is_at_damage=False)
+    if number + 1 == len(partition.bases):
+        return None
+    reason = f"offset {offset}"
+    return _plan(files, partition, number, segment.size, offset, reason, is_at_damage=False)
+
+
+def plan_cut_at_damage(files: Files, partition: PartitionFiles, saved: Saved) -> Cut | None:
+    """Cut at the first batch that is not sound; None if all are."""
+    for number, base_offset in enumerate(partition.bases):
+        path, end_offset = partition.path(base_offset), base_offset
+        file = files.open_readonly(path)
+        try:
+            for item in survey(file, 0, file.size(), base_offset):
+                if isinstance(item, Damage | OldMessage):
+                    position = item.start if isinstance(item, Damage) else item.position
+                    reason = item.reason if isinstance(item, Damage) else "an old message format"
+                    _check_range(partition, saved, end_offset)
+                    return _plan(
+                        files, partition, number, position, end_offset, reason, is_at_damage=True
+                    )
+                end_offset = item.header.next_offset
+        finally:
+            file.close()
+    return None
+
+
+def _check_range(partition: PartitionFiles, saved: Saved, end_offset: int) -> None:
+    start = saved.offset(names.LOG_START_OFFSETS, partition.partition) or 0
+    first = max(start, partition.bases[0] if partition.bases else 0)
+    if end_offset < first:
+        raise UserError(
+            f"{partition.directory} begins at offset {first}: it cannot be cut at {end_offset}"
+        )
+
+
+def _check_sound(files: Files, partition: PartitionFiles, saved: Saved, offset: int) -> None:
+    """What recovery would look at must be whole up to `offset`: else it would cut deeper."""
+    recovery_point = saved.offset(names.RECOVERY_POINTS, partition.partition) or 0
+    first, last = segment_number(partition, recovery_point), segment_number(partition, offset)
+    for base_offset in partition.bases[first : last + 1]:
+        path = partition.path(base_offset)
+        file = files.open_readonly(path)
+        try:
+            for item in survey(file, 0, file.size(), base_offset):
+                if isinstance(item, Damage):
+                    raise DamagedSegment(path, item.start, item.reason)
+                if isinstance(item, OldMessage) or item.header.next_offset > offset:
+                    break
+        finally:
+            file.close()
+
+
+def _plan(
+    files: Files,
+    partition: PartitionFiles,
+    number: int,
+    position: int,
+    end_offset: int,
+    reason: str,
+    *,
+    is_at_damage: bool,
+) -> Cut:
+    for name in files.list(partition.directory):
+        parsed = parse_segment_name(name)
+        if parsed is not None and parsed.state is FileState.SWAP:
+            raise UserError(f"{partition.directory}/{name} is from a compaction that was cut short")
+    batches = records = size = 0
+    start = position
+    for base_offset in partition.bases[number:]:
+        file = files.open_readonly(partition.path(base_offset))
+        try:
+            size += file.size() - start
+            for item in survey(file, start, file.size(), base_offset):
+                if not isinstance(item, Damage | OldMessage):
+                    batches += 1
+                    records += item.header.record_count
+        finally:
+            file.close()
+        start = 0
+    return Cut(
+        partition, number, position, end_offset, reason, is_at_damage, batches, records, size
+    )
+
+
+# --- carrying it out ----------------------------------------------------------------------------
+
+
+def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bool) -> Trimmed:
+    """Cut. The caller has the log directory's lock. Raises `DiskFull` before anything was cut.
+
+    `is_kept`: what goes is put beside the log as `<segment>.log.cut-<n>`, which no broker looks at.
+    """
+    top = place.log_directory
+    kept = [_copy_tail(files, cut)] if is_kept else []
+    marker = _take_marker(files, top)
+    if top is not None:
+        for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
+            _lower(files, f"{top}/{name}", cut)
+    retired: list[str] = []
+    log = _load(files, saved, cut, retired)
+    if log.end_offset > cut.end_offset:
+        log.recovery_point = min(log.recovery_point, cut.end_offset)
+        truncate(log, cut.end_offset)
+    log.complete()
+    flush_now(files, cut.partition.directory, [log])
+    log.close()
+    kept += _put_away(files, retired, is_kept=is_kept)
+    files.sync_directory(cut.partition.directory)
+    if top is not None:
+        _raise_recovery_point(files, f"{top}/{names.RECOVERY_POINTS}", cut, log.recovery_point)
+        if marker is not None:
+            files.replace(f"{top}/{names.CLEAN_SHUTDOWN}", marker)
+    return Trimmed(log.end_offset, tuple(kept))
+
+
+def _take_marker(files: Files, top: str | None) -> bytes | None:
+    path = f"{top}/{names.CLEAN_SHUTDOWN}"
+    if top is None or not files.exists(path):
+        return None
+    marker = files.read(path)
+    files.remove(path)
+    files.sync_directory(top)
+    return marker
+
+
+def _copy_tail(files: Files, cut: Cut) -> str:
+    path = _free_name(files, cut.path)
+    source = files.open_readonly(cut.path)
+    try:
+        target = files.create(path)
+        try:
+            for start in range(cut.position, source.size(), _COPY_BYTES):
+                target.write([source.read(start, _COPY_BYTES)], start - cut.position)
+            target.sync()
+        except BaseException:
+            files.remove(path)
+            raise
+        finally:
+            target.close()
+    finally:
+        source.close()
+    files.sync_directory(cut.partition.directory)
+    return path
+
+
+def _free_name(files: Files, path: str) -> str:
+    number = 1
+    while files.exists(f"{path}.cut-{number}"):
+        number += 1
+    return f"{path}.cut-{number}"
+
+
+def _lower(files: Files, path: str, cut: Cut) -> None:
+    """What a checkpoint promises of this partition is no more than what will be left."""
+    offsets = load_offsets(files, path)
+    partition = cut.partition.partition
+    if partition is not None and offsets.get(partition, 0) > cut.end_offset:
+        offsets[partition] = cut.end_offset
+        save_offsets(files, path, offsets)
+
+
+def _raise_recovery_point(files: Files, path: str, cut: Cut, recovery_point: int) -> None:
+    offsets = load_offsets(files, path)
+    if cut.partition.partition is not None:
+        offsets[cut.partition.partition] = recovery_point
+        save_offsets(files, path, offsets)
+
+
+def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
+    """The log, opened as a broker's start would; what that lets go is in `retired`."""
+    partition = cut.partition.partition or _UNNAMED
+    settings, metrics = StorageSettings(), StorageMetrics()
+    # The topic's own settings are not to be known here. Gaps between segments are none of this
+    # command's business, so the log is opened as one that may have them.
+    topic = dataclasses.replace(TopicSettings(), cleanup_policy=("compact", "delete"))
+
+    def discard(paths: Sequence[str], _delay_ms: int) -> None:
+        retired.extend(paths)
+
+    world = LogWorld(
+        files=files,
+        settings=settings,
+        metrics=metrics,
+        chance=_NoChance(),
+        space=DiskSpace(files, cut.partition.directory, settings.reserved_bytes, metrics),
+        unflushed=set(),
+        want_flush=lambda _: None,
+        start_writeback=lambda _: None,
+        discard=discard,
+    )
+    known = 0 if saved.offsets else cut.end_offset
+    recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known
+    start = saved.offset(names.LOG_START_OFFSETS, cut.partition.partition) or 0
+    return load_log(
+        world,
+        partition,
+        cut.partition.directory,
+        topic,
+        SavedOffsets(min(recovery_point, cut.end_offset), start),
+        is_clean=saved.is_closed and not cut.is_at_damage,
+        now_ms=files.modified_ms(cut.path),
+    )
+
+
+def _put_away(files: Files, retired: Sequence[str], *, is_kept: bool) -> list[str]:
+    """Whole segments are kept as they are, under a name that no start removes."""
+    kept = []
+    for path in retired:
+        log_path = path.removesuffix(FileState.DELETED)
+        if is_kept and log_path.endswith(Suffix.LOG):
+            kept.append(_free_name(files, log_path))
+            files.rename(path, kept[-1])
+        else:
+            files.remove(path)
+    return kept

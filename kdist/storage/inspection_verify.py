@@ -1,0 +1,139 @@
+"""Verifying a place: every partition in it, and what a log directory keeps beside them.
+
+The outcome is a `Report`; nothing stops at the first fault, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kdist.model import TopicPartition
+from kdist.runtime.files import Files
+from kdist.storage import names
+from kdist.storage.checkpoints import decode_offsets
+from kdist.storage.epochs import decode_epochs
+from kdist.storage.faults import CorruptFile
+from kdist.storage.inspection import CHECKPOINTS, Kind, Place, load_saved
+from kdist.storage.inspection_beside import note_corrupt
+from kdist.storage.inspection_index import OffsetIndexCheck, TimeIndexCheck
+from kdist.storage.inspection_partition import GONE, PartitionCheck, Progress
+from kdist.storage.inspection_report import Report, Severity
+from kdist.storage.meta import decode_meta, decode_partition_metadata
+from kdist.storage.names import DirectoryState, parse_directory_name
+from kdist.storage.producer_snapshot import decode_snapshot
+
+_KNOWN_NAMES = {
+    *CHECKPOINTS,
+    names.META_PROPERTIES,
+    names.CLEAN_SHUTDOWN,
+    names.LOCK,
+    "bootstrap.checkpoint",  # Kafka's, without ZooKeeper
+    "lost+found",  # ext4's, where a log directory is a whole filesystem
+}
+
+_DECODE: dict[Kind, Callable[[bytes, str], object]] = {
+    Kind.CHECKPOINT: decode_offsets,
+    Kind.EPOCHS: decode_epochs,
+    Kind.SNAPSHOT: decode_snapshot,
+    Kind.META: decode_meta,
+    Kind.PARTITION_METADATA: decode_partition_metadata,
+}
+_INDEX_CHECKS = {Kind.INDEX: OffsetIndexCheck, Kind.TIME_INDEX: TimeIndexCheck}
+
+
+def verify(
+    files: Files, place: Place, *, is_deep: bool = False, progress: Progress = lambda _: None
+) -> Report:
+    """Check all that `place` holds. `is_deep`: every record is decompressed and decoded.
+
+    `progress` is told the bytes of each batch that was read. Raises only `OSError`, `DiskFailed`.
+    """
+    report = Report(place.path, place.kind)
+    if place.kind in _DECODE:
+        report.bytes = files.size(place.path)
+        _check_small_file(files, report, place.path, _DECODE[place.kind])
+    elif place.kind in _INDEX_CHECKS:
+        _check_order(files, report, place)
+    saved = load_saved(files, place.log_directory)  # before the logs: these grow
+    if place.kind is Kind.LOG_DIRECTORY:
+        _check_log_directory(files, report, place, saved.is_closed)
+    for partition in place.partitions:
+        try:
+            PartitionCheck(files, partition, saved, report, progress, is_deep=is_deep).run()
+        except FileNotFoundError:
+            if files.exists(partition.directory):
+                raise
+            report.add(Severity.NOTE, partition.directory, None, GONE)
+    return report
+
+
+def total_bytes(files: Files, place: Place) -> int:
+    """What `verify` will read, for a progress bar; segments that go away meanwhile are left out."""
+    total = 0
+    for partition in place.partitions:
+        for base_offset in partition.bases:
+            path = partition.path(base_offset)
+            if files.exists(path):
+                total += files.size(path)
+    return total
+
+
+def _check_small_file(
+    files: Files, report: Report, path: str, decode: Callable[[bytes, str], object]
+) -> None:
+    try:
+        decode(files.read(path), path)
+    except CorruptFile as fault:
+        note_corrupt(fault, report)
+
+
+def _check_order(files: Files, report: Report, place: Place) -> None:
+    """An index by itself: only its size and its order can be judged."""
+    report.bytes = files.size(place.path)
+    check = _INDEX_CHECKS[place.kind](files, place.path, 0)
+    check.skip_all()
+    if check.fault:
+        report.damage(place.path, check.fault)
+
+
+def _check_log_directory(files: Files, report: Report, place: Place, is_closed: bool) -> None:
+    present = {partition.partition for partition in place.partitions}
+    found = files.list(place.path)
+    for name in found:
+        _check_name(files, report, f"{place.path}/{name}", name)
+    if names.META_PROPERTIES in found:
+        path = f"{place.path}/{names.META_PROPERTIES}"
+        _check_small_file(files, report, path, decode_meta)
+    elif place.partitions:
+        path = f"{place.path}/{names.META_PROPERTIES}"
+        report.damage(path, "is missing: no broker starts on partitions without it")
+    if not is_closed:
+        reason = "is not closed: a broker runs on it, or the next start will recover it"
+        report.add(Severity.NOTE, place.path, None, reason)
+    for name in CHECKPOINTS:
+        path = f"{place.path}/{name}"
+        if name in found:
+            _check_small_file(files, report, path, decode_offsets)
+            _check_partitions(files, report, path, present)
+
+
+def _check_name(files: Files, report: Report, path: str, name: str) -> None:
+    parsed = parse_directory_name(name)
+    if parsed is not None and files.is_directory(path):
+        if parsed.state is DirectoryState.DELETED:
+            report.add(Severity.NOTE, path, None, "is being deleted: not looked at")
+        elif parsed.state is not DirectoryState.LIVE:
+            report.add(Severity.NOTE, path, None, "is not in use: not looked at")
+    elif name not in _KNOWN_NAMES:
+        report.add(Severity.NOTE, path, None, "is nothing of a log directory's")
+
+
+def _check_partitions(
+    files: Files, report: Report, path: str, present: set[TopicPartition | None]
+) -> None:
+    try:
+        partitions = decode_offsets(files.read(path), path)
+    except CorruptFile:
+        return  # said before
+    for partition in sorted(partitions.keys() - present):
+        report.add(Severity.STALE, path, None, f"names {partition}, which is not here")

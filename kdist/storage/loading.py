@@ -1,0 +1,145 @@
+"""Opening a log: after a clean stop by its names and its last batches, after a crash by a scan.
+
+What a start may find, and what becomes of it (all of it: docs/formats/recovery.md):
+
+    a torn or damaged batch behind the recovery point    cut there (recovery.py)
+    an index that is missing, cut, too long, or garbage  made anew from the log
+    leader epochs or producers missing or damaged        made anew from the log
+    .deleted, .cleaned, .tmp; an index without a log     removed
+
+Batches below the recovery point were synced before; they are not read again, so damage to them
+shows when they are fetched, or to `kdist log verify`, and no start cuts or refuses a log for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kdist.config.topic import TopicSettings
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.storage.epochs import decode_epochs
+from kdist.storage.faults import CorruptFile
+from kdist.storage.log import Log, LogWorld
+from kdist.storage.names import (
+    LEADER_EPOCHS,
+    FileState,
+    SegmentName,
+    Suffix,
+    parse_segment_name,
+)
+from kdist.storage.producer_loading import load_producers, readable_headers
+from kdist.storage.recovery import Recovery, SavedOffsets, check_indexes
+from kdist.storage.scan import DamagedSegment
+from kdist.storage.segment import Segment
+from kdist.storage.trimming import discard_snapshots, retire, start_over
+
+logger = logging.getLogger(__name__)
+
+
+def load_log(
+    world: LogWorld,
+    partition: TopicPartition,
+    directory: str,
+    settings: TopicSettings,
+    saved: SavedOffsets,
+    *,
+    is_clean: bool,
+    now_ms: int,
+) -> Log:
+    """The log in `directory`. Where it says `is_changed`, the caller flushes it before its use."""
+    segments = _find_segments(world, directory)
+    if not segments:
+        segments = [Segment.create(world.files, directory, saved.start_offset, now_ms)]
+        world.files.sync_directory(directory)
+    log = Log(world, partition, directory, settings, segments)
+    # What retention dropped may have come back, in part, by a power loss.
+    retire(log, log.segments[: log.segment_index(saved.start_offset)])
+    has_epochs = _load_epochs(log)
+    end_offset = _end_of_clean(log) if is_clean else None
+    log.end_offset = Recovery(log, saved).run() if end_offset is None else end_offset
+    log.start_offset = max(log.segments[0].base_offset, saved.start_offset)
+    if log.start_offset > log.end_offset:
+        logger.warning("%r: all that is left was deleted before", log)
+        start_over(log, now_ms)
+    log.forget_reserved()
+    is_current = has_epochs and end_offset is not None
+    _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
+    log.producers = load_producers(log)
+    log.producers.expire(now_ms, world.settings.producer_id_expiration_ms)
+    discard_snapshots(log)
+    if end_offset is None:
+        log.recovery_point = min(saved.recovery_point, log.end_offset)
+        log.is_changed = True
+    else:
+        log.recovery_point = log.end_offset
+    log.rest()
+    return log
+
+
+def _find_segments(world: LogWorld, directory: str) -> list[Segment]:
+    """The segments by their names, after clearing away what an earlier run left half-done."""
+    names = world.files.list(directory)
+    parsed = {name: parse_segment_name(name) for name in names}
+    bases = {part.base_offset for part in parsed.values() if part and _is_log(part)}
+    for name, part in parsed.items():
+        if part is not None and part.state is FileState.SWAP:
+            raise UserError(
+                f"{directory}/{name} is from a compaction that was cut short, which kdist cannot"
+                " complete yet: start the broker that wrote it once more, and stop it cleanly"
+            )
+        if name.endswith(".tmp") or (part is not None and _is_left_over(part, bases)):
+            world.files.remove(f"{directory}/{name}")
+    return [Segment.load(world.files, directory, base_offset) for base_offset in sorted(bases)]
+
+
+def _is_log(part: SegmentName) -> bool:
+    return part.suffix is Suffix.LOG and part.state is FileState.LIVE
+
+
+def _is_left_over(part: SegmentName, bases: Iterable[int]) -> bool:
+    if part.state is not FileState.LIVE:
+        return True
+    return part.suffix is not Suffix.SNAPSHOT and part.base_offset not in bases
+
+
+def _end_of_clean(log: Log) -> int | None:
+    """The log's end offset after a clean stop; None if its last segment is not whole after all."""
+    check_indexes(log, log.segments)
+    try:
+        return log.active.read_end_offset()
+    except (DamagedSegment, CorruptFile) as fault:
+        logger.warning("%s, though the last stop was clean: the log is scanned", fault)
+        return None
+
+
+def _load_epochs(log: Log) -> bool:
+    """Take the leader epochs from their checkpoint; False if it is missing or damaged.
+
+    A flush saves it before it moves the recovery point, so up to there it is complete.
+    """
+    path = f"{log.directory}/{LEADER_EPOCHS}"
+    try:
+        content = log.world.files.read(path)
+        log.epochs = decode_epochs(content, path)
+    except FileNotFoundError:
+        return False
+    except CorruptFile as fault:
+        logger.warning("%s: leader epochs are read from the log instead", fault)
+        return False
+    return bool(content)  # empty is what a power loss may leave of a file just written
+
+
+def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> None:
+    """Make the leader epochs fit the log; without a checkpoint, from every header in it.
+
+    `is_current`: what is in memory is what is on the disk.
+    """
+    if not has_epochs:
+        for _, _, header in readable_headers(log, log.segments[0].base_offset):
+            log.note_epoch(header)
+    is_cut = log.epochs.truncate_from_end(log.end_offset)
+    is_cut |= log.epochs.truncate_from_start(log.start_offset)
+    if is_cut or not is_current:
+        log.save_epochs()

@@ -1,0 +1,375 @@
+"""A partition's log: its segments in order, the positions that matter in it, and how it grows.
+
+    start_offset    recovery_point      end_offset     reserved_offset
+         |  on disk for sure  |  written, not synced  |  being written  |
+
+An append is three steps: `reserve` decides everything (offsets, place, roll) and patches the
+batches, `Append.write` moves bytes and may run on another thread, `publish` makes them part of the
+log. So the next append can be prepared while one is under way. `append` does all three. Reading is
+in `reading.py`, flushing in `flushing.py`, cutting at either end in `trimming.py`, opening in
+`loading.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.errors import ApiError, Error
+from kdist.metrics.storage import StorageMetrics
+from kdist.model import NO_TIMESTAMP, TopicPartition
+from kdist.records.batch import Batch, BatchHeader
+from kdist.runtime.files import Files
+from kdist.storage.append import Append, Appended, assign
+from kdist.storage.epochs import LeaderEpochs, encode_epochs
+from kdist.storage.faults import CorruptFile
+from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
+from kdist.storage.producer_snapshot import encode_snapshot
+from kdist.storage.producers import ProducerStates
+from kdist.storage.retention import RollReason
+from kdist.storage.rolling import RollWatch
+from kdist.storage.segment import FILE_BYTES_MAX, Segment
+from kdist.storage.space import DiskSpace
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_RECENT_MAX = 64
+_base_offset = attrgetter("base_offset")
+
+
+class LogWorld(NamedTuple):
+    """What every log of a directory is given by its owner, the `LogDirectory`."""
+
+    files: Files
+    settings: StorageSettings
+    metrics: StorageMetrics
+    chance: random.Random
+    space: DiskSpace
+    unflushed: set[Log]
+    """The logs that hold records above their recovery point."""
+    want_flush: Callable[[Log], None]
+    """The log has enough unflushed records, or a segment that is complete."""
+    start_writeback: Callable[[Segment], None]
+    """The kernel may begin to write what this segment has got."""
+    discard: Callable[[Sequence[str], int], None]
+    """Unlink these retired files after so many milliseconds."""
+
+
+class Log:
+    """Owner: the event loop. There is always a segment; the last one is the active one."""
+
+    def __init__(
+        self,
+        world: LogWorld,
+        partition: TopicPartition,
+        directory: str,
+        settings: TopicSettings,
+        segments: list[Segment],
+    ) -> None:
+        """For `loading.load_log`, which finds out where it ends; others use that."""
+        self.world = world
+        self.partition = partition
+        self.directory = directory
+        self.settings = settings
+        self.segments = segments
+        self.start_offset = segments[0].base_offset
+        self.end_offset = self.reserved_offset = self.recovery_point = self.start_offset
+        self.epochs = LeaderEpochs()
+        self.producers = ProducerStates()
+        self.unflushed_since_ms: int | None = None
+        # Whether a clean stop has something to complete here.
+        self.is_changed = False
+        # A flush or a truncation is under way, and the other waits.
+        self.is_busy = False
+        # Small files that the next flush puts in place, and whether names in the directory are new.
+        self.files_to_save: dict[str, bytes] = {}
+        self.names_changed = False
+        self.sealed_unsynced: list[Segment] = []
+        self._under_way: deque[Append] = deque()
+        self._reserved_position = segments[-1].size
+        self._roll_watch = RollWatch(settings, world.chance)
+        # Where recent appends began, so that a reader at the tail, who asks for just such an offset
+        # (as does a high watermark), is spared the index.
+        self.recent: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Log {self.partition} {self.start_offset}..{self.end_offset}>"
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def exposable_offset(self) -> int:
+        """How far the log may be shown as far as this disk goes: `flush.before.expose`."""
+        return self.recovery_point if self.settings.flush_before_expose else self.end_offset
+
+    @property
+    def is_appending(self) -> bool:
+        """Whether something is reserved and not yet published."""
+        return bool(self._under_way)
+
+    def segment_index(self, offset: int) -> int:
+        """The number of the segment whose range holds `offset`; 0 for one below all."""
+        return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
+
+    def append(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Appended:
+        """Append checked batches as this log's leader; they are part of it when this returns.
+
+        Raises `ApiError` for a producer's wrong sequence or epoch, `DiskFull`, `DiskFailed`; then
+        nothing was appended.
+        """
+        if len(batches) == 1 and not self._under_way:
+            return self._append_one(batches[0], leader_epoch, now_ms)
+        append = self.reserve(batches, leader_epoch, now_ms)
+        try:
+            append.write()
+        except BaseException:
+            self.abandon(append)
+            raise
+        self.publish(append, now_ms)
+        return Appended(append.start_offset, append.end_offset, append.duplicate)
+
+    def _append_one(self, batch: Batch, leader_epoch: int, now_ms: int) -> Appended:
+        """`append` of one batch in one go: the usual case, 1.4 µs less than by the three steps."""
+        header, data = batch
+        producer_id = header.producer_id
+        if producer_id >= 0 and (duplicate := self.producers.check(header)):
+            return Appended(duplicate.first_offset, duplicate.last_offset + 1, duplicate)
+        size, start_offset, max_timestamp = len(data), self.end_offset, header.max_timestamp
+        end_offset = start_offset + header.last_offset_delta + 1
+        self.world.space.take(size)
+        end = self._reserved_position + size
+        if self._roll_watch.must_look(end, max_timestamp, end_offset):
+            self._maybe_roll(size, end_offset - 1, max_timestamp, now_ms)
+        segment, position = self.segments[-1], self._reserved_position
+        buffers = assign(data, start_offset, leader_epoch)
+        if leader_epoch > self.epochs.latest:
+            self._begin_epoch(leader_epoch, start_offset)
+        self._reserved_position = end = position + size
+        if end > segment.preallocated:
+            self._preallocate(segment)
+        try:
+            segment.file.write(buffers, position)
+        except BaseException:
+            self.forget_reserved()
+            segment.trim()
+            raise
+        if producer_id >= 0:
+            self.producers.append(header, start_offset)
+        segment.note(
+            position, size, end_offset - 1, max_timestamp, self.settings.index_interval_bytes
+        )
+        self.reserved_offset = end_offset
+        self._note_published(segment, start_offset, position, end_offset, now_ms)
+        metrics = self.world.metrics
+        metrics.appended_batches += 1
+        metrics.appended_records += header.record_count
+        metrics.appended_bytes += size
+        return Appended(start_offset, end_offset)
+
+    def reserve(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
+        """Decide where the batches go and what offsets they get. Several may be reserved at a time.
+
+        They must be published in the order of their reservation. Raises `ApiError` as `append`.
+        """
+        size, end_offset, newest_ms = 0, self.reserved_offset, NO_TIMESTAMP
+        for header, data in batches:
+            if header.producer_id >= 0 and (duplicate := self.producers.check(header)):
+                # Clients send one batch of a producer at a time (KIP-98): it answers for all.
+                return Append.of_duplicate(self.segments[-1], duplicate)
+            size += len(data)
+            end_offset += header.last_offset_delta + 1
+            if header.max_timestamp > newest_ms:
+                newest_ms = header.max_timestamp
+        self.world.space.take(size)
+        if self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset):
+            self._maybe_roll(size, end_offset - 1, newest_ms, now_ms)
+        append = Append(self.segments[-1], self._reserved_position, self.reserved_offset)
+        for batch in batches:
+            if batch.header.producer_id >= 0:
+                self._advance_producer(append, batch.header)
+            append.add(batch, leader_epoch)
+        if leader_epoch > self.epochs.latest:
+            self._begin_epoch(leader_epoch, append.start_offset)
+        self.reserved_offset = append.end_offset
+        self._reserved_position += size
+        self._under_way.append(append)
+        self._preallocate(append.segment)
+        return append
+
+    def _advance_producer(self, append: Append, header: BatchHeader) -> None:
+        if append.producers is None:
+            append.producers = {}
+        producer_id = header.producer_id
+        append.producers.setdefault(producer_id, self.producers.producer(producer_id))
+        self.producers.append(header, append.end_offset)
+
+    def _begin_epoch(self, leader_epoch: int, start_offset: int) -> None:
+        self.epochs.assign(leader_epoch, start_offset)
+        self.save_epochs()
+
+    def _maybe_roll(self, size: int, last_offset: int, newest_ms: int, now_ms: int) -> None:
+        """Begin a new segment if the active one must not take `size` bytes more."""
+        active, position = self.segments[-1], self._reserved_position
+        reason = self._roll_watch.look(active, position, size, last_offset, newest_ms, now_ms)
+        if reason is None:
+            return
+        if not self._under_way:
+            self.roll(now_ms)
+        elif position + size > FILE_BYTES_MAX or reason is RollReason.OFFSET:
+            # A roll waits until nothing is under way; until then the segment takes more, if it can.
+            raise ApiError(Error.KAFKA_STORAGE_ERROR, f"{active.path} {reason}: try again")
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take new values of the topic's settings; they hold from the next append on."""
+        self.settings = settings
+        self._roll_watch = RollWatch(settings, self.world.chance)
+
+    def _preallocate(self, segment: Segment) -> None:
+        if self.settings.preallocate and not segment.size:
+            segment.preallocate(self._reserved_position, self.settings.segment_bytes)
+        else:
+            segment.preallocate(
+                self._reserved_position, self.world.settings.preallocation_step_bytes
+            )
+
+    def publish(self, append: Append, now_ms: int) -> None:
+        """What was reserved is written: make it part of the log."""
+        if append.duplicate is not None:
+            return
+        assert append is self._under_way[0], (
+            "appends are published in order, and none was abandoned"
+        )
+        self._under_way.popleft()
+        interval = self.settings.index_interval_bytes
+        segment = append.segment
+        for placed in append.placed:
+            segment.note(*placed, interval)
+        self._note_published(
+            segment, append.start_offset, append.position, append.end_offset, now_ms
+        )
+        metrics = self.world.metrics
+        metrics.appended_batches += len(append.placed)
+        metrics.appended_records += append.record_count
+        metrics.appended_bytes += append.size
+
+    def _note_published(
+        self, segment: Segment, start_offset: int, position: int, end_offset: int, now_ms: int
+    ) -> None:
+        """The log now ends at `end_offset`: what follows from that."""
+        recent = self.recent
+        if len(recent) >= _RECENT_MAX:
+            recent.clear()
+        recent[start_offset] = position
+        self.end_offset = end_offset
+        self.is_changed = True
+        segment.modified_ms = now_ms
+        world = self.world
+        if self.unflushed_since_ms is None:
+            self.unflushed_since_ms = now_ms
+            world.unflushed.add(self)
+        step = world.settings.writeback_step_bytes
+        if step and segment.size - segment.written_back >= step:
+            world.start_writeback(segment)
+        if end_offset - self.recovery_point >= self.settings.flush_messages:
+            world.want_flush(self)
+
+    def abandon(self, append: Append) -> None:
+        """The append failed: void it and all that were reserved after it.
+
+        No write of this log may be running. Whatever reached the file is cut off again.
+        """
+        while append in self._under_way:
+            latest = self._under_way.pop()
+            for producer_id, producer in (latest.producers or {}).items():
+                self.producers.restore(producer_id, producer)
+        self.forget_reserved()
+        self.active.trim()
+
+    def forget_reserved(self) -> None:
+        """Go on at the end of what is published."""
+        assert not self._under_way
+        self.reserved_offset = self.end_offset
+        self._reserved_position = self.active.size
+        self._roll_watch.forget()
+        self.recent.clear()
+
+    def roll(self, now_ms: int) -> None:
+        """Close the active segment and begin the next one at the end of the log."""
+        assert not self._under_way
+        # In this order: if the disk is full, there is no new segment that a start would stumble on.
+        self.active.seal()
+        following = Segment.create(self.world.files, self.directory, self.end_offset, now_ms)
+        self.sealed_unsynced.append(self.active)
+        self.segments.append(following)
+        self.names_changed = True
+        self.save_producers()
+        self.forget_reserved()
+        self._roll_watch = RollWatch(self.settings, self.world.chance)
+        self.world.metrics.rolled_segments += 1
+        self.world.want_flush(self)
+
+    def rest(self) -> None:
+        """Give back the descriptors of segments that nobody is using; the next use opens them."""
+        for segment in self.segments:
+            segment.rest()
+
+    def complete(self) -> None:
+        """Make ready for a clean stop, by the flush that must follow."""
+        assert not self._under_way
+        self.active.seal()
+        self.sealed_unsynced.append(self.active)
+        self.save_producers()
+        self.save_epochs()
+
+    def close(self) -> None:
+        """Give all descriptors back, for good once nobody uses them."""
+        for segment in self.segments:
+            segment.close()
+
+    def save_producers(self) -> None:
+        """Have the next flush write the snapshot that a start from here on will load."""
+        name = segment_name(self.end_offset, Suffix.SNAPSHOT)
+        self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(self.producers)
+
+    def note_epoch(self, header: BatchHeader) -> None:
+        """Take the leader epoch of a batch that is in the log into account."""
+        if header.partition_leader_epoch >= 0:
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def save_epochs(self) -> None:
+        """Have the next flush write the leader epochs."""
+        self.files_to_save[f"{self.directory}/{LEADER_EPOCHS}"] = encode_epochs(self.epochs)
+
+    def rebuild_indexes(self, segment: Segment) -> None:
+        """Make a segment's indexes anew; the next flush makes them last."""
+        segment.rebuild_indexes(self.settings.index_interval_bytes)
+        if segment is not self.active:
+            segment.seal()
+            self.sealed_unsynced.append(segment)
+        self.is_changed = True
+
+
+def with_sound_index(log: Log, segment: Segment, look_up: Callable[[Segment], T]) -> T:
+    """What `look_up` finds in the segment; if its index misleads, once more with a new one."""
+    try:
+        return look_up(segment)
+    except CorruptFile as fault:
+        logger.warning("%s: the indexes are made anew", fault)
+        log.rebuild_indexes(segment)
+        return look_up(segment)

@@ -1,0 +1,216 @@
+"""The small files that say whose a directory is: its broker and cluster, its topic, its last stop.
+
+    meta.properties          Java properties: version 0 with broker.id, or 1 with node.id;
+                             cluster.id; directory.id where Kafka gave one
+    <partition>/partition.metadata    "version: 0", "topic_id: " and the id in base64url
+    .kafka_cleanshutdown     {"version":0,"brokerEpoch":147}; empty before Kafka 3.7
+
+A directory of another broker or cluster is refused before anything in it is touched: a disk moved
+to the wrong slot would else lose its replicas. Format: docs/formats/meta-properties.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import uuid
+from typing import NamedTuple
+
+from kdist.errors import UserError
+from kdist.model import NO_EPOCH, ZERO_UUID
+from kdist.runtime.files import Files
+from kdist.storage.checkpoints import INT32_MAX, parse_number
+from kdist.storage.faults import CorruptFile
+from kdist.storage.names import META_PROPERTIES, parse_directory_name
+
+_ID_KEYS = {"0": "broker.id", "1": "node.id"}  # by the file's version
+_PARTITION_METADATA_VERSION = 0
+_CLEAN_SHUTDOWN_VERSION = 0
+_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}\Z")
+
+
+class MetaProperties(NamedTuple):
+    """Whose log directory this is."""
+
+    broker_id: int
+    cluster_id: str
+    directory_id: str | None = None
+    version: int = 0
+
+
+def encode_meta(meta: MetaProperties) -> bytes:
+    """The content of `meta.properties`, as Kafka of either mode reads it."""
+    fields = {
+        _ID_KEYS[str(meta.version)]: str(meta.broker_id),
+        "cluster.id": meta.cluster_id,
+        "directory.id": meta.directory_id,
+        "version": str(meta.version),
+    }
+    lines = [f"{key}={_escape(value)}\n" for key, value in fields.items() if value is not None]
+    return "".join(lines).encode("ascii")
+
+
+def decode_meta(content: bytes, path: str) -> MetaProperties:
+    """The fields of `meta.properties`; `CorruptFile` if one is missing or cannot be read."""
+    fields = _decode_properties(content, path)
+    version = _field(fields, "version", path)
+    if version not in _ID_KEYS:
+        raise CorruptFile(path, None, f"version {version!r} is neither 0 nor 1")
+    broker_id = _field(fields, _ID_KEYS[version], path)
+    return MetaProperties(
+        broker_id=parse_number(broker_id, INT32_MAX, path, None),
+        cluster_id=_field(fields, "cluster.id", path),
+        directory_id=fields.get("directory.id"),
+        version=int(version),
+    )
+
+
+def _field(fields: dict[str, str], key: str, path: str) -> str:
+    value = fields.get(key)
+    if not value:
+        raise CorruptFile(path, None, f"has no {key}")
+    return value
+
+
+def _decode_properties(content: bytes, path: str) -> dict[str, str]:
+    """`key=value` lines of a Java properties file, without its line continuations."""
+    try:
+        lines = content.decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise CorruptFile(path, None, "is not ASCII text") from None
+    fields: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        key, separator, value = stripped.partition("=")
+        if not separator:
+            raise CorruptFile(path, number, f"{stripped!r} is not <key>=<value>")
+        fields[key.strip()] = re.sub(r"\\(.)", r"\1", value.strip())
+    return fields
+
+
+def _escape(value: str) -> str:
+    return re.sub(r"([\\:=#!])", r"\\\1", value)
+
+
+def check_meta(meta: MetaProperties, broker_id: int, cluster_id: str, path: str) -> None:
+    """Raise `UserError` if the directory is not this broker's, of this cluster."""
+    if meta.cluster_id != cluster_id:
+        raise UserError(
+            f"{path} belongs to cluster {meta.cluster_id!r}, and this broker to {cluster_id!r}:"
+            " check zookeeper.connect and which disk is mounted here"
+        )
+    if meta.broker_id != broker_id:
+        raise UserError(
+            f"{path} belongs to broker {meta.broker_id}, and broker.id is {broker_id}:"
+            " check which disk is mounted here"
+        )
+
+
+def claim_directory(
+    files: Files, directory: str, broker_id: int, cluster_id: str
+) -> MetaProperties:
+    """Make sure that a log directory is this broker's; a blank one becomes so.
+
+    Raises `UserError` (`CorruptFile` among them) if it is someone else's, if its `meta.properties`
+    cannot be read, or if it holds partitions but does not say whose.
+    """
+    path = f"{directory}/{META_PROPERTIES}"
+    try:
+        content = files.read(path)
+    except FileNotFoundError:
+        return _claim_blank(files, directory, MetaProperties(broker_id, cluster_id))
+    meta = decode_meta(content, path)
+    check_meta(meta, broker_id, cluster_id, path)
+    return meta
+
+
+def _claim_blank(files: Files, directory: str, meta: MetaProperties) -> MetaProperties:
+    if any(parse_directory_name(name) for name in files.list(directory)):
+        raise UserError(
+            f"{directory} holds partitions and no {META_PROPERTIES} that says whose:"
+            " put that file back, or empty the directory"
+        )
+    files.replace(f"{directory}/{META_PROPERTIES}", encode_meta(meta))
+    return meta
+
+
+def format_uuid(value: uuid.UUID) -> str:
+    """A topic or directory id as Kafka prints it: 22 characters of base64url, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
+
+
+def parse_uuid(text: str) -> uuid.UUID | None:
+    """The id that `format_uuid` printed; None for any other text."""
+    if not _UUID_TEXT.match(text):
+        return None
+    value = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    # 22 characters hold 132 bits: of the texts for one id only the one with zeros in the last 4.
+    return value if format_uuid(value) == text else None
+
+
+def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """The content of `partition.metadata`. Kafka ends its last line without a line feed."""
+    return f"version: {_PARTITION_METADATA_VERSION}\ntopic_id: {format_uuid(topic_id)}".encode()
+
+
+def decode_partition_metadata(content: bytes, path: str) -> uuid.UUID:
+    """The topic id of `partition.metadata`; `CorruptFile` if it holds anything but one."""
+    match = re.fullmatch(rb"version: +([0-9]{1,9})\r?\ntopic_id: +(\S+)\s*", content)
+    if match is None:
+        raise CorruptFile(path, None, "is not a version line and a topic_id line")
+    if int(match[1]) != _PARTITION_METADATA_VERSION:
+        raise CorruptFile(path, 1, f"version {int(match[1])} is not {_PARTITION_METADATA_VERSION}")
+    topic_id = parse_uuid(match[2].decode("ascii", "replace"))
+    if topic_id is None or topic_id == ZERO_UUID:
+        raise CorruptFile(path, 2, "the topic id is not one")
+    return topic_id
+
+
+def load_partition_metadata(files: Files, path: str) -> uuid.UUID | None:
+    """The topic id of a partition's directory; None if it has no `partition.metadata`."""
+    try:
+        content = files.read(path)
+    except FileNotFoundError:
+        return None
+    return decode_partition_metadata(content, path)
+
+
+def save_partition_metadata(files: Files, path: str, topic_id: uuid.UUID) -> None:
+    """Put `partition.metadata` in place, atomically and durably."""
+    files.replace(path, encode_partition_metadata(topic_id))
+
+
+def encode_clean_shutdown(broker_epoch: int = NO_EPOCH) -> bytes:
+    """The content of `.kafka_cleanshutdown` (KIP-966)."""
+    fields = {"version": _CLEAN_SHUTDOWN_VERSION, "brokerEpoch": broker_epoch}
+    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def decode_clean_shutdown(content: bytes) -> int:
+    """The broker epoch of the run that stopped cleanly, -1 if the file does not say.
+
+    The file's being there says that the stop was clean, whatever it holds: older brokers leave it
+    empty. So nothing in it is an error.
+    """
+    try:
+        fields = json.loads(content)
+    except ValueError:
+        return NO_EPOCH
+    epoch = fields.get("brokerEpoch") if isinstance(fields, dict) else None
+    return epoch if isinstance(epoch, int) else NO_EPOCH
+
+
+def load_clean_shutdown(files: Files, path: str) -> int | None:
+    """As `decode_clean_shutdown`; None if the last stop was not clean."""
+    try:
+        return decode_clean_shutdown(files.read(path))
+    except FileNotFoundError:
+        return None
+
+
+def save_clean_shutdown(files: Files, path: str, broker_epoch: int = NO_EPOCH) -> None:
+    """Mark the directory as cleanly closed, atomically and durably."""
+    files.replace(path, encode_clean_shutdown(broker_epoch))

@@ -1,0 +1,140 @@
+"""The names of everything in a log directory, written here once (pure).
+
+    <log.dir>/meta.properties  *-checkpoint  .kafka_cleanshutdown  .lock
+    <log.dir>/<topic>-<partition>/00000000000000000042.log  .index  .timeindex  .txnindex  .snapshot
+                                  leader-epoch-checkpoint  partition.metadata
+    <log.dir>/<topic>-<partition>.<32 hex digits>-delete     a partition on its way out
+
+A segment's files carry its base offset in 20 digits, so that `ls` sorts them. `.deleted`,
+`.cleaned` and `.swap` come behind the suffix: `00000000000000000042.log.deleted`. The names are
+Apache Kafka's.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from typing import NamedTuple
+
+from kdist.model import TopicPartition, topic_name_fault
+
+META_PROPERTIES = "meta.properties"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LOCK = ".lock"
+
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+DIRECTORY_NAME_MAX = 255  # bytes, what Linux filesystems allow a name
+_OFFSET_MAX = 2**63 - 1
+_PARTITION_MAX = 2**31 - 1
+
+
+class Suffix(enum.StrEnum):
+    """What a segment's file holds."""
+
+    LOG = ".log"
+    INDEX = ".index"
+    TIME_INDEX = ".timeindex"
+    TXN_INDEX = ".txnindex"
+    SNAPSHOT = ".snapshot"
+
+
+class FileState(enum.StrEnum):
+    """Whether a segment's file counts; the second suffix of its name."""
+
+    LIVE = ""
+    DELETED = ".deleted"  # renamed, and unlinked a little later
+    CLEANED = ".cleaned"  # a compaction's output, not whole yet: removed at start
+    SWAP = ".swap"  # a compaction's whole output: put in place at start
+
+
+class DirectoryState(enum.StrEnum):
+    """Whether a partition's directory counts; the end of its name."""
+
+    LIVE = ""
+    DELETED = "-delete"
+    FUTURE = "-future"  # Kafka's copy towards another log.dir; kdist has one and makes none
+    STRAY = "-stray"  # a partition that the cluster no longer places on this broker
+
+
+class SegmentName(NamedTuple):
+    """The name of one of a segment's files, taken apart."""
+
+    base_offset: int
+    suffix: Suffix
+    state: FileState = FileState.LIVE
+
+
+class DirectoryName(NamedTuple):
+    """The name of a partition's directory, taken apart.
+
+    The topic of a deleted or stray one may be cut short (`retired_directory_name`).
+    """
+
+    partition: TopicPartition
+    state: DirectoryState = DirectoryState.LIVE
+
+
+def segment_name(base_offset: int, suffix: Suffix, state: FileState = FileState.LIVE) -> str:
+    """`00000000000000000042.log`, `00000000000000000042.index.swap`."""
+    assert 0 <= base_offset <= _OFFSET_MAX
+    return f"{base_offset:020d}{suffix}{state}"
+
+
+# Invariant: these patterns name every member of Suffix, FileState and DirectoryState.
+_SEGMENT = re.compile(
+    rf"([0-9]{{20}})({'|'.join(map(re.escape, Suffix))})({'|'.join(map(re.escape, FileState))})\Z"
+)
+_DIRECTORY = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})(?:\.[^.\s]+(-delete|-future|-stray))?\Z")
+
+
+def parse_segment_name(name: str) -> SegmentName | None:
+    """The parts of a file's name; None if it is not the name of a segment's file."""
+    match = _SEGMENT.match(name)
+    if match is None:
+        return None
+    base_offset = int(match[1])
+    if base_offset > _OFFSET_MAX:
+        return None
+    return SegmentName(base_offset, Suffix(match[2]), FileState(match[3]))
+
+
+def directory_name(partition: TopicPartition) -> str:
+    """`<topic>-<partition>`."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def retired_directory_name(
+    partition: TopicPartition, state: DirectoryState, unique: uuid.UUID
+) -> str:
+    """`<topic>-<partition>.<unique>-delete` or `-stray`: what a directory on its way out is named.
+
+    The topic is cut where the name would pass 255 bytes. `unique` keeps apart a topic that is
+    deleted and made again, and two long ones that are cut to the same.
+    """
+    assert state in (DirectoryState.DELETED, DirectoryState.STRAY)
+    end = f"-{partition.partition}.{unique.hex}{state}"
+    return partition.topic[: DIRECTORY_NAME_MAX - len(end)] + end
+
+
+def parse_directory_name(name: str) -> DirectoryName | None:
+    """The parts of a directory's name; None if it is not the name of a partition's directory.
+
+    Not ambiguous, though topics hold dashes, dots and digits: a live name ends in its partition's
+    digits, another never does, and nothing behind the last dot of those belongs to the topic. A
+    number that `directory_name` would not write (`t-007`) is no partition's: else two directories
+    would be one partition.
+    """
+    match = _DIRECTORY.match(name)
+    if match is None:
+        return None
+    topic, number = match[1], int(match[2])
+    if number > _PARTITION_MAX or topic_name_fault(topic) is not None:
+        return None
+    return DirectoryName(TopicPartition(topic, number), DirectoryState(match[3] or ""))

@@ -1,0 +1,67 @@
+"""Saving checkpoints off the loop, each request served by a save that began after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kdist.errors import DiskFull
+from kdist.runtime.files import Files
+from kdist.runtime.tasks import Tasks
+
+Done = Callable[[BaseException | None], None]
+
+
+class OffsetSaver:
+    """Owner: the log directory. One save runs at a time, so no older one replaces a newer."""
+
+    def __init__(
+        self,
+        files: Files,
+        tasks: Tasks,
+        encode: Callable[[], Mapping[str, bytes]],
+        on_saved: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """`encode` gives each checkpoint's path and what is to be in it now.
+
+        `on_saved` is called when what it gave last is on the disk.
+        """
+        self._files = files
+        self._tasks = tasks
+        self._encode = encode
+        self._on_saved = on_saved
+        self._on_failure = on_failure
+        self._waiting: list[Done] = []
+        self._is_running = False
+        self._is_wanted = False
+
+    def request(self, done: Done | None = None) -> None:
+        """Save what is true now, durably; then call `done`, with `DiskFull` if it did not fit."""
+        if done is not None:
+            self._waiting.append(done)
+        self._is_wanted = True
+        if not self._is_running:
+            self._start()
+
+    def _start(self) -> None:
+        self._is_running, self._is_wanted = True, False
+        waiting, self._waiting = self._waiting, []
+        contents = self._encode()
+
+        def save() -> None:
+            for path, content in contents.items():
+                self._files.replace(path, content)
+
+        self._tasks.run_blocking(save, lambda error: self._end(error, waiting))
+
+    def _end(self, error: BaseException | None, waiting: list[Done]) -> None:
+        self._is_running = False
+        if error is not None and not isinstance(error, DiskFull):
+            self._on_failure(error)
+            return
+        if error is None:
+            self._on_saved()
+        for done in waiting:
+            done(error)
+        if self._is_wanted and not self._is_running:
+            self._start()

@@ -1,0 +1,78 @@
+"""A log's producers from the newest good snapshot and the batches behind it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from kdist.records.batch import BatchHeader
+from kdist.records.build import read_records
+from kdist.records.control import read_marker
+from kdist.storage.faults import CorruptFile
+from kdist.storage.log import Log, with_sound_index
+from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
+from kdist.storage.producer_snapshot import load_snapshot
+from kdist.storage.producers import ProducerStates
+from kdist.storage.scan import DamagedSegment
+from kdist.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+def load_producers(log: Log) -> ProducerStates:
+    """The producers as they were at the log's end. A snapshot that is damaged is removed."""
+    offset, states = _newest_snapshot(log)
+    for segment, position, header in readable_headers(log, offset):
+        if header.producer_id < 0:
+            continue
+        if header.is_control:
+            _replay_marker(states, segment, position, header)
+        else:
+            states.append(header, header.base_offset)
+    return states
+
+
+def _newest_snapshot(log: Log) -> tuple[int, ProducerStates]:
+    files = log.world.files
+    live = map(parse_segment_name, files.list(log.directory))
+    offsets = {
+        name.base_offset
+        for name in live
+        if name and name.suffix is Suffix.SNAPSHOT and name.state is FileState.LIVE
+    }
+    for offset in sorted(offsets, reverse=True):
+        path = f"{log.directory}/{segment_name(offset, Suffix.SNAPSHOT)}"
+        if offset > log.end_offset or path in log.files_to_save:
+            continue
+        try:
+            return offset, load_snapshot(files, path)
+        except CorruptFile as fault:
+            logger.warning("%s: producers are read from the log instead", fault)
+            files.remove(path)
+    return log.start_offset, ProducerStates()
+
+
+def readable_headers(log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """Segment, position and header of each batch that ends at or behind `offset`.
+
+    A damaged header hides the rest of its segment, as it does from every reader.
+    """
+    if offset >= log.end_offset:
+        return
+    for segment in log.segments[log.segment_index(offset) :]:
+        try:
+            found = with_sound_index(log, segment, lambda segment: segment.find(offset))
+            if found is not None:
+                for position, header in segment.walk_headers(found[0]):
+                    yield segment, position, header
+        except DamagedSegment as damage:
+            logger.error("%s: what is behind it in this segment cannot be read", damage)
+
+
+def _replay_marker(
+    states: ProducerStates, segment: Segment, position: int, header: BatchHeader
+) -> None:
+    records = read_records(segment.file.read(position, header.size), 0, header)
+    if records:  # compaction may have removed the marker and kept its offset
+        marker = read_marker(records[0].key, records[0].value)
+        states.end_transaction(header, header.last_offset, marker.coordinator_epoch)

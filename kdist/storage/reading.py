@@ -1,0 +1,156 @@
+"""Reading a log: the bytes a fetch answers with, and the offset for a timestamp.
+
+A fetch gets a `Slice`, a range of a segment's file for `sendfile`: no record passes through this
+process.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kdist.errors import ApiError, Error
+from kdist.records.batch import BatchHeader
+from kdist.records.build import read_records
+from kdist.storage.log import Log, with_sound_index
+from kdist.storage.segment import Segment
+
+
+class Slice:
+    """`size` bytes of batches at `position`; a byte limit may have cut the last one.
+
+    Pins its segment: whoever got it calls `release` once, when it was sent.
+    """
+
+    __slots__ = ("file", "is_cold", "position", "segment", "size")
+
+    def __init__(self, segment: Segment, position: int, size: int, *, is_cold: bool) -> None:
+        segment.pin()
+        self.segment = segment
+        self.file = segment.file  # opened now: later its name may have changed
+        self.position = position
+        self.size = size
+        self.is_cold = is_cold
+
+    def __len__(self) -> int:
+        return self.size
+
+    def read(self) -> bytes:
+        """The bytes themselves, where there is no descriptor to send from."""
+        return self.file.read(self.position, self.size)
+
+    def release(self) -> None:
+        """The bytes were used. Those that nobody else will want soon leave the page cache."""
+        if self.is_cold:
+            # From the start: read-ahead and a reader before this one may have left pages there too.
+            self.file.drop_cached(0, self.position + self.size)
+        self.segment.unpin()
+
+
+class TimestampedOffset(NamedTuple):
+    """A record's offset and timestamp, and the leader epoch of its batch."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def read(
+    log: Log, offset: int, bytes_max: int, *, end_offset: int | None = None, whole: bool = True
+) -> Slice | None:
+    """Batches of one segment from the one that holds `offset` on, up to `bytes_max`; None if none.
+
+    `end_offset`: no batch from there on (the high watermark, say). `whole`: at least one whole
+    batch even if it is larger than `bytes_max`. Raises OFFSET_OUT_OF_RANGE outside start to end of
+    the log.
+    """
+    limit = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
+    if not log.start_offset <= offset <= log.end_offset:
+        raise ApiError(
+            Error.OFFSET_OUT_OF_RANGE,
+            f"{log.partition} holds {log.start_offset} to {log.end_offset}, not {offset}",
+        )
+    if offset >= limit or (bytes_max <= 0 and not whole):
+        return None
+    found = _locate(log, offset)
+    if found is None:
+        return None
+    segment, position, header = found
+    end = _end_position(log, segment, limit)
+    size = min(bytes_max, end - position)
+    if whole and size < end - position:
+        header = header or next(segment.walk_headers(position))[1]
+        size = max(size, min(header.size, end - position))
+    return (
+        Slice(segment, position, size, is_cold=_is_cold(log, segment, position))
+        if size > 0
+        else None
+    )
+
+
+def _locate(log: Log, offset: int) -> tuple[Segment, int, BatchHeader | None] | None:
+    """The segment and position of the batch that holds `offset`, or of the next one there is."""
+    recent = log.recent.get(offset)
+    if recent is not None:
+        return log.active, recent, None
+    for segment in log.segments[log.segment_index(offset) :]:
+        # Compaction may have left nothing at or after `offset` in the segment that covers it.
+        found = with_sound_index(log, segment, lambda segment: segment.find(offset))
+        if found is not None:
+            return segment, *found
+    return None
+
+
+def _end_position(log: Log, segment: Segment, limit: int) -> int:
+    """Where in the segment the batches below offset `limit` end."""
+    if limit >= log.end_offset:
+        return segment.size
+    following = log.recent.get(limit)
+    if following is not None:
+        return following if segment is log.active else segment.size
+    found = with_sound_index(log, segment, lambda segment: segment.find(limit))
+    return segment.size if found is None else found[0]
+
+
+def _is_cold(log: Log, segment: Segment, position: int) -> bool:
+    if segment is log.active:
+        return False
+    behind, number = segment.size - position, len(log.segments)
+    # Counting from the end, and only as far as need be: a log may have thousands of segments.
+    while behind <= log.world.settings.cold_read_bytes:
+        number -= 1
+        if log.segments[number] is segment:
+            return False
+        behind += log.segments[number].size
+    return True
+
+
+def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
+    """The first record whose timestamp is `timestamp` ms or later; None if there is none.
+
+    By the order of offsets, as ListOffsets has it: timestamps need not grow with them.
+    """
+    for segment in log.segments[log.segment_index(log.start_offset) :]:
+        if segment.largest_timestamp[0] < timestamp:
+            continue
+        found = with_sound_index(
+            log, segment, lambda segment: _find_in(segment, timestamp, log.start_offset)
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+    for batch in segment.find_by_timestamp(timestamp, start_offset):
+        epoch = batch.header.partition_leader_epoch
+        for record in read_records(batch.data, 0, batch.header):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return TimestampedOffset(record.offset, record.timestamp, epoch)
+    return None
+
+
+def find_newest(log: Log) -> TimestampedOffset | None:
+    """The first record with the largest timestamp of the log (KIP-734); None if it holds none."""
+    newest = max(log.segments, key=lambda segment: segment.largest_timestamp[0])
+    timestamp, _ = newest.largest_timestamp
+    return find_by_timestamp(log, timestamp) if timestamp >= 0 else None

@@ -1,0 +1,78 @@
+"""When the active segment must be closed, asked before every append and mostly answered cheaply.
+
+`retention.choose_roll` decides; `RollWatch` knows from its last answer up to where it need not be
+asked.
+"""
+
+from __future__ import annotations
+
+import random
+
+from kdist.config.topic import TopicSettings
+from kdist.model import NO_TIMESTAMP
+from kdist.storage.retention import RELATIVE_OFFSET_MAX, RollReason, choose_roll, waited_ms
+from kdist.storage.segment import Segment
+
+_INDEX_ENTRY_MAX = 12  # bytes of an entry in the larger index
+
+
+class RollWatch:
+    """Owner: the log; a new one for each active segment and each change of settings."""
+
+    __slots__ = ("_offset", "_position", "_roll_after_ms", "_settings", "_timestamp")
+
+    def __init__(self, settings: TopicSettings, chance: random.Random) -> None:
+        jitter_ms = settings.segment_jitter_ms
+        self._roll_after_ms = settings.segment_ms - (
+            chance.randrange(jitter_ms) if jitter_ms else 0
+        )
+        self._settings = settings
+        self.forget()
+
+    def forget(self) -> None:
+        """Look before the next append."""
+        self._position = self._timestamp = self._offset = -1
+
+    def must_look(self, end: int, newest_ms: int, end_offset: int) -> bool:
+        """Whether an append up to there needs a look: never too late, and rarely in between."""
+        return end > self._position or newest_ms > self._timestamp or end_offset > self._offset
+
+    def look(
+        self,
+        active: Segment,
+        position: int,
+        size: int,
+        last_offset: int,
+        newest_ms: int,
+        now_ms: int,
+    ) -> RollReason | None:
+        """Why the active segment must be closed before `size` bytes go to `position`, or None."""
+        settings = self._settings
+        waited = waited_ms(active.first_timestamp, active.created_ms, newest_ms, now_ms)
+        reason = choose_roll(
+            position,
+            size,
+            settings.segment_bytes,
+            waited > self._roll_after_ms,
+            active.index_bytes > settings.segment_index_bytes - _INDEX_ENTRY_MAX,
+            last_offset - active.base_offset,
+        )
+        if reason is None:
+            self._watch(active)
+        return reason
+
+    def _watch(self, active: Segment) -> None:
+        """Set up to where nothing can be due.
+
+        An index entry stands for more than `index.interval.bytes` in the log, so neither index is
+        full before that many times the entries that still fit.
+        """
+        settings, first_ms = self._settings, active.first_timestamp
+        entries = (settings.segment_index_bytes - active.index_bytes) // _INDEX_ENTRY_MAX - 1
+        index_position = active.size + entries * settings.index_interval_bytes
+        self._position = min(settings.segment_bytes, index_position)
+        self._offset = active.base_offset + RELATIVE_OFFSET_MAX
+        if first_ms is None or first_ms < 0:
+            self._timestamp = NO_TIMESTAMP - 1  # its age goes by the clock: look each time
+        else:
+            self._timestamp = first_ms + self._roll_after_ms

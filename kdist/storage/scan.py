@@ -1,0 +1,107 @@
+"""Walking through a segment's batches, and finding out where and why one cannot be trusted.
+
+Two walks over the same bytes: `walk_headers` reads the 61 bytes of each batch and skips its
+records, `walk_batches` reads everything and checks the CRC. Both end at `end`, or with
+`DamagedSegment` at the first batch that is wrong: what to do about that (cut, report, refuse) is
+for the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kdist.errors import CorruptRecords
+from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_fault, read_header
+from kdist.runtime.files import File
+from kdist.storage.retention import RELATIVE_OFFSET_MAX
+
+# A lookup starts at most `index.interval.bytes` (4 KiB) before its target, so one page read mostly
+# holds it.
+_LOOKUP_BYTES = 4096
+# Larger reads than this gain nothing from the page cache, and fall out of the processor's.
+_SCAN_BYTES = 256 * 1024
+
+
+class DamagedSegment(CorruptRecords):
+    """A batch in a segment's file that is not what was appended."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at position {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class ScannedBatch(NamedTuple):
+    """A batch whose header and CRC are good."""
+
+    position: int
+    header: BatchHeader
+    data: memoryview
+
+
+def walk_headers(
+    file: File, start: int, end: int, *, base_offset: int, read_bytes: int = _LOOKUP_BYTES
+) -> Iterator[tuple[int, BatchHeader]]:
+    """The position and header of each batch from `start` (where one must begin) to `end`.
+
+    `base_offset` is the segment's. Offsets must grow from there, and may leave gaps.
+    """
+    position, chunk, chunk_start = start, b"", start
+    offset_min = base_offset
+    while position < end:
+        place = position - chunk_start
+        if place + HEADER_SIZE > len(chunk):
+            chunk = file.read(position, min(read_bytes, end - position))
+            chunk_start, place = position, 0
+        header = _read_header(file, chunk, place, position)
+        _check_header(file, header, position, end, base_offset, offset_min)
+        yield position, header
+        offset_min = header.next_offset
+        position += header.size
+
+
+def walk_batches(file: File, start: int, end: int, *, base_offset: int) -> Iterator[ScannedBatch]:
+    """As `walk_headers`, with all of each batch, and its CRC checked."""
+    position, chunk, chunk_start = start, memoryview(b""), start
+    offset_min = base_offset
+    while position < end:
+        place = position - chunk_start
+        if place + HEADER_SIZE > len(chunk):
+            chunk, chunk_start, place = _read_chunk(file, position, _SCAN_BYTES, end), position, 0
+        header = _read_header(file, chunk, place, position)
+        _check_header(file, header, position, end, base_offset, offset_min)
+        if place + header.size > len(chunk):
+            size = max(_SCAN_BYTES, header.size)
+            chunk, chunk_start, place = _read_chunk(file, position, size, end), position, 0
+        if len(chunk) < place + header.size:
+            raise DamagedSegment(file.path, position, "the file ends inside a batch")
+        if fault := crc_fault(chunk, place, header):
+            raise DamagedSegment(file.path, position, fault)
+        yield ScannedBatch(position, header, chunk[place : place + header.size])
+        offset_min = header.next_offset
+        position += header.size
+
+
+def _read_chunk(file: File, position: int, size: int, end: int) -> memoryview:
+    return memoryview(file.read(position, min(size, end - position)))
+
+
+def _read_header(file: File, chunk: bytes | memoryview, place: int, position: int) -> BatchHeader:
+    if len(chunk) - place < HEADER_SIZE:
+        raise DamagedSegment(file.path, position, "the file ends inside a batch header")
+    return read_header(chunk, place)
+
+
+def _check_header(
+    file: File, header: BatchHeader, position: int, end: int, base_offset: int, offset_min: int
+) -> None:
+    """Raise `DamagedSegment` if the header is wrong in itself, or in this place."""
+    fault = header_fault(header, end - position)
+    if fault is None and header.base_offset < offset_min:
+        fault = f"base offset {header.base_offset} where at least {offset_min} must follow"
+    if fault is None and header.last_offset - base_offset > RELATIVE_OFFSET_MAX:
+        fault = f"offset {header.last_offset} is beyond what a segment from {base_offset} can hold"
+    if fault is not None:
+        raise DamagedSegment(file.path, position, fault)

@@ -1,0 +1,70 @@
+"""What a log directory does at intervals: flush what is due, save offsets, retain, forget, rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kdist.runtime.tasks import Timer
+from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
+
+
+class Schedule:
+    """Owner: the broker. Nothing happens before `start`, and nothing begins after `stop`.
+
+    `high_watermark_of` says up to where a log's records are committed: retention spares what is
+    not.
+    """
+
+    def __init__(self, directory: LogDirectory, high_watermark_of: Callable[[Log], int]) -> None:
+        self._directory = directory
+        self._high_watermark_of = high_watermark_of
+        self._timers: dict[str, Timer] = {}
+
+    def start(self) -> None:
+        """Begin; each kind of work first happens one interval from now."""
+        settings = self._directory.around.settings
+        self._every(settings.flush_scheduler_interval_ms, self.flush_due)
+        self._every(settings.flush_offset_checkpoint_interval_ms, self.save_offsets)
+        self._every(settings.retention_check_interval_ms, self.retain)
+        self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
+
+    def stop(self) -> None:
+        """Cancel what is to come. What is under way ends by itself."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _every(self, interval_ms: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            self._every(interval_ms, work)
+            work()
+
+        tasks = self._directory.around.tasks
+        self._timers[work.__name__] = tasks.call_later(interval_ms, run)
+
+    def flush_due(self) -> None:
+        """Flush the logs whose oldest unflushed record is `flush.ms` old."""
+        directory = self._directory
+        now_ms = directory.around.clock.now_ms()
+        for log in list(directory.world.unflushed):
+            since_ms = log.unflushed_since_ms
+            if since_ms is not None and now_ms - since_ms >= log.settings.flush_ms:
+                directory.flusher.request(log)
+
+    def save_offsets(self) -> None:
+        """Write the checkpoints, so that a start after a crash scans less."""
+        self._directory.saver.request()
+
+    def retain(self) -> None:
+        """Drop what retention lets go, and give back descriptors that only old readers used."""
+        self._directory.retain(self._high_watermark_of)
+        for log in self._directory.logs.values():
+            log.rest()
+
+    def expire_producers(self) -> None:
+        """Forget the producers that were not heard of for `producer.id.expiration.ms`."""
+        around = self._directory.around
+        now_ms, expiration_ms = around.clock.now_ms(), around.settings.producer_id_expiration_ms
+        for log in self._directory.logs.values():
+            log.producers.expire(now_ms, expiration_ms)

@@ -1,0 +1,395 @@
+"""One file of a log and its two indexes: what is in it, where to find it, how it grows and is cut.
+
+A segment holds batches from `base_offset` up to, not including, the next segment's. Only the last
+of a log, the active one, grows; `seal` ends that. What belongs to several segments is `log.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kdist.model import NO_TIMESTAMP
+from kdist.records.batch import BatchHeader
+from kdist.runtime.files import File, Files
+from kdist.storage.faults import CorruptFile
+from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex
+from kdist.storage.names import FileState, Suffix, segment_name
+from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches, walk_headers
+
+FILE_BYTES_MAX = 2**31 - 1  # positions in the index are int32
+_PREALLOCATION_MIN = 64 * 1024
+
+
+class Segment:
+    """Owner: the log it is part of. `pin` keeps its files open for others."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_directory",
+        "_file",
+        "_files",
+        "_first_timestamp",
+        "_is_retired",
+        "_largest",
+        "_pins",
+        "base_offset",
+        "created_ms",
+        "modified_ms",
+        "offset_index",
+        "preallocated",
+        "size",
+        "time_index",
+        "written_back",
+    )
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, size: int, created_ms: int
+    ) -> None:
+        """`size`: bytes of whole batches in the file, which is there. Use `create` or `load`."""
+        self.base_offset = base_offset
+        self.created_ms = self.modified_ms = created_ms
+        self.size = size
+        self.written_back = size
+        self._files = files
+        self._directory = directory
+        self._file: File | None = None
+        self._pins = 0
+        self._is_retired = False
+        self.preallocated = size
+        self._bytes_since_entry = 0
+        self._largest: tuple[int, int] | None = None
+        self._first_timestamp: int | None = None
+        self.offset_index = OffsetIndex(files, self._path(Suffix.INDEX))
+        self.time_index = TimeIndex(files, self._path(Suffix.TIME_INDEX))
+
+    @classmethod
+    def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
+        """A new, empty segment. Its name lasts once the directory has been synced."""
+        segment = cls(files, directory, base_offset, 0, now_ms)
+        for index in (segment.offset_index, segment.time_index):
+            index.create()
+        segment._file = files.create(segment.path)  # last: indexes without it are nothing
+        return segment
+
+    @classmethod
+    def load(cls, files: Files, directory: str, base_offset: int) -> Segment:
+        """A segment that is there, with whatever indexes are; nothing is read yet."""
+        path = f"{directory}/{segment_name(base_offset, Suffix.LOG)}"
+        segment = cls(files, directory, base_offset, files.size(path), files.modified_ms(path))
+        segment.offset_index = OffsetIndex.load(files, segment._path(Suffix.INDEX))
+        segment.time_index = TimeIndex.load(files, segment._path(Suffix.TIME_INDEX))
+        return segment
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.path} of {self.size} bytes>"
+
+    def _path(self, suffix: Suffix) -> str:
+        return f"{self._directory}/{segment_name(self.base_offset, suffix)}"
+
+    @property
+    def path(self) -> str:
+        return self._path(Suffix.LOG)
+
+    @property
+    def file(self) -> File:
+        """The open `.log`. It may be closed again by `rest`, so ask each time, or `pin`."""
+        if self._file is None:
+            self._file = self._files.open(self.path)
+        return self._file
+
+    def preallocate(self, end: int, step: int) -> None:
+        """See that disk space up to `end` is reserved, `step` bytes at a time (0: never).
+
+        A small segment reserves as much as it holds, so that many small ones do not fill the disk.
+        """
+        if step and end > self.preallocated:
+            start = self.preallocated
+            self.preallocated = end + min(step, max(end, _PREALLOCATION_MIN))
+            self.file.preallocate(start, self.preallocated - start)
+
+    def note(
+        self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int
+    ) -> None:
+        """Take a batch that is now in the file into account, in the indexes too.
+
+        `interval_bytes` is `index.interval.bytes`. Called for every append: hence plain arguments.
+        """
+        largest = self._largest or self.largest_timestamp
+        if max_timestamp > largest[0]:
+            self._largest = largest = max_timestamp, last_offset
+        if self._bytes_since_entry > interval_bytes:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            if largest[0] != NO_TIMESTAMP:
+                self.time_index.append(largest[0], largest[1] - self.base_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+        if not position:
+            self._first_timestamp = max_timestamp
+        self.size = position + size
+
+    def note_header(self, position: int, header: BatchHeader, interval_bytes: int) -> None:
+        """As `note`, of a batch that was found in the file."""
+        self.note(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The largest timestamp of the first batch, ms; None while there is no batch."""
+        if self._first_timestamp is None and self.size:
+            self._first_timestamp = next(self.walk_headers())[1].max_timestamp
+        return self._first_timestamp
+
+    @property
+    def index_bytes(self) -> int:
+        """The size of the larger index, what is still in memory included."""
+        return max(self.offset_index.size(), self.time_index.size())
+
+    def seal(self) -> None:
+        """Complete the indexes: this is the end, or a clean stop.
+
+        The flush that follows must find room for them; this need not. It also gives back spare disk
+        space, when all is synced: XFS writes out a file before it cuts what is reserved beyond its
+        end, which took 0.4 s and more for a full segment here.
+        """
+        timestamp, offset = self.largest_timestamp
+        if timestamp != NO_TIMESTAMP:
+            self.time_index.append(timestamp, offset - self.base_offset)
+        self.offset_index.maybe_write()
+        self.time_index.maybe_write()
+
+    @property
+    def has_spare_space(self) -> bool:
+        """Whether disk space beyond the end is reserved."""
+        return self.preallocated > self.size
+
+    def trim(self) -> None:
+        """Make the file end where the segment does; reserved disk space beyond is given back."""
+        self.file.truncate(self.size)
+        self.preallocated = self.size
+
+    @property
+    def largest_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp in the segment, ms, and the last offset of the batch it is in.
+
+        (NO_TIMESTAMP, base offset) if there is none. For a segment that was loaded it is what the
+        time index says, which is all of it once the segment was sealed or closed.
+        """
+        if self._largest is None:
+            last = self.time_index.last()
+            if last is None:
+                self._largest = NO_TIMESTAMP, self.base_offset
+            else:
+                self._largest = last.key, self.base_offset + last.value
+        return self._largest
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch that ends at or after `offset`; None if none does.
+
+        `CorruptFile` if the index misleads: `rebuild_indexes` and try again.
+        """
+        for position, header in self._walk_near(offset):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def find_by_timestamp(self, timestamp: int, start_offset: int) -> Iterator[ScannedBatch]:
+        """The batches, in order, that may hold a record of `timestamp` or later.
+
+        None that ends below `start_offset` is among them.
+
+        Raises as `find` does, and `DamagedSegment` at a batch that fails its checks.
+        """
+        entry = self.time_index.floor(timestamp)
+        if entry is not None:
+            self._check_time(entry)
+        indexed = self.base_offset + entry.value if entry else start_offset
+        for position, header in self._walk_near(max(indexed, start_offset)):
+            if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                yield from walk_batches(
+                    self.file, position, position + header.size, base_offset=self.base_offset
+                )
+
+    def _check_time(self, entry: IndexEntry) -> None:
+        found = self.find(self.base_offset + entry.value)
+        if found is None or found[1].max_timestamp != entry.key:
+            reason = f"its entry for {entry.key} points to a batch of another time"
+            raise CorruptFile(self.time_index.path, None, reason)
+
+    def walk_headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from position `start`, where one must begin."""
+        return walk_headers(self.file, start, self.size, base_offset=self.base_offset)
+
+    def read_end_offset(self) -> int:
+        """The offset behind the last batch, from the headers behind the last index entry.
+
+        Raises as `find`, and `DamagedSegment` if the file does not end with a whole batch.
+        """
+        end_offset = self.base_offset
+        for _, header in self._walk_from(self.offset_index.last()):
+            end_offset = header.next_offset
+        return end_offset
+
+    def _walk_near(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """`walk_headers` from the batch that holds `offset`, or one a little before."""
+        return self._walk_from(self.offset_index.floor(offset - self.base_offset))
+
+    def _walk_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
+        if entry is None:
+            yield from self.walk_headers()
+            return
+        walk = self.walk_headers(entry.value)
+        first = self._first_if_indexed(walk, entry)
+        if first is None:
+            reason = f"its entry for offset {self.base_offset + entry.key} points nowhere"
+            raise CorruptFile(self.offset_index.path, None, reason)
+        yield first
+        yield from walk
+
+    def _first_if_indexed(
+        self, walk: Iterator[tuple[int, BatchHeader]], entry: IndexEntry
+    ) -> tuple[int, BatchHeader] | None:
+        if not 0 <= entry.value < self.size:
+            return None
+        try:
+            position, header = next(walk)
+        except DamagedSegment:
+            return None
+        return (position, header) if header.base_offset <= self.base_offset + entry.key else None
+
+    def index_fault(self) -> str | None:
+        """Why an index is of no use, from a look at its end; None if it seems sound.
+
+        What this misses, a lookup finds out.
+        """
+        if not self.size:
+            return None
+        fault = self.offset_index.fault(self.size - 1) or self.time_index.fault(FILE_BYTES_MAX)
+        return fault or self._largest_timestamp_fault()
+
+    def _largest_timestamp_fault(self) -> str | None:
+        """Retention and searches go by the last time entry alone, so it is held against the log."""
+        last = self.time_index.last()
+        try:
+            if last is not None:
+                self._check_time(last)
+            elif self.first_timestamp != NO_TIMESTAMP:
+                return f"{self.time_index.path} is empty"
+        except (CorruptFile, DamagedSegment) as fault:
+            return str(fault)
+        return None
+
+    def rebuild_indexes(self, index_interval_bytes: int) -> None:
+        """Make both indexes anew from the headers in the log.
+
+        Raises `DamagedSegment` at a header that cannot be; then they reach up to there.
+        """
+        end = self.size
+        self._forget_indexes()
+        try:
+            for position, header in walk_headers(self.file, 0, end, base_offset=self.base_offset):
+                self.note_header(position, header, index_interval_bytes)
+        finally:
+            self.size = end
+
+    def _forget_indexes(self) -> None:
+        self.offset_index.clear()
+        self.time_index.clear()
+        self._largest = None
+        self._bytes_since_entry = 0
+
+    def restart_indexes(self, offset: int) -> int:
+        """Keep the indexes' part below `offset` if it can be trusted; the position it reaches.
+
+        From there on the caller walks the batches and `note`s each. Position 0 if nothing is kept.
+        A power loss may have taken the end of one index and left that of the other, so what is kept
+        ends where both have an entry.
+        """
+        times = self.time_index.sorted_count()
+        reach = self.time_index[times - 1].value if times else -1
+        number = self.offset_index.floor_number(min(offset - self.base_offset, reach))
+        if 0 <= number < self.offset_index.sorted_count():
+            entry = self.offset_index[number]
+            if self._is_batch_end(entry):
+                self.offset_index.keep(number + 1)
+                self.time_index.keep(min(times, self.time_index.count_up_to(entry.key)))
+                self._largest = None
+                self._bytes_since_entry = 0
+                return entry.value
+        self._forget_indexes()
+        return 0
+
+    def _is_batch_end(self, entry: IndexEntry) -> bool:
+        if not 0 <= entry.value < self.size:
+            return False
+        try:
+            batch = next(
+                walk_batches(self.file, entry.value, self.size, base_offset=self.base_offset)
+            )
+        except DamagedSegment:
+            return False
+        return batch.header.last_offset == self.base_offset + entry.key
+
+    def cut(self, size: int) -> None:
+        """Make the file end at `size`, a batch's start, for good. The indexes are the caller's."""
+        self.file.truncate(size)
+        self.file.sync()
+        self.size = self.preallocated = size
+        self.written_back = min(self.written_back, size)
+        if not size:
+            self._first_timestamp = None
+
+    def write_indexes(self) -> None:
+        """Have all of both indexes in their files, as those of a sealed segment must be."""
+        self.offset_index.write_all()
+        self.time_index.write_all()
+
+    def sync_targets(self, *, is_sealed: bool) -> list[File]:
+        """The files that must be synced so that all noted batches outlast a power loss.
+
+        A sealed segment's indexes are among them, as nobody will rebuild them once the recovery
+        point has passed; the active one's are rebuilt from the recovery point on.
+        """
+        return (
+            [self.file, self.offset_index.file, self.time_index.file] if is_sealed else [self.file]
+        )
+
+    def pin(self) -> None:
+        """Keep the files open until `unpin`, and what is in them in place: somebody uses them."""
+        self._pins += 1
+
+    def unpin(self) -> None:
+        """One user less."""
+        self._pins -= 1
+        assert self._pins >= 0
+        if self._is_retired and not self._pins:
+            self._close()
+
+    def rest(self) -> None:
+        """Give the descriptors back until they are needed, unless the segment is pinned."""
+        if not self._pins:
+            self._close()
+
+    def close(self) -> None:
+        """Give the descriptors back once nobody uses the segment any more."""
+        self._is_retired = True
+        if not self._pins:
+            self._close()
+
+    def retire(self) -> list[str]:
+        """Rename the files to `.deleted` so that no start finds them; the paths to unlink later."""
+        self.offset_index.forget_pending()
+        self.time_index.forget_pending()
+        retired = []
+        for suffix in (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX):
+            path = self._path(suffix)
+            if self._files.exists(path):
+                name = segment_name(self.base_offset, suffix, FileState.DELETED)
+                retired.append(f"{self._directory}/{name}")
+                self._files.rename(path, retired[-1])
+        self.close()
+        return retired
+
+    def _close(self) -> None:
+        for handle in (self._file, self.offset_index, self.time_index):
+            if handle is not None:
+                handle.close()
+        self._file = None

@@ -1,0 +1,181 @@
+"""Cutting a log: its end after a change of leader, its start for retention and deleted records.
+
+The order of steps is what a power loss may interrupt anywhere: first the checkpoint that promises
+less, then the files; segments go from the end inwards, or from the start, so that what is left has
+no hole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from kdist.errors import ApiError, DiskFull, Error
+from kdist.storage.log import Log, with_sound_index
+from kdist.storage.names import Suffix, parse_segment_name
+from kdist.storage.producer_loading import load_producers
+from kdist.storage.retention import RetentionLimits, SegmentFacts, plan_retention
+from kdist.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+
+def batch_start(log: Log, offset: int) -> int:
+    """Where the batch that holds `offset` begins: what a truncation to `offset` really cuts to."""
+    found = with_sound_index(log, _segment_of(log, offset), lambda segment: segment.find(offset))
+    return offset if found is None else min(offset, found[1].base_offset)
+
+
+def truncate(log: Log, offset: int) -> None:
+    """Drop all batches from `offset` on, which is the start of one (`batch_start`).
+
+    Nothing may be under way in the log, and its recovery point, as saved, may not be above
+    `offset`: what is appended from here on is not on the disk, whatever a checkpoint said of these
+    offsets.
+    """
+    assert not log.is_appending
+    assert log.recovery_point <= offset <= log.end_offset
+    segment = _segment_of(log, offset)
+    retire(log, log.segments[log.segments.index(segment) + 1 :][::-1])
+    log.end_offset = offset
+    discard_snapshots(log)
+    # What came back after a power loss, a segment or a snapshot, would belong to records that were
+    # cut, and stand among those appended from here on.
+    log.world.files.sync_directory(log.directory)
+    _cut(log, segment, offset)
+    log.forget_reserved()
+    log.epochs.truncate_from_end(offset)
+    log.save_epochs()
+    log.producers = load_producers(log)
+    log.is_changed = True
+
+
+def start_over(log: Log, now_ms: int) -> None:
+    """Nothing is left at or above the start offset: begin anew there, with an empty log."""
+    # Created first: if the disk has no room even for that, all is as it was.
+    empty = Segment.create(log.world.files, log.directory, log.start_offset, now_ms)
+    retire(log, log.segments[::-1])
+    log.segments.append(empty)
+    log.end_offset = log.start_offset
+    discard_snapshots(log)
+    log.world.files.sync_directory(log.directory)
+    log.forget_reserved()
+    log.epochs.truncate_from_end(log.end_offset)
+    log.save_epochs()
+    log.producers = load_producers(log)
+    log.is_changed = True
+
+
+def _segment_of(log: Log, offset: int) -> Segment:
+    return log.segments[log.segment_index(offset)]
+
+
+def _cut(log: Log, segment: Segment, offset: int) -> None:
+    found = with_sound_index(log, segment, lambda segment: segment.find(offset))
+    if found is None:  # nothing in the segment is at or behind `offset`
+        return
+    segment.cut(found[0])
+    for position, header in segment.walk_headers(segment.restart_indexes(offset)):
+        segment.note_header(position, header, log.settings.index_interval_bytes)
+
+
+def delete_records(log: Log, offset: int) -> None:
+    """Records below `offset` are not read again from here on; retention drops their segments.
+
+    Lasting once the start offsets are saved (KIP-107). OFFSET_OUT_OF_RANGE beyond the log's end.
+    """
+    if offset > log.end_offset:
+        reason = f"{log.partition} ends at {log.end_offset}: {offset} cannot be its start"
+        raise ApiError(Error.OFFSET_OUT_OF_RANGE, reason)
+    log.start_offset = max(log.start_offset, offset)
+
+
+def release(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
+    """Move the log's start past the segments that retention lets go, and return those.
+
+    The caller saves the start offsets of all logs at once, then calls `drop`: in between a power
+    loss leaves segments that nobody reads any more, never a hole.
+    """
+    plan = plan_retention([_facts(s) for s in log.segments], _limits(log, high_watermark), now_ms)
+    delete = plan.delete
+    if plan.roll_first and not _can_roll(log, now_ms):
+        delete = delete[:-1]  # the next look will find the last one again
+    for deletion in delete:
+        logger.info("%s: segment %d goes, it %s", log.partition, *deletion)
+    gone = log.segments[: len(delete)]
+    if gone:
+        log.start_offset = max(log.start_offset, log.segments[len(gone)].base_offset)
+    return gone
+
+
+def _can_roll(log: Log, now_ms: int) -> bool:
+    """Begin a new segment, unless something is under way or the disk is full."""
+    if log.is_appending:
+        return False
+    try:
+        log.roll(now_ms)
+    except DiskFull as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
+def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None:
+    """Let go of what `release` gave.
+
+    If the start offset could not be saved, for want of space, they go all the same, but each
+    lastingly before the next: one that came back alone would leave a hole behind it.
+    """
+    for segment in segments:
+        retire(log, [segment])
+        if not is_start_saved:
+            log.world.files.sync_directory(log.directory)
+    discard_snapshots(log)
+    forget_epochs(log)
+
+
+def forget_epochs(log: Log) -> None:
+    """Drop the leader epochs of records below the start offset, once that is saved."""
+    if log.epochs.truncate_from_start(log.start_offset):
+        log.save_epochs()
+
+
+def _facts(segment: Segment) -> SegmentFacts:
+    timestamp = segment.largest_timestamp[0]
+    return SegmentFacts(segment.base_offset, segment.size, timestamp, segment.modified_ms)
+
+
+def _limits(log: Log, high_watermark: int) -> RetentionLimits:
+    settings = log.settings
+    deletes = "delete" in settings.cleanup_policy
+    return RetentionLimits(
+        retention_ms=settings.retention_ms if deletes else -1,
+        retention_bytes=settings.retention_bytes if deletes else -1,
+        log_start_offset=log.start_offset,
+        high_watermark=high_watermark,
+        log_end_offset=log.end_offset,
+    )
+
+
+def retire(log: Log, segments: Sequence[Segment]) -> None:
+    """Take segments out of the log, in the order given, and have their files unlinked later."""
+    for segment in segments:
+        log.segments.remove(segment)
+        log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept is not segment]
+        log.world.metrics.deleted_segments += 1
+        log.world.metrics.deleted_bytes += segment.size
+        log.world.discard(segment.retire(), log.settings.file_delete_delay_ms)
+    log.names_changed = True
+
+
+def discard_snapshots(log: Log) -> None:
+    """Remove the producer snapshots that belong to no segment's start and not to the log's end."""
+    wanted = {segment.base_offset for segment in log.segments} | {log.end_offset}
+    files = log.world.files
+    on_disk = {f"{log.directory}/{name}" for name in files.list(log.directory)}
+    for path in on_disk | log.files_to_save.keys():
+        parsed = parse_segment_name(path.rpartition("/")[2])
+        if parsed and parsed.suffix is Suffix.SNAPSHOT and parsed.base_offset not in wanted:
+            log.files_to_save.pop(path, None)
+            if path in on_disk:
+                files.remove(path)

@@ -1,0 +1,318 @@
+"""A log directory from lock to clean marker: whose it is, its checkpoints, its partitions."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from storage_world import (
+    CLICKS,
+    IDENTITY,
+    TOPIC_ID,
+    VIEWS,
+    World,
+    append,
+    expected_lines,
+    lines,
+    on_real_disk,
+    overwrite,
+)
+
+from kdist.errors import ApiError, DiskFull, UserError
+from kdist.model import TopicPartition
+from kdist.storage import names
+from kdist.storage.directory import Identity, LogDirectory
+from kdist.storage.names import Suffix
+
+
+def stopped(seed: int = 0) -> World:
+    world = World(seed=seed)
+    append(world, world.log(), 3)
+    append(world, world.log(VIEWS), 3)
+    world.stop()
+    return world
+
+
+# Whose it is
+
+
+def test_a_directory_has_one_process_at_a_time(tmp_path: Path) -> None:
+    for world in (World(), on_real_disk(tmp_path)):
+        world.open()
+        with pytest.raises(UserError, match="in use by another process"):
+            LogDirectory(world.path, IDENTITY, world.surroundings())
+        world.stop()
+        world.open()
+
+
+def test_a_directory_that_is_not_there_is_no_directory_to_make() -> None:
+    """Else the root disk would fill up where a data disk failed to mount."""
+    with pytest.raises(UserError, match="is its disk mounted"):
+        World(path="/d02", files=World().disk).open()
+
+
+@pytest.mark.parametrize(
+    ("identity", "text"),
+    [
+        (Identity(2, "cluster"), "belongs to broker 1"),
+        (Identity(1, "other"), "to cluster 'cluster'"),
+    ],
+)
+def test_a_directory_of_another_broker_or_cluster_is_refused_untouched(
+    identity: Identity, text: str
+) -> None:
+    world = stopped()
+    before = {name: world.disk.list(f"/d01/{name}") for name in ("clicks-0", "views-3")}
+    with pytest.raises(UserError, match=text):
+        LogDirectory("/d01", identity, world.surroundings())
+    assert {name: world.disk.list(f"/d01/{name}") for name in before} == before
+    assert world.disk.exists(f"/d01/{names.CLEAN_SHUTDOWN}")
+    world.open()  # and whose it is can open it
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version=0\n", b"\xff\xfe", b"broker.id=x\nversion=0\ncluster.id=c\n", None]
+)
+def test_meta_properties_that_do_not_say_whose_it_is_are_for_a_person_to_mend(
+    content: bytes | None,
+) -> None:
+    world = stopped()
+    good = world.disk.read("/d01/meta.properties")
+    if content is None:
+        world.disk.remove("/d01/meta.properties")
+    else:
+        overwrite(world.disk, "/d01/meta.properties", content)
+    with pytest.raises(UserError, match=r"meta\.properties"):
+        world.open()
+    overwrite(world.disk, "/d01/meta.properties", good)
+    assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+
+
+# The clean marker
+
+
+def test_after_a_clean_stop_at_most_the_last_batch_of_a_log_is_read() -> None:
+    world = World()
+    log = world.log(index_interval_bytes=0)
+    for _ in range(50):
+        append(world, log, 3, size=5000)
+    world.stop()
+    before = len(world.disk.trace)
+    world.open()
+    assert world.metrics.recovered_logs == 0
+    reads = [call.path for call in world.disk.trace[before:] if call.name == "read"]
+    assert reads.count(world.path_of(0, Suffix.LOG)) <= 2
+    assert lines(world.log()) == expected_lines(150, size=5000)
+
+
+def test_the_marker_is_gone_for_good_before_a_log_is_touched() -> None:
+    world = stopped()
+    before = len(world.disk.trace)
+    world.open()
+    calls = [repr(call) for call in world.disk.trace[before:]]
+    removed = calls.index(f"remove /d01/{names.CLEAN_SHUTDOWN}")
+    assert calls[removed + 1] == "sync_directory /d01"
+    assert removed < min(number for number, call in enumerate(calls) if "clicks-0" in call)
+
+
+def test_a_power_loss_right_after_a_clean_stop_loses_nothing() -> None:
+    for seed in range(20):
+        world = World(seed=seed)
+        log = world.log(segment_bytes=300, index_interval_bytes=0)
+        for _ in range(12):
+            append(world, log, 3)
+        world.stop()
+        world.lose_power()
+        assert lines(world.open().logs[CLICKS]) == expected_lines(36)
+        assert world.metrics.recovered_logs == 0
+
+
+def test_without_a_marker_logs_are_scanned_from_their_recovery_points_on() -> None:
+    world = World()
+    log = world.log(segment_bytes=300)
+    for _ in range(40):
+        append(world, log, 3)
+    world.flush(log)
+    world.wait(world.directory.saver.request)
+    append(world, log, 3)
+    world.kill()
+    world.open()
+    assert world.metrics.recovered_logs == 1
+    assert world.metrics.recovered_records <= 15
+
+
+def test_the_broker_epoch_goes_into_the_marker() -> None:
+    world = World()
+    world.open()
+    world.directory.close(broker_epoch=147)
+    content = world.disk.read(f"/d01/{names.CLEAN_SHUTDOWN}")
+    assert content == b'{"version":0,"brokerEpoch":147}'
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n1\n", b"garbage", bytes(100), b"\xff", None])
+@pytest.mark.parametrize("name", [names.RECOVERY_POINTS, names.LOG_START_OFFSETS])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_start_with_a_missing_or_damaged_checkpoint_loses_no_record(
+    name: str, content: bytes | None, is_clean: bool
+) -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 30)
+    world.delete_records(log, 10)
+    world.flush(log)
+    world.stop() if is_clean else world.kill()
+    world.disk.remove(f"/d01/{name}")
+    if content is not None:
+        overwrite(world.disk, f"/d01/{name}", content)
+    log = world.open().logs[CLICKS]
+    assert lines(log) == expected_lines(30)
+    assert log.start_offset == (0 if name == names.LOG_START_OFFSETS else 10)
+
+
+def test_recovery_points_are_saved_for_the_next_start() -> None:
+    world = World()
+    append(world, world.log(), 3)
+    world.flush(world.log())
+    world.wait(world.directory.saver.request)
+    assert world.disk.read(f"/d01/{names.RECOVERY_POINTS}") == b"0\n1\nclicks 0 3\n"
+
+
+# Partitions
+
+
+def test_a_new_log_outlasts_a_power_loss_once_it_was_created() -> None:
+    for seed in range(30):
+        world = World(seed=seed)
+        world.log(VIEWS)
+        world.lose_power()
+        assert VIEWS in world.open().logs
+        assert "partition.metadata" in world.names(VIEWS)
+
+
+def test_a_deleted_partition_is_gone_at_once_and_unlinked_a_minute_later() -> None:
+    world = World()
+    append(world, world.log(), 3)
+    world.log(VIEWS)
+    world.delete()
+    assert list(world.directory.logs) == [VIEWS]
+    assert [name for name in world.disk.list("/d01") if name.endswith("-delete")]
+    world.tasks.run_for_ms(60_100)
+    assert not [name for name in world.disk.list("/d01") if name.startswith("clicks")]
+
+
+def test_a_deleted_partition_stays_deleted_through_a_power_loss() -> None:
+    for seed in range(20):
+        world = World(seed=seed)
+        append(world, world.log(), 3)
+        world.delete()
+        world.lose_power()
+        assert CLICKS not in world.open().logs
+        world.settle(1000)
+        assert not [name for name in world.disk.list("/d01") if name.startswith("clicks")]
+
+
+def test_a_partition_deleted_during_its_flush_goes_after_it() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    heard: list[BaseException | None] = []
+    world.directory.flusher.request(log, heard.append)
+    world.tasks.run_until(lambda: log.is_busy, 100)
+    world.delete()
+    assert heard == [None]
+    assert CLICKS not in world.directory.logs
+    assert world.failures == []
+
+
+def test_a_partition_made_anew_is_not_read_by_the_checkpoints_of_its_predecessor() -> None:
+    """The save that forgets it may find no room: until then the name is not to be had."""
+    for seed in range(10):
+        world = World(seed=seed)
+        log = world.log()
+        append(world, log, 60)
+        world.flush(log)
+        world.delete_records(log, 50)
+        world.disk.fail(errno.ENOSPC, when=lambda call: "checkpoint.tmp" in call.path)
+        with pytest.raises(DiskFull):
+            world.delete()
+        world.disk.heal()
+        with pytest.raises(ApiError) as caught:
+            world.log()
+        assert caught.value.error.retriable
+        world.wait(lambda done, world=world: world.directory.forget(CLICKS, done))  # type: ignore[misc]
+        log = world.log()
+        append(world, log, 3)
+        world.flush(log)
+        append(world, log, 3)
+        world.lose_power()
+        log = world.open().logs[CLICKS]
+        assert log.start_offset == 0
+        assert lines(log) in (expected_lines(3), expected_lines(6))
+
+
+def test_directories_that_are_no_partitions_are_left_alone() -> None:
+    world = stopped()
+    for name in ("lost+found", "clicks-007", "clicks-1.abc-stray"):
+        world.disk.make_directory(f"/d01/{name}")
+    overwrite(world.disk, "/d01/clicks-5", b"a file")
+    world.open()
+    world.settle(1000)
+    assert sorted(world.directory.logs) == [CLICKS, VIEWS]
+    assert world.disk.exists("/d01/clicks-1.abc-stray")
+
+
+def test_progress_is_told_log_by_log() -> None:
+    world = stopped()
+    told: list[tuple[int, int]] = []
+    LogDirectory(
+        "/d01",
+        IDENTITY,
+        world.surroundings()._replace(progress=lambda done, total: told.append((done, total))),
+    )
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_an_open_partition_takes_a_few_kilobytes(tmp_path: Path) -> None:
+    world = on_real_disk(tmp_path)
+    world.open()
+    for number in range(100):
+        append(world, world.log(TopicPartition("clicks", number)), 3)
+    world.stop()
+    tracemalloc.start()
+    world.open()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(world.directory.logs) == 100
+    assert taken < 100 * 16_000
+    world.stop()
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_open_partitions_keep_no_descriptor_open(tmp_path: Path) -> None:
+    world = on_real_disk(tmp_path)
+    world.open()
+    before = descriptors()
+    for number in range(200):
+        world.directory.create(TopicPartition("clicks", number), TOPIC_ID, world.topic)
+    assert descriptors() == before
+    for log in world.directory.logs.values():
+        append(world, log, 3)
+    world.stop()
+    assert descriptors() <= before
+    world.open()
+    assert descriptors() <= before + 1
+    world.directory._lock.release()
+    (tmp_path / names.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    world.open()  # as after a crash
+    assert world.metrics.recovered_logs == 200
+    assert descriptors() <= before + 1  # syncfs keeps one
+    world.stop()

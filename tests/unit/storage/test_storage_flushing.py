@@ -1,0 +1,340 @@
+"""Flushes: when they happen, what they cost, whom they serve, and how they fail."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+from storage_world import CLICKS, World, append, expected_lines, lines
+
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.model import TopicPartition
+from kdist.runtime.simulated_disk import Call
+from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
+from kdist.storage.log import Log
+from kdist.storage.schedule import Schedule
+
+Heard = list[BaseException | None]
+
+
+def syncs(world: World) -> int:
+    """How often a log, or the whole filesystem, was synced."""
+    return sum(
+        call.name == "sync_filesystem" or (call.name == "sync" and call.path.endswith(".log"))
+        for call in world.disk.trace
+    )
+
+
+def on(name: str, part: str = "") -> Callable[[Call], bool]:
+    return lambda call: call.name == name and part in call.path
+
+
+def many_logs(world: World, count: int) -> list[Log]:
+    logs = [world.log(TopicPartition("clicks", number)) for number in range(count)]
+    for log in logs:
+        append(world, log, 3)
+    return logs
+
+
+# What a flush covers
+
+
+def test_a_flush_moves_the_recovery_point_to_the_end() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    assert log.recovery_point == 0
+    assert log in world.directory.world.unflushed
+    world.flush(log)
+    assert log.recovery_point == 3
+    assert log not in world.directory.world.unflushed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_flushed_records_outlast_a_power_loss(seed: int) -> None:
+    world = World(seed=seed)
+    log = world.log(segment_bytes=400, index_interval_bytes=50)
+    for _ in range(15):
+        append(world, log, 3)
+    world.flush(log)
+    for _ in range(10):
+        append(world, log, 3)
+    world.lose_power()
+    log = world.open().logs[CLICKS]
+    assert log.end_offset >= 45
+    assert lines(log) == expected_lines(log.end_offset)
+    assert log.recovery_point == log.end_offset
+
+
+def test_a_flush_covers_what_was_there_when_it_began() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    heard: Heard = []
+    world.directory.flusher.request(log, heard.append)
+    world.tasks.run_until(lambda: log.is_busy, 100)
+    append(world, log, 3)
+    world.tasks.run_until(lambda: bool(heard), 100)
+    assert heard == [None]
+    assert (log.recovery_point, log.end_offset) == (3, 6)
+    assert log in world.directory.world.unflushed
+
+
+def test_appends_go_on_while_a_flush_runs_and_share_the_next_one() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    heard: list[int] = []
+    world.directory.flusher.request(log, lambda _: heard.append(log.recovery_point))
+    world.tasks.run_until(lambda: log.is_busy, 100)
+    before = syncs(world)
+    for _ in range(5):
+        append(world, log, 1)
+        world.directory.flusher.request(log, lambda _: heard.append(log.recovery_point))
+    world.settle()
+    assert heard == [3, 8, 8, 8, 8, 8]
+    assert syncs(world) - before == 2
+
+
+def test_the_sealed_segments_and_their_indexes_are_synced_with_the_active_one() -> None:
+    world = World()
+    log = world.log(segment_bytes=300, index_interval_bytes=0)
+    world.flush(log)
+    for _ in range(8):
+        append(world, log, 3)
+    before = len(world.disk.trace)
+    world.flush(log)
+    synced = {
+        call.path.rpartition("/")[2] for call in world.disk.trace[before:] if call.name == "sync"
+    }
+    for segment in log.segments[:-1]:
+        name = f"{segment.base_offset:020d}"
+        assert {f"{name}.log", f"{name}.index", f"{name}.timeindex"} <= synced
+    assert f"{log.active.base_offset:020d}.log" in synced
+    assert f"{log.active.base_offset:020d}.index" not in synced
+
+
+def test_a_flush_of_a_log_that_is_on_disk_already_still_answers() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    world.flush(log)
+    world.flush(log)
+    assert log.recovery_point == 3
+
+
+# Sharing
+
+
+def test_one_sync_serves_all_who_wait_for_it() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 1)
+    world.flush(log)
+    before = syncs(world)
+    heard: Heard = []
+    for _ in range(100):
+        append(world, log, 1)
+        world.directory.flusher.request(log, heard.append)
+    world.settle()
+    assert heard == [None] * 100
+    assert syncs(world) - before == 1
+    assert log.recovery_point == 101
+
+
+def test_a_few_logs_are_synced_one_by_one() -> None:
+    world = World()
+    logs = many_logs(world, SYNC_FILESYSTEM_FROM - 1)
+    heard: Heard = []
+    for log in logs:
+        world.directory.flusher.request(log, heard.append)
+    world.settle()
+    assert world.disk.calls["sync_filesystem"] == 0
+    assert heard == [None] * len(logs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_logs_are_flushed_by_one_sync_of_the_filesystem(seed: int) -> None:
+    world = World(seed=seed)
+    logs = many_logs(world, SYNC_FILESYSTEM_FROM)
+    before = world.disk.calls
+    heard: Heard = []
+    for log in logs:
+        world.directory.flusher.request(log, heard.append)
+    world.settle()
+    after = world.disk.calls
+    assert after["sync_filesystem"] - before["sync_filesystem"] == 1
+    assert after["sync"] == before["sync"]
+    assert [log.recovery_point for log in logs] == [3] * len(logs)
+    world.lose_power()
+    found = world.open().logs.values()
+    assert [lines(log) for log in found] == [expected_lines(3)] * len(logs)
+
+
+# When
+
+
+def test_a_log_is_flushed_once_flush_messages_records_wait() -> None:
+    world = World()
+    log = world.log(flush_messages=10)
+    for _ in range(3):
+        append(world, log, 3)
+    world.settle()
+    assert log.recovery_point == 0
+    append(world, log, 3)
+    world.settle()
+    assert log.recovery_point == 12
+
+
+def test_a_log_is_flushed_once_its_oldest_record_has_waited_flush_ms() -> None:
+    world = World(flush_scheduler_interval_ms=100)
+    log = world.log(flush_ms=1000)
+    schedule = Schedule(world.directory, lambda log: log.end_offset)
+    schedule.start()
+    append(world, log, 3)
+    world.tasks.run_for_ms(900)
+    append(world, log, 3)
+    assert log.recovery_point == 0
+    world.tasks.run_for_ms(250)
+    assert log.recovery_point == 6
+    append(world, log, 3)
+    world.tasks.run_for_ms(900)
+    assert log.recovery_point == 6
+    world.tasks.run_for_ms(300)
+    assert log.recovery_point == 9
+    schedule.stop()
+
+
+def test_nothing_is_flushed_unasked_by_default() -> None:
+    world = World()
+    log = world.log()
+    schedule = Schedule(world.directory, lambda log: log.end_offset)
+    before = syncs(world)
+    schedule.start()
+    append(world, log, 3)
+    world.tasks.run_for_ms(50_000)
+    schedule.stop()
+    assert (syncs(world), log.recovery_point) == (before, 0)
+
+
+def test_a_roll_asks_for_a_flush_so_that_a_start_scans_one_segment_at_most() -> None:
+    world = World()
+    log = world.log(segment_bytes=300)
+    append(world, log, 5)
+    append(world, log, 25)
+    world.settle()
+    assert log.recovery_point == 30
+
+
+def test_records_are_exposed_only_once_flushed_where_the_topic_says_so() -> None:
+    world = World()
+    log = world.log(flush_before_expose=True)
+    append(world, log, 3)
+    assert log.exposable_offset == 0
+    world.flush(log)
+    assert log.exposable_offset == 3
+    append(world, log, 3)
+    assert log.exposable_offset == 3
+
+
+def test_records_are_exposed_at_once_by_default() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    assert log.exposable_offset == 3
+
+
+# Failures
+
+
+@pytest.mark.parametrize("logs", [1, SYNC_FILESYSTEM_FROM])
+def test_a_sync_that_fails_is_reported_and_nothing_counts_as_flushed(logs: int) -> None:
+    world = World()
+    all_logs = many_logs(world, logs)
+    heard: Heard = []
+    world.disk.fail(when=lambda call: call.name in ("sync", "sync_filesystem"), forever=False)
+    for log in all_logs:
+        world.directory.flusher.request(log, heard.append)
+    world.settle()
+    assert [type(error) for error in world.failures] == [DiskFailed]
+    assert [type(error) for error in heard] == [DiskFailed] * logs
+    assert [log.recovery_point for log in all_logs] == [0] * logs
+
+
+def test_a_flush_that_cannot_open_its_files_is_reported() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    log.rest()
+    world.disk.fail(when=on("open", ".log"))
+    heard: Heard = []
+    world.directory.flusher.request(log, heard.append)
+    world.settle()
+    assert [type(error) for error in world.failures] == [DiskFailed]
+    assert [type(error) for error in heard] == [DiskFailed]
+    assert log.recovery_point == 0
+
+
+def test_after_a_sync_that_failed_a_second_one_proves_nothing() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    world.disk.fail(when=on("sync", ".log"), forever=False)
+    with pytest.raises(DiskFailed):
+        world.flush(log)
+    heard: Heard = []
+    world.directory.flusher.request(log, heard.append)
+    world.settle(5000)
+    assert None not in heard
+    assert log.recovery_point == 0
+
+
+def test_a_flush_whose_small_files_find_no_room_is_made_up_for_by_the_next() -> None:
+    world = World()
+    log = world.log(segment_bytes=300, index_interval_bytes=0)
+    for _ in range(8):
+        append(world, log, 3)
+    world.disk.fail(errno.ENOSPC, when=on("write", ".tmp"), forever=False)
+    with pytest.raises(DiskFull):
+        world.flush(log)
+    assert log.recovery_point == 0
+    assert log in world.directory.world.unflushed
+    append(world, log, 3)
+    world.flush(log)
+    world.settle()
+    assert log.recovery_point == 27
+    assert world.failures == []
+    assert "leader-epoch-checkpoint" in world.names()
+    world.lose_power()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(27)
+
+
+def test_a_flush_that_did_not_fit_is_tried_again_at_the_next_interval() -> None:
+    world = World(flush_scheduler_interval_ms=100)
+    log = world.log(flush_ms=1000)
+    append(world, log, 3)
+    world.flush(log)
+    log.roll(world.clock.now_ms())  # a flush with no record to it, only files to save
+    world.disk.fail(errno.ENOSPC, when=on("write", ".tmp"), forever=False)
+    world.tasks.run_until(lambda: log.is_busy, 100)
+    append(world, log, 3)
+    schedule = Schedule(world.directory, lambda log: log.end_offset)
+    schedule.start()
+    world.tasks.run_for_ms(1500)
+    schedule.stop()
+    assert log.recovery_point == 6
+
+
+def test_whoever_waits_for_a_flush_of_a_deleted_log_hears_that_it_is_gone() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    heard: Heard = []
+    world.directory.flusher.request(log, heard.append)
+    world.directory.delete(CLICKS, lambda _error: None)
+    world.settle()
+    (error,) = heard
+    assert isinstance(error, ApiError)
+    assert error.error is Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.directory.flusher.is_idle

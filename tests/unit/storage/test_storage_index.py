@@ -1,0 +1,203 @@
+"""The sparse indexes: entries in memory and in the file, look-ups over both, their bytes."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from bisect import bisect_right
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from storage_world import World, overwrite
+
+from kdist.runtime.disk import Disk
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.storage.index import OffsetIndex, SparseIndex, TimeIndex
+
+KINDS = [OffsetIndex, TimeIndex]
+NAMES = {OffsetIndex: "/d01/0.index", TimeIndex: "/d01/0.timeindex"}
+
+
+def disk() -> SimulatedDisk:
+    return World().disk
+
+
+def new(kind: type[SparseIndex], files: SimulatedDisk | None = None) -> SparseIndex:
+    return kind(files or disk(), NAMES[kind])
+
+
+keys = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=1200).map(sorted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(keys=keys, asked=st.lists(st.integers(-1, 2**31), max_size=20), written=st.integers(0, 2000))
+def test_a_look_up_gives_the_entry_with_the_largest_key_not_above(
+    kind: type[SparseIndex], keys: list[int], asked: list[int], written: int
+) -> None:
+    """Wherever the border runs between what is in the file and what is in memory."""
+    index = new(kind)
+    for number, key in enumerate(keys):
+        index.append(key, number)
+        if number == written:
+            index.write()
+    assert len(index) == len(keys)
+    assert list(index) == list(zip(keys, range(len(keys)), strict=True))
+    for key in [*asked, *keys[:5], *keys[-5:]]:
+        number = bisect_right(keys, key) - 1
+        assert index.floor_number(key) == number
+        assert index.floor(key) == (None if number < 0 else (keys[number], number))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_index_finds_nothing(kind: type[SparseIndex]) -> None:
+    index = new(kind)
+    assert len(index) == index.size() == 0
+    assert index.floor(5) is index.last() is None
+    assert list(index) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_is_not_larger_is_passed_over(kind: type[SparseIndex]) -> None:
+    index = new(kind)
+    for key in (5, 5, 4, 6):
+        index.append(key, 1)
+    assert [entry.key for entry in index] == [5, 6]
+
+
+def test_entries_are_big_endian_as_in_kafka() -> None:
+    files = disk()
+    offsets, times = new(OffsetIndex, files), new(TimeIndex, files)
+    offsets.append(7, 4711)
+    times.append(1_700_000_000_000, 7)
+    offsets.write_all()
+    times.write_all()
+    assert files.read(offsets.path) == struct.pack(">ii", 7, 4711)
+    assert files.read(times.path) == struct.pack(">qi", 1_700_000_000_000, 7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_are_written_by_the_page(kind: type[SparseIndex]) -> None:
+    files = disk()
+    index = new(kind, files)
+    for key in range(2000):
+        index.append(key, key)
+    assert files.calls["write"] == 2000 * kind.ENTRY.size // 4096
+    index.close()
+    assert [tuple(entry) for entry in kind.load(files, index.path)] == [(n, n) for n in range(2000)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_file_is_made_before_there_is_an_entry_to_write(kind: type[SparseIndex]) -> None:
+    files = disk()
+    index = new(kind, files)
+    index.append(1, 1)
+    index.write()
+    assert files.exists(index.path)
+    empty = kind(files, "/d01/1.index")
+    empty.close()
+    assert not files.exists(empty.path)
+    empty.write_all()
+    assert files.exists(empty.path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_index_opens_its_file_again_when_asked(kind: type[SparseIndex]) -> None:
+    index = new(kind)
+    index.append(1, 10)
+    index.close()
+    assert index.floor(3) == (1, 10)
+    index.append(4, 40)
+    index.close()
+    assert list(index) == [(1, 10), (4, 40)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("written", [0, 3, 10])
+@pytest.mark.parametrize("count", [0, 2, 5, 10])
+def test_keeping_the_first_entries_drops_the_others_from_the_file_too(
+    kind: type[SparseIndex], written: int, count: int
+) -> None:
+    files = disk()
+    index = new(kind, files)
+    for key in range(10):
+        if key == written:
+            index.write()
+        index.append(key, key)
+    index.keep(count)
+    assert [entry.key for entry in index] == list(range(count))
+    last = index.last()
+    assert (last.key if last else -1) == count - 1
+    index.append(100, 100)
+    index.close()
+    assert [entry.key for entry in kind.load(files, index.path)] == [*range(count), 100]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_disk_keeps_entries_in_memory_until_there_is_room(kind: type[SparseIndex]) -> None:
+    files = disk()
+    index = new(kind, files)
+    files.fail(errno.ENOSPC, when=lambda call: call.name in ("write", "create"))
+    for key in range(2000):
+        index.append(key, key)
+    index.close()
+    assert index.floor(1500) == (1500, 1500)
+    files.heal()
+    index.append(2000, 2000)
+    index.write_all()
+    index.close()
+    assert [entry.key for entry in kind.load(files, index.path)] == list(range(2001))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_file_is_an_empty_index_that_knows_it_is_missing(kind: type[SparseIndex]) -> None:
+    index = kind.load(disk(), NAMES[kind])
+    assert (len(index), index.is_missing) == (0, True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_ends_inside_an_entry_or_points_beyond_the_log_is_faulty(
+    kind: type[SparseIndex],
+) -> None:
+    files, path = disk(), NAMES[kind]
+    sound = kind.ENTRY.pack(1, 10) + kind.ENTRY.pack(2, 50)
+    for content, value_max, fault in (
+        (sound, 50, None),
+        (b"", 50, None),
+        (sound, 49, "beyond the log"),
+        (sound[:-1], 50, "ends inside an entry"),
+        (sound + kind.ENTRY.pack(-1, 3), 50, "beyond the log"),
+        (sound + kind.ENTRY.pack(3, -1), 50, "beyond the log"),
+    ):
+        overwrite(files, path, content)
+        found = kind.load(files, path).fault(value_max)
+        assert (found is None) == (fault is None)
+        assert fault is None or (found is not None and fault in found and path in found)
+
+
+@given(entries=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=6))
+def test_an_index_counts_as_sorted_as_far_as_keys_grow_and_values_do_not_shrink(
+    entries: list[tuple[int, int]],
+) -> None:
+    files, path = disk(), NAMES[OffsetIndex]
+    overwrite(files, path, b"".join(OffsetIndex.ENTRY.pack(*entry) for entry in entries))
+    wanted = 0
+    previous = (-1, -1)
+    for entry in entries:
+        if not (entry[0] > previous[0] and entry[1] >= previous[1] and any(entry)):
+            break
+        previous, wanted = entry, wanted + 1
+    assert OffsetIndex.load(files, path).sorted_count() == wanted
+
+
+def test_the_same_entries_come_back_from_the_real_disk(tmp_path: Path) -> None:
+    files = Disk()
+    index = TimeIndex(files, f"{tmp_path}/0.timeindex")
+    for key in range(1000):
+        index.append(key, key)
+    index.close()
+    again = TimeIndex.load(files, index.path)
+    assert again.floor(777) == (777, 777)
+    assert len(again) == 1000
+    again.close()

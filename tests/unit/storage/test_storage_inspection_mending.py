@@ -1,0 +1,272 @@
+"""Finding in a log that nobody has opened, cutting it, making its indexes anew, and the view."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kdist.errors import UserError
+from kdist.runtime.disk import Disk
+from kdist.runtime.readonly import ReadOnlyFiles
+from kdist.storage.checkpoints import load_offsets, save_offsets
+from kdist.storage.inspection import Kind, load_saved, locate
+from kdist.storage.inspection_lookup import find_offset, find_time
+from kdist.storage.inspection_rebuild import rebuild_segment
+from kdist.storage.inspection_report import Report, Severity
+from kdist.storage.inspection_trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
+from kdist.storage.inspection_verify import verify
+from tests.unit.storage.inspection_logs import (
+    CLICKS,
+    END_OFFSET,
+    FIELDS,
+    RECORDS,
+    START_MS,
+    flip,
+    headers,
+    make_directory,
+    open_directory,
+    segments,
+)
+
+LOOK = ReadOnlyFiles(Disk())
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory after a clean stop; tests copy it."""
+    path = tmp_path_factory.mktemp("pristine") / "log"
+    make_directory(path)
+    return path
+
+
+@pytest.fixture
+def log(pristine: Path, tmp_path: Path) -> Path:
+    """A partition's directory in a closed log directory."""
+    shutil.copytree(pristine, tmp_path / "log")
+    return tmp_path / "log/clicks-0"
+
+
+@pytest.fixture
+def killed(log: Path) -> Path:
+    """The same, of a broker that was killed: nothing is known to be synced."""
+    (log.parent / ".kafka_cleanshutdown").unlink()
+    (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nclicks 0 0\n")
+    return log
+
+
+def check(path: Path, *, is_deep: bool = True) -> Report:
+    return verify(LOOK, locate(LOOK, str(path)), is_deep=is_deep)
+
+
+def of(report: Report, severity: Severity) -> list[tuple[str, int | None]]:
+    """Name and position of the findings."""
+    found = [finding for finding in report.findings if finding.severity is severity]
+    return [(finding.path.rpartition("/")[2], finding.position) for finding in found]
+
+
+# --- locate -------------------------------------------------------------------------------------
+
+
+def test_a_path_is_what_it_looks_like(log: Path, tmp_path: Path) -> None:
+    kinds = {
+        log.parent: Kind.LOG_DIRECTORY,
+        log: Kind.PARTITION,
+        segments(log)[0]: Kind.SEGMENT,
+        segments(log)[0].with_suffix(".index"): Kind.INDEX,
+        log / "leader-epoch-checkpoint": Kind.EPOCHS,
+        log.parent / "meta.properties": Kind.META,
+        log.parent / "recovery-point-offset-checkpoint": Kind.CHECKPOINT,
+    }
+    assert {path: locate(LOOK, str(path)).kind for path in kinds} == kinds
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "other", "notes.txt"])
+def test_a_path_that_is_nothing_of_a_log_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/x").touch()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match=name):
+        locate(LOOK, str(tmp_path / name))
+
+
+# --- find ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "missing", "garbage"])
+def test_every_offset_and_time_is_found_whatever_the_indexes_say(log: Path, spoil: str) -> None:
+    for index in log.glob("*.index"):
+        if spoil == "missing":
+            index.unlink()
+        elif spoil == "garbage":
+            index.write_bytes(random.Random(2).randbytes(80))
+    (partition,) = locate(LOOK, str(log)).partitions
+    for offset in range(END_OFFSET):
+        found = find_offset(LOOK, partition, offset)
+        assert found is not None
+        assert found.record.offset == offset
+        assert found.header.base_offset == offset - offset % RECORDS
+        assert find_time(LOOK, partition, START_MS + offset) == found
+    assert find_offset(LOOK, partition, END_OFFSET) is None
+    assert find_time(LOOK, partition, START_MS + END_OFFSET) is None
+
+
+# --- rebuild ------------------------------------------------------------------------------------
+
+
+def test_rebuilt_indexes_are_those_the_broker_wrote(log: Path) -> None:
+    sound = {path: path.read_bytes() for path in log.glob("*index")}
+    for path in sound:
+        path.write_bytes(b"garbage")
+    (partition,) = locate(LOOK, str(log)).partitions
+    for base_offset in partition.bases:
+        rebuilt = rebuild_segment(Disk(), partition, base_offset)
+        assert all(each.fault_before and not each.failure for each in rebuilt)
+    assert check(log).findings == []
+    times = {path: content for path, content in sound.items() if path.suffix == ".timeindex"}
+    # The topic's own index interval, 300 bytes, is not known: fewer entries, the same last one.
+    assert {path: path.read_bytes()[-12:] for path in times} == {
+        path: content[-12:] for path, content in times.items()
+    }
+
+
+def test_a_damaged_segment_keeps_its_indexes(log: Path) -> None:
+    segment = segments(log)[1]
+    flip(segment, headers(segment)[3][0] + FIELDS["magic"])
+    before = {path: path.read_bytes() for path in log.iterdir()}
+    (partition,) = locate(LOOK, str(log)).partitions
+    rebuilt = rebuild_segment(Disk(), partition, partition.bases[1])
+    assert all(each.failure and "magic is 3" in each.failure for each in rebuilt)
+    assert {path: path.read_bytes() for path in log.iterdir()} == before
+
+
+# --- trim ---------------------------------------------------------------------------------------
+
+
+def trim(log: Path, offset: int | None, *, is_kept: bool = True) -> tuple[int, tuple[str, ...]]:
+    place = locate(LOOK, str(log))
+    saved = load_saved(LOOK, place.log_directory)
+    (partition,) = place.partitions
+    if offset is None:
+        cut = plan_cut_at_damage(LOOK, partition, saved)
+    else:
+        cut = plan_cut_at_offset(LOOK, partition, saved, offset)
+    assert cut is not None
+    trimmed = carry_out(Disk(), place, saved, cut, is_kept=is_kept)
+    assert trimmed.end_offset == cut.end_offset
+    return trimmed
+
+
+def end_after_a_start(log: Path) -> int:
+    directory = open_directory(log.parent)
+    end_offset = directory.logs[CLICKS].end_offset
+    directory.close()
+    return end_offset
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 17, 18, 35, 36, 37, 54, 71])
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_trimmed_log_is_sound_and_ends_where_it_was_cut(
+    request: pytest.FixtureRequest, offset: int, is_closed: bool
+) -> None:
+    log: Path = request.getfixturevalue("log" if is_closed else "killed")
+    end_offset, _ = trim(log, offset, is_kept=False)
+    assert end_offset == offset - offset % RECORDS
+    report = check(log.parent)
+    assert not report.is_damaged
+    assert of(report, Severity.STALE) == []
+    assert report.records == end_offset
+    saved = load_offsets(Disk(), f"{log.parent}/recovery-point-offset-checkpoint")
+    assert saved[CLICKS] == end_offset
+    assert (log.parent / ".kafka_cleanshutdown").exists() == is_closed
+    assert end_after_a_start(log) == end_offset
+
+
+def test_the_bytes_that_are_cut_are_kept_beside_the_log(log: Path) -> None:
+    before = b"".join(segment.read_bytes() for segment in segments(log))
+    kept = trim(log, 40).kept
+    again = trim(log, 20).kept
+    assert not set(kept) & set(again)
+    now = [*segments(log), *map(Path, again), *map(Path, kept)]
+    assert b"".join(path.read_bytes() for path in now) == before
+    assert end_after_a_start(log) == 18
+    assert all(Path(path).exists() for path in (*kept, *again))
+
+
+@pytest.mark.parametrize("field", ["batch length, lower", "magic", "crc", "record count"])
+@pytest.mark.parametrize("number", [0, 2, 5])
+def test_a_log_trimmed_at_its_damage_is_sound(log: Path, field: str, number: int) -> None:
+    segment = segments(log)[2]
+    position, header = headers(segment)[number]
+    flip(segment, position + FIELDS[field])
+    end_offset, kept = trim(log, None)
+    assert end_offset == header.base_offset
+    assert len(kept) == 2
+    report = check(log.parent)
+    assert not report.is_damaged
+    assert of(report, Severity.STALE) == []
+    assert end_after_a_start(log) == end_offset
+
+
+def test_a_cut_at_an_offset_behind_damage_is_refused(killed: Path) -> None:
+    segment = segments(killed)[1]
+    flip(segment, headers(segment)[1][0] + FIELDS["crc"])
+    with pytest.raises(UserError, match="--at-damage"):
+        trim(killed, 50)
+
+
+def test_a_cut_below_the_log_start_offset_is_refused(log: Path) -> None:
+    save_offsets(Disk(), f"{log.parent}/log-start-offset-checkpoint", {CLICKS: 20})
+    with pytest.raises(UserError, match="begins at offset 20"):
+        trim(log, 19)
+
+
+def test_there_is_nothing_to_cut_in_a_sound_log_or_behind_its_end(log: Path) -> None:
+    saved = load_saved(LOOK, str(log.parent))
+    (partition,) = locate(LOOK, str(log)).partitions
+    assert plan_cut_at_damage(LOOK, partition, saved) is None
+    assert plan_cut_at_offset(LOOK, partition, saved, END_OFFSET) is None
+
+
+# --- the view -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("create", 1),
+        ("replace", 2),
+        ("make_directory", 1),
+        ("rename", 2),
+        ("remove", 1),
+        ("remove_tree", 1),
+        ("sync_directory", 1),
+        ("sync_filesystem", 1),
+        ("lock", 1),
+    ],
+)
+def test_whatever_changes_a_disk_is_a_failed_assertion_in_the_view(
+    call: str, arguments: int
+) -> None:
+    with pytest.raises(AssertionError, match=f"{call} of x"):
+        getattr(LOOK, call)(*["x"] * arguments)
+
+
+def test_a_file_of_the_view_can_be_read_and_nothing_else(log: Path) -> None:
+    path = str(segments(log)[0])
+    file = LOOK.open(path)
+    assert file.read(0, 10) == Path(path).read_bytes()[:10]
+    for call, arguments in {
+        "write": ([b"x"], 0),
+        "truncate": (0,),
+        "sync": (),
+        "preallocate": (0, 1),
+        "start_writeback": (0, 1),
+    }.items():
+        with pytest.raises(AssertionError, match=re.escape(f"{call} of {path}")):
+            getattr(file, call)(*arguments)
+    file.close()

@@ -1,0 +1,225 @@
+"""A start with indexes or other small files missing or wrong: they are made anew from the log."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from storage_damaged import END, SEGMENT, check_all_found, check_goes_on, killed, opened, stopped
+from storage_world import CLICKS, World, append, expected_lines, lines, overwrite
+
+from kdist.errors import UserError
+from kdist.storage.names import Suffix
+
+# Indexes
+
+
+def garbage(content: bytes) -> bytes:
+    return random.Random(len(content)).randbytes(len(content))
+
+
+def shuffled(content: bytes) -> bytes:
+    return content[len(content) // 2 :] + content[: len(content) // 2]
+
+
+def odd(content: bytes) -> bytes:
+    return content[:-3]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut inside an entry": odd,
+    "garbage": garbage,
+    "long garbage": lambda content: random.Random(1).randbytes(24_000),
+    "zeros as long as it was": lambda content: bytes(len(content)),
+    "preallocated": lambda content: content + bytes(2400),
+    "all zeros": lambda content: bytes(2400),
+    "longer than its log": lambda content: (
+        content + struct.pack(">iiqi", 1 << 20, 1 << 20, 1 << 50, 1 << 20)
+    ),
+    "out of order": shuffled,
+}
+
+
+@pytest.mark.parametrize("make", [killed, stopped])
+@pytest.mark.parametrize("base_offset", [0, SEGMENT, 3 * SEGMENT])
+@pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_index_misleads_nobody(
+    damage: str, suffix: Suffix, base_offset: int, make: Callable[[], World]
+) -> None:
+    world = make()
+    path = world.path_of(base_offset, suffix)
+    content = world.disk.read(path) if world.disk.exists(path) else b""
+    overwrite(world.disk, path, DAMAGES[damage](content))
+    log = opened(world)
+    check_all_found(log)
+    check_goes_on(world, log)
+
+
+@pytest.mark.parametrize("make", [killed, stopped])
+def test_an_offset_index_that_lost_whole_entries_misleads_nobody(make: Callable[[], World]) -> None:
+    world = make()
+    path = world.path_of(SEGMENT, Suffix.INDEX)
+    overwrite(world.disk, path, world.disk.read(path)[:16])
+    check_all_found(opened(world))
+
+
+def test_a_time_index_that_lost_whole_entries_is_found_out_by_verify_only() -> None:
+    """It looks like one whose later records are older. No power loss leaves it."""
+    world = stopped()
+    path = world.path_of(SEGMENT, Suffix.TIME_INDEX)
+    overwrite(world.disk, path, world.disk.read(path)[:24])
+    log = opened(world)
+    assert lines(log) == expected_lines(END)
+    assert log.segments[1].largest_timestamp[0] < log.segments[2].largest_timestamp[0]
+    rebuilt = log.segments[1]
+    rebuilt.rebuild_indexes(log.settings.index_interval_bytes)
+    check_all_found(log)
+
+
+@pytest.mark.parametrize("make", [killed, stopped])
+@pytest.mark.parametrize(
+    "suffixes", [[Suffix.INDEX], [Suffix.TIME_INDEX], [Suffix.INDEX, Suffix.TIME_INDEX]]
+)
+def test_missing_indexes_are_made_anew_and_stay_good(
+    suffixes: list[Suffix], make: Callable[[], World]
+) -> None:
+    world = make()
+    for name in world.names():
+        if any(name.endswith(suffix) for suffix in suffixes):
+            world.disk.remove(f"{world.path}/{CLICKS}/{name}")
+    check_all_found(opened(world))
+    world.stop()
+    check_all_found(opened(world))  # also what was written of them at the stop
+    world.kill()
+    check_all_found(opened(world))
+
+
+@pytest.mark.parametrize("make", [killed, stopped])
+@pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
+@pytest.mark.parametrize("other", [0, 2 * SEGMENT])
+def test_another_segments_index_misleads_nobody(
+    other: int, suffix: Suffix, make: Callable[[], World]
+) -> None:
+    world = make()
+    stray = world.disk.read(world.path_of(other, suffix))
+    overwrite(world.disk, world.path_of(SEGMENT, suffix), stray)
+    log = opened(world)
+    check_all_found(log)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    is_clean=st.booleans(),
+    suffix=st.sampled_from([Suffix.INDEX, Suffix.TIME_INDEX]),
+    number=st.integers(0, 3),
+    content=st.binary(max_size=120),
+    keep=st.integers(0, 60),
+)
+def test_whatever_an_index_holds_look_ups_are_right(
+    is_clean: bool, suffix: Suffix, number: int, content: bytes, keep: int
+) -> None:
+    world = stopped() if is_clean else killed()
+    path = world.path_of(number * SEGMENT, suffix)
+    before = world.disk.read(path) if world.disk.exists(path) else b""
+    # What lost nothing but whole entries at its end: see the test above.
+    assume(suffix is Suffix.INDEX or content or keep >= len(before))
+    overwrite(world.disk, path, before[:keep] + content)
+    check_all_found(opened(world))
+
+
+# What else lies in a partition's directory
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\n0 0", bytes(200), b"7\n0\n", b"\xff\xfe"])
+@pytest.mark.parametrize("make", [killed, stopped])
+def test_leader_epochs_that_are_missing_or_damaged_are_read_from_the_log(
+    make: Callable[[], World], content: bytes | None
+) -> None:
+    world = make()
+    path = f"{world.path}/{CLICKS}/leader-epoch-checkpoint"
+    if content is None:
+        world.disk.remove(path)
+    else:
+        overwrite(world.disk, path, content)
+    log = opened(world)
+    check_all_found(log)
+    assert [tuple(entry) for entry in log.epochs.entries] == [(0, 0)]
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(100), b"\0\1garbage that is no snapshot"])
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_producer_snapshots_that_are_missing_or_damaged_are_made_from_the_log(
+    content: bytes | None, is_clean: bool
+) -> None:
+    world = World()
+    log = world.log(segment_bytes=400)
+    for number in range(8):
+        append(world, log, 3, producer_id=5, producer_epoch=1, base_sequence=3 * number)
+    world.flush(log)
+    before = log.producers.producer(5)
+    world.stop() if is_clean else world.kill()
+    for name in [name for name in world.names() if name.endswith(".snapshot")]:
+        path = f"{world.path}/{CLICKS}/{name}"
+        world.disk.remove(path)
+        if content is not None:
+            overwrite(world.disk, path, content)
+    log = opened(world)
+    after = log.producers.producer(5)
+    assert before is not None
+    assert after is not None
+    assert after.batches[-1] == before.batches[-1]
+    again = append(world, log, 3, producer_id=5, producer_epoch=1, base_sequence=21)
+    assert again.duplicate is not None
+
+
+def test_what_an_earlier_run_left_half_done_is_removed() -> None:
+    world = killed()
+    rubbish = [
+        f"{0:020d}.log.deleted",
+        f"{7:020d}.index.deleted",
+        f"{0:020d}.log.cleaned",
+        "leader-epoch-checkpoint.tmp",
+        f"{7:020d}.index",  # of no log
+        f"{7:020d}.timeindex",
+        f"{7:020d}.snapshot",  # of no segment's start
+    ]
+    for name in rubbish:
+        overwrite(world.disk, f"{world.path}/{CLICKS}/{name}", b"rubbish")
+    check_all_found(opened(world))
+    assert not set(rubbish) & set(world.names())
+
+
+def test_files_of_others_are_left_alone() -> None:
+    world = killed()
+    strangers = ["README", "lost+found", "123.log", f"{0:020d}.log.bak"]
+    for name in strangers:
+        overwrite(world.disk, f"{world.path}/{CLICKS}/{name}", b"theirs")
+    check_all_found(opened(world))
+    assert set(strangers) <= set(world.names())
+
+
+def test_an_empty_partition_directory_is_an_empty_log() -> None:
+    world = killed()
+    for name in world.names():
+        world.disk.remove(f"{world.path}/{CLICKS}/{name}")
+    log = opened(world)
+    assert (log.start_offset, log.end_offset) == (0, 0)
+    check_goes_on(world, log)
+
+
+def test_a_compaction_cut_short_is_for_the_broker_that_began_it() -> None:
+    world = killed()
+    swap = f"{world.path}/{CLICKS}/{0:020d}.log.swap"
+    overwrite(world.disk, swap, b"whole output")
+    before = world.names()
+    with pytest.raises(UserError, match=r"\.log\.swap"):
+        world.open()
+    assert world.names() == before
+    world.disk.remove(swap)
+    check_all_found(opened(world))

@@ -1,0 +1,211 @@
+"""Whose a directory is: golden files, refusals, and a blank directory's claim."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.errors import UserError
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.storage.faults import CorruptFile
+from kdist.storage.meta import (
+    MetaProperties,
+    check_meta,
+    claim_directory,
+    decode_clean_shutdown,
+    decode_meta,
+    decode_partition_metadata,
+    encode_clean_shutdown,
+    encode_meta,
+    encode_partition_metadata,
+    format_uuid,
+    load_clean_shutdown,
+    load_partition_metadata,
+    parse_uuid,
+    save_clean_shutdown,
+    save_partition_metadata,
+)
+
+PATH = "/d/meta.properties"
+CLUSTER = "kdistPeerTestsCluster0"
+FROM_KAFKA = (
+    b"#\n#Fri Nov 20 11:40:43 UTC 2026\nnode.id=1\ndirectory.id=rV2zlrlP79OCujTKmCtNqA\n"
+    b"version=1\ncluster.id=kdistPeerTestsCluster0\n"
+)
+TOPIC_ID = uuid.UUID("491859c5-b2da-4ab2-aee8-5c70b416676e")
+PARTITION_METADATA = b"version: 0\ntopic_id: SRhZxbLaSrKu6FxwtBZnbg"
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/d")
+    disk.sync_directory("/")
+    return disk
+
+
+def test_meta_properties_of_a_zookeeper_cluster_are_version_0():
+    content = b"broker.id=12\ncluster.id=kdistPeerTestsCluster0\nversion=0\n"
+    assert encode_meta(MetaProperties(12, CLUSTER)) == content
+    assert decode_meta(content, PATH) == MetaProperties(12, CLUSTER)
+
+
+def test_meta_properties_of_kafka_without_zookeeper_are_read():
+    meta = MetaProperties(1, CLUSTER, "rV2zlrlP79OCujTKmCtNqA", version=1)
+    assert decode_meta(FROM_KAFKA, PATH) == meta
+    assert decode_meta(encode_meta(meta), PATH) == meta
+
+
+def test_spaces_comments_and_escapes_are_read_as_java_does():
+    content = b"! note\r\n\r\n version = 0\r\nbroker.id = 3\r\ncluster.id=a\\:b\\=c\\\\d\r\n"
+    assert decode_meta(content, PATH) == MetaProperties(3, "a:b=c\\d")
+
+
+@given(
+    st.integers(0, 2**31 - 1),
+    st.text(r"aZ09_-:=#!\.", min_size=1, max_size=30),
+    st.none() | st.uuids().map(format_uuid),
+    st.sampled_from([0, 1]),
+)
+def test_every_meta_properties_reads_back(broker_id, cluster_id, directory_id, version):
+    meta = MetaProperties(broker_id, cluster_id, directory_id, version)
+    assert decode_meta(encode_meta(meta), PATH) == meta
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "has no version"),
+        (b"\0" * 64, "is not <key>=<value>"),
+        (b"broker.id=1\ncluster.id=c\n", "has no version"),
+        (b"version=2\nbroker.id=1\ncluster.id=c\n", "version '2' is neither 0 nor 1"),
+        (b"version=0\ncluster.id=c\n", "has no broker.id"),
+        (b"version=0\nnode.id=1\ncluster.id=c\n", "has no broker.id"),
+        (b"version=1\nbroker.id=1\ncluster.id=c\n", "has no node.id"),
+        (b"version=0\nbroker.id=1\n", "has no cluster.id"),
+        (b"version=0\nbroker.id=1\ncluster.id=\n", "has no cluster.id"),
+        (b"version=0\nbroker.id=one\ncluster.id=c\n", "'one' is not a number"),
+        (b"version=0\nbroker.id=-1\ncluster.id=c\n", "'-1' is not a number"),
+        (b"version=0\nbroker.id\n", "line 2: 'broker.id' is not <key>=<value>"),
+        (b"version=0\nbroker.id=1\ncluster.id=\xff\n", "is not ASCII text"),
+    ],
+)
+def test_meta_properties_that_cannot_be_read_are_refused(content, reason):
+    with pytest.raises(CorruptFile) as caught:
+        decode_meta(content, PATH)
+    assert str(caught.value).startswith(PATH)
+    assert reason in str(caught.value)
+
+
+def test_a_blank_directory_becomes_the_brokers_and_stays_it(disk):
+    assert claim_directory(disk, "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
+    assert claim_directory(disk.crash(), "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
+
+
+def test_a_directory_with_only_what_a_filesystem_puts_there_is_blank(disk):
+    disk.make_directory("/d/lost+found")
+    disk.create("/d/.lock").close()
+    assert claim_directory(disk, "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
+
+
+def test_the_directory_of_another_broker_is_refused(disk):
+    claim_directory(disk, "/d", 3, CLUSTER)
+    before = disk.read(PATH)
+    with pytest.raises(UserError, match=r"belongs to broker 3, and broker\.id is 4"):
+        claim_directory(disk, "/d", 4, CLUSTER)
+    assert disk.read(PATH) == before
+
+
+def test_the_directory_of_another_cluster_is_refused(disk):
+    claim_directory(disk, "/d", 3, CLUSTER)
+    with pytest.raises(UserError, match="belongs to cluster 'kdistPeerTestsCluster0', and this"):
+        claim_directory(disk, "/d", 3, "other")
+
+
+def test_another_cluster_is_named_before_another_broker():
+    with pytest.raises(UserError, match="cluster"):
+        check_meta(MetaProperties(1, "a"), 2, "b", PATH)
+
+
+def test_partitions_without_meta_properties_are_not_claimed(disk):
+    disk.make_directory("/d/clicks-0")
+    with pytest.raises(UserError, match=r"holds partitions and no meta\.properties"):
+        claim_directory(disk, "/d", 3, CLUSTER)
+    assert not disk.exists(PATH)
+
+
+def test_unreadable_meta_properties_are_not_replaced(disk):
+    disk.replace(PATH, b"")
+    with pytest.raises(CorruptFile):
+        claim_directory(disk, "/d", 3, CLUSTER)
+    assert disk.read(PATH) == b""
+
+
+def test_ids_are_printed_as_kafka_prints_them():
+    assert format_uuid(TOPIC_ID) == "SRhZxbLaSrKu6FxwtBZnbg"
+    assert format_uuid(uuid.UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+@given(st.uuids(allow_nil=True))
+def test_every_id_reads_back(value):
+    assert parse_uuid(format_uuid(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "A" * 21, "A" * 23, "A" * 21 + "=", "A" * 21 + "B", "é" * 22])
+def test_other_text_is_no_id(text):
+    assert parse_uuid(text) is None
+
+
+def test_partition_metadata_is_what_kafka_writes():
+    assert encode_partition_metadata(TOPIC_ID) == PARTITION_METADATA
+    assert decode_partition_metadata(PARTITION_METADATA, "p") == TOPIC_ID
+    assert decode_partition_metadata(PARTITION_METADATA + b"\n", "p") == TOPIC_ID
+
+
+def test_partition_metadata_cut_anywhere_is_corrupt():
+    for size in range(len(PARTITION_METADATA)):
+        with pytest.raises(CorruptFile):
+            decode_partition_metadata(PARTITION_METADATA[:size], "p")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"version: 1\ntopic_id: SRhZxbLaSrKu6FxwtBZnbg",
+        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA",
+        b"version: 0\ntopic_id: SRhZxbLaSrKu6FxwtBZnb\xff",
+        b"topic_id: SRhZxbLaSrKu6FxwtBZnbg\nversion: 0",
+        b"version: 0\ntopic_id: SRhZxbLaSrKu6FxwtBZnbg\nmore",
+    ],
+)
+def test_other_partition_metadata_is_corrupt(content):
+    with pytest.raises(CorruptFile):
+        decode_partition_metadata(content, "p")
+
+
+def test_saved_partition_metadata_survives_a_power_loss(disk):
+    assert load_partition_metadata(disk, "/d/partition.metadata") is None
+    save_partition_metadata(disk, "/d/partition.metadata", TOPIC_ID)
+    assert load_partition_metadata(disk.crash(), "/d/partition.metadata") == TOPIC_ID
+
+
+def test_the_clean_shutdown_marker_is_what_kafka_writes():
+    assert encode_clean_shutdown(147) == b'{"version":0,"brokerEpoch":147}'
+    assert decode_clean_shutdown(b'{"version":0,"brokerEpoch":147}') == 147
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"147", b'{"version":0,"brokerEpoch":null}', b"\xff", b"{"]
+)
+def test_a_marker_that_does_not_say_is_still_a_marker(content):
+    assert decode_clean_shutdown(content) == -1
+
+
+def test_without_a_marker_the_stop_was_not_clean(disk):
+    assert load_clean_shutdown(disk, "/d/.kafka_cleanshutdown") is None
+    save_clean_shutdown(disk, "/d/.kafka_cleanshutdown", 5)
+    assert load_clean_shutdown(disk.crash(), "/d/.kafka_cleanshutdown") == 5

@@ -1,0 +1,168 @@
+"""Names of segment files and partition directories: golden ones, round trips, strangers."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.model import TOPIC_NAME_MAX, TopicPartition
+from kdist.storage.names import (
+    DIRECTORY_NAME_MAX,
+    DirectoryName,
+    DirectoryState,
+    FileState,
+    SegmentName,
+    Suffix,
+    directory_name,
+    parse_directory_name,
+    parse_segment_name,
+    retired_directory_name,
+    segment_name,
+)
+
+UNIQUE = uuid.UUID("ff328b1c29834c30897c73946f6dd22d")
+topics = st.text("abz019._-", min_size=1, max_size=TOPIC_NAME_MAX).filter(
+    lambda name: name not in (".", "..")
+)
+partitions = st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1))
+
+
+def test_a_segment_file_carries_its_base_offset_in_twenty_digits():
+    assert segment_name(42, Suffix.LOG) == "00000000000000000042.log"
+    assert segment_name(0, Suffix.TIME_INDEX) == "00000000000000000000.timeindex"
+    assert (
+        segment_name(2**63 - 1, Suffix.TXN_INDEX, FileState.DELETED)
+        == "09223372036854775807.txnindex.deleted"
+    )
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(Suffix), st.sampled_from(FileState))
+def test_every_segment_name_reads_back(base_offset, suffix, state):
+    name = segment_name(base_offset, suffix, state)
+    assert parse_segment_name(name) == SegmentName(base_offset, suffix, state)
+
+
+@given(st.lists(st.integers(0, 2**63 - 1)))
+def test_segment_names_sort_as_their_offsets(offsets):
+    names = [segment_name(offset, Suffix.LOG) for offset in sorted(offsets)]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "leader-epoch-checkpoint",
+        "42.log",
+        "00000000000000000042",
+        "00000000000000000042.txt",
+        "00000000000000000042.log.bak",
+        "00000000000000000042.log.deleted.deleted",
+        "00000000000000000042.log\n",
+        "0000000000000000004x.log",
+        "-0000000000000000042.log",
+        "\u06600000000000000000042.log",
+        "09223372036854775808.log",
+        "000000000000000000042.log",
+    ],
+)
+def test_a_file_of_another_name_is_no_segments(name):
+    assert parse_segment_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "partition"),
+    [
+        ("clicks-0", "clicks", 0),
+        ("a-b.c-1-2", "a-b.c-1", 2),
+        ("events-2024-11", "events-2024", 11),
+        ("t--1", "t-", 1),
+        ("--1", "-", 1),
+        ("x.deleted-3", "x.deleted", 3),
+        ("orders-delete-0", "orders-delete", 0),
+        ("a.b-delete-0", "a.b-delete", 0),
+        ("__consumer_offsets-49", "__consumer_offsets", 49),
+        ("t-2147483647", "t", 2147483647),
+    ],
+)
+def test_a_live_directory_is_named_topic_dash_partition(name, topic, partition):
+    assert parse_directory_name(name) == DirectoryName(TopicPartition(topic, partition))
+    assert directory_name(TopicPartition(topic, partition)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("deleted-topic-0.ff328b1c29834c30897c73946f6dd22d-delete", DirectoryState.DELETED),
+        ("deleted-topic-0.ff328b1c29834c30897c73946f6dd22d-stray", DirectoryState.STRAY),
+        ("deleted-topic-0.ff328b1c29834c30897c73946f6dd22d-future", DirectoryState.FUTURE),
+    ],
+)
+def test_a_retired_directory_says_what_became_of_it(name, state):
+    assert parse_directory_name(name) == DirectoryName(TopicPartition("deleted-topic", 0), state)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "-",
+        "-0",
+        "clicks",
+        "clicks-",
+        "clicks-x",
+        "clicks-007",
+        "clicks-+1",
+        "clicks-2147483648",
+        "clicks-\u0663",
+        "clicks-0\n",
+        ".-0",
+        "..-0",
+        "lost+found",
+        "click s-0",
+        "clicks-0.ff-gone",
+        "clicks-0-delete",
+        "clicks-0.-delete",
+        "clicks.ff-delete",
+        "clicks-0.ff-delete-delete.",
+        "x" * 250 + "-0",
+    ],
+)
+def test_a_directory_of_another_name_is_no_partitions(name):
+    assert parse_directory_name(name) is None
+
+
+@given(partitions)
+def test_every_live_directory_reads_back(partition):
+    assert parse_directory_name(directory_name(partition)) == DirectoryName(partition)
+
+
+@given(
+    partitions, st.sampled_from([DirectoryState.DELETED, DirectoryState.STRAY]), st.uuids(version=4)
+)
+def test_every_retired_directory_fits_and_reads_back(partition, state, unique):
+    name = retired_directory_name(partition, state, unique)
+    parsed = parse_directory_name(name)
+    assert len(name) <= DIRECTORY_NAME_MAX
+    assert parsed is not None
+    assert (parsed.state, parsed.partition.partition) == (state, partition.partition)
+    cut = parsed.partition.topic
+    assert partition.topic.startswith(cut)
+    assert cut == partition.topic or len(name) == DIRECTORY_NAME_MAX
+
+
+def test_a_retired_directory_is_named_as_kafka_names_it():
+    partition = TopicPartition("deleted-topic", 0)
+    assert (
+        retired_directory_name(partition, DirectoryState.DELETED, UNIQUE)
+        == "deleted-topic-0.ff328b1c29834c30897c73946f6dd22d-delete"
+    )
+
+
+def test_the_topic_of_a_retired_directory_is_cut_to_fit_255_bytes():
+    name = retired_directory_name(TopicPartition("x" * 249, 12), DirectoryState.DELETED, UNIQUE)
+    assert name == "x" * 212 + "-12.ff328b1c29834c30897c73946f6dd22d-delete"
+    assert len(name) == 255

@@ -1,0 +1,188 @@
+"""Retention in a directory: what goes, when its files go, and who may be in the way."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from storage_world import CLICKS, START_MS, TOPIC_ID, VIEWS, World, append, expected_lines, lines
+
+from kdist.errors import DiskFull
+from kdist.storage.log import Log
+from kdist.storage.names import FileState, Suffix, parse_segment_name
+from kdist.storage.trimming import drop, release
+
+
+def grown(world: World, batches: int, count: int = 5, **topic: Any) -> Log:
+    """A log of equal batches in segments of a few each, flushed."""
+    log = world.log(segment_bytes=700, index_interval_bytes=0, **topic)
+    for _ in range(batches):
+        world.clock.advance_ms(10)
+        append(world, log, count)
+    world.flush(log)
+    return log
+
+
+def retain(world: World) -> int:
+    count = world.directory.retain(lambda log: log.end_offset)
+    world.settle()
+    return count
+
+
+def test_retention_by_bytes_keeps_at_least_so_many() -> None:
+    world = World()
+    log = grown(world, 60, retention_bytes=2000)
+    assert retain(world) > 0
+    assert 2000 <= log.size < 2000 + 700
+    assert log.start_offset == log.segments[0].base_offset > 0
+    assert lines(log) == expected_lines(300, log.start_offset)
+
+
+def test_retention_by_time_drops_what_is_older_and_rolls_the_active_segment_for_it() -> None:
+    world = World()
+    log = grown(world, 20, retention_ms=60_000)
+    assert retain(world) == 0
+    world.tasks.run_for_ms(60_000)
+    count = len(log.segments)
+    assert retain(world) == count
+    assert log.start_offset == log.end_offset == 100
+    assert len(log.segments) == 1
+    assert append(world, log, 1).start_offset == 100
+
+
+def test_retention_goes_by_the_records_timestamps_and_not_by_the_files() -> None:
+    world = World()
+    log = world.log(segment_bytes=300, retention_ms=60_000)
+    for age_ms in (90_000, 80_000, 10_000, 0):
+        append(world, log, 20, timestamp=START_MS - age_ms)
+    retain(world)
+    assert log.start_offset == 40
+
+
+def test_retention_spares_what_is_not_committed() -> None:
+    world = World()
+    log = grown(world, 60, retention_bytes=0)
+    world.directory.retain(lambda log: 40)
+    world.settle()
+    assert log.start_offset <= 40 < log.segments[1].base_offset
+
+
+def test_a_log_that_is_only_compacted_loses_nothing_to_retention() -> None:
+    world = World()
+    log = grown(world, 30, retention_bytes=0, retention_ms=1, cleanup_policy=("compact",))
+    world.settle(1000)
+    assert retain(world) == 0
+    assert lines(log) == expected_lines(150)
+
+
+def test_retired_files_are_renamed_at_once_and_unlinked_a_minute_later() -> None:
+    world = World()
+    grown(world, 30, retention_bytes=2000)
+    retain(world)
+    states = [part.state for part in map(parse_segment_name, world.names()) if part]
+    assert FileState.DELETED in states
+    world.tasks.run_for_ms(60_000)
+    states = [part.state for part in map(parse_segment_name, world.names()) if part]
+    assert set(states) == {FileState.LIVE}
+
+
+def test_retention_goes_on_for_the_other_logs_where_one_cannot_roll_on_a_full_disk() -> None:
+    world = World()
+    log = grown(world, 20, retention_ms=1)
+    other = world.log(VIEWS)
+    append(world, other, 1)
+    world.tasks.run_for_ms(100)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "create" and "clicks" in call.path)
+    retain(world)
+    assert other.start_offset == 1
+    world.disk.heal()
+    retain(world)
+    assert log.start_offset == log.end_offset == 100
+    assert world.failures == []
+
+
+def test_retention_frees_a_full_disk() -> None:
+    world = World()
+    log = grown(world, 60, retention_bytes=2000)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name in ("write", "create"))
+    assert retain(world) > 0
+    assert log.size < 2700
+    world.tasks.run_for_ms(60_000)
+    assert not [name for name in world.names() if name.endswith(".deleted")]
+    assert world.failures == []
+
+
+def test_a_partition_made_anew_keeps_its_files_from_the_retention_of_its_predecessor() -> None:
+    world = World()
+    grown(world, 20, retention_bytes=0)
+    world.directory.retain(lambda log: log.end_offset)
+    world.directory.delete(CLICKS, lambda _error: None)
+    log = world.directory.create(CLICKS, TOPIC_ID, world.topic)
+    append(world, log, 3)
+    world.settle()
+    assert world.files.exists(world.path_of(0, Suffix.LOG))
+    world.flush(log)
+    world.kill()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+
+
+def test_a_partition_deleted_while_retention_saves_offsets_disturbs_nobody() -> None:
+    world = World()
+    grown(world, 20, retention_bytes=0)
+    other = world.log(VIEWS)
+    for _ in range(20):
+        append(world, other, 5)
+    world.directory.retain(lambda log: log.end_offset)
+    world.directory.delete(CLICKS, lambda _error: None)
+    world.settle()
+    assert other.start_offset == other.segments[0].base_offset == 100
+    assert world.failures == []
+
+
+def test_a_segment_dropped_while_a_full_disk_fails_its_flush_is_not_flushed_again() -> None:
+    world = World()
+    log = world.log(segment_bytes=300, index_interval_bytes=0, retention_bytes=0)
+    append(world, log, 20)
+    append(world, log, 20)
+    gone = release(log, 20, START_MS)
+    heard: list[BaseException | None] = []
+    world.disk.fail(errno.ENOSPC, when=lambda call: ".snapshot" in call.path, forever=False)
+    world.directory.flusher.request(log, heard.append)
+    world.tasks.run_until(lambda: log.is_busy, 1000)
+    drop(log, gone, is_start_saved=True)
+    world.settle()
+    assert isinstance(heard[0], DiskFull)
+    world.flush(log)
+    assert log.recovery_point == log.end_offset == 40
+    assert lines(log) == expected_lines(40, 20)
+
+
+def test_segments_below_the_start_go_with_the_next_retention() -> None:
+    world = World()
+    log = grown(world, 30)
+    second = log.segments[1].base_offset
+    world.delete_records(log, second + 1)
+    assert retain(world) == 1
+    assert log.segments[0].base_offset == second
+    assert log.start_offset == second + 1
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_retention_on_a_full_disk_leaves_no_hole_whatever_a_power_loss_keeps(
+    is_flushed: bool,
+) -> None:
+    """Its start offset found no room: what comes back must be joined to what stayed."""
+    for seed in range(60):
+        world = World(seed=seed)
+        log = grown(world, 40)
+        if is_flushed:
+            world.wait(world.directory.saver.request)
+        log.configure(replace(log.settings, retention_bytes=1000))
+        world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+        assert retain(world) > 3
+        world.lose_power()
+        log = world.open().logs[CLICKS]
+        assert log.end_offset == 200
+        assert lines(log) == expected_lines(200, log.segments[0].base_offset)

@@ -1,0 +1,112 @@
+"""What happens at intervals, and that it ends when it is told to."""
+
+from __future__ import annotations
+
+import errno
+
+from storage_world import CLICKS, VIEWS, World, append
+
+from kdist.storage.log import Log
+from kdist.storage.names import RECOVERY_POINTS
+from kdist.storage.schedule import Schedule
+
+
+def scheduled(world: World) -> Schedule:
+    schedule = Schedule(world.directory, lambda log: log.end_offset)
+    schedule.start()
+    return schedule
+
+
+def is_open(log: Log) -> bool:
+    return log.active._file is not None
+
+
+def test_nothing_happens_before_the_first_interval_has_passed() -> None:
+    world = World(retention_check_interval_ms=1000)
+    log = world.log(retention_ms=1)
+    append(world, log, 3)
+    scheduled(world)
+    world.tasks.run_for_ms(999)
+    assert log.start_offset == 0
+    world.tasks.run_for_ms(100)
+    assert log.start_offset == 3
+
+
+def test_recovery_points_are_saved_at_their_interval() -> None:
+    world = World(flush_offset_checkpoint_interval_ms=5000)
+    log = world.log(flush_messages=1)
+    scheduled(world)
+    append(world, log, 3)
+    world.tasks.run_for_ms(4900)
+    path = f"/d01/{RECOVERY_POINTS}"
+    assert b"clicks 0 3" not in world.disk.read(path)
+    world.tasks.run_for_ms(300)
+    assert b"clicks 0 3" in world.disk.read(path)
+
+
+def test_logs_that_rest_give_their_descriptors_back() -> None:
+    world = World(retention_check_interval_ms=1000)
+    log = world.log()
+    append(world, log, 3)
+    scheduled(world)
+    assert is_open(log)
+    world.tasks.run_for_ms(1100)
+    assert not is_open(log)
+    append(world, log, 3)
+    assert log.end_offset == 6
+
+
+def test_producers_are_forgotten_after_their_time() -> None:
+    world = World(producer_id_expiration_ms=10_000, producer_id_expiration_check_interval_ms=1000)
+    log = world.log()
+    append(world, log, 1, producer_id=1, producer_epoch=0, base_sequence=0)
+    scheduled(world)
+    world.tasks.run_for_ms(5000)
+    append(world, log, 1, producer_id=2, producer_epoch=0, base_sequence=0)
+    assert len(log.producers) == 2
+    world.tasks.run_for_ms(6000)
+    assert list(log.producers.producers) == [2]
+
+
+def test_each_work_comes_again_and_again_until_it_is_stopped() -> None:
+    world = World(flush_scheduler_interval_ms=100)
+    log = world.log(flush_ms=0)
+    schedule = scheduled(world)
+    for end in range(1, 20):
+        append(world, log, 1)
+        world.tasks.run_for_ms(150)
+        assert log.recovery_point == end
+    schedule.stop()
+    append(world, log, 1)
+    world.tasks.run_until_idle()  # there is nothing left that renews itself
+    assert log.recovery_point == 19
+
+
+def test_logs_that_come_and_go_are_looked_after() -> None:
+    world = World(flush_scheduler_interval_ms=100)
+    append(world, world.log(CLICKS, flush_ms=0), 1)
+    scheduled(world)
+    views = world.log(VIEWS)
+    append(world, views, 1)
+    world.delete()
+    world.tasks.run_for_ms(1000)
+    assert views.recovery_point == 1
+    assert world.failures == []
+
+
+def test_a_full_disk_stops_no_interval() -> None:
+    world = World(flush_scheduler_interval_ms=100, retention_check_interval_ms=100)
+    log = world.log(flush_ms=0, retention_bytes=300, segment_bytes=300, index_interval_bytes=0)
+    scheduled(world)
+    for _ in range(10):
+        append(world, log, 3)
+    world.disk.fail(
+        errno.ENOSPC, when=lambda call: call.name in ("write", "create") and "-0/0" in call.path
+    )
+    world.settle(1000)
+    assert log.segments[0].base_offset > 0
+    world.disk.heal()
+    append(world, log, 3)
+    world.settle(1000)
+    assert log.recovery_point == log.end_offset == 33
+    assert world.failures == []

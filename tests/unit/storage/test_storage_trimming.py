@@ -1,0 +1,380 @@
+"""Cutting a log at either end: truncation and deleted records, and a power loss in between."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from storage_world import (
+    CLICKS,
+    START_MS,
+    World,
+    append,
+    batch_of,
+    expected_lines,
+    lines,
+    numbered,
+    overwrite,
+)
+
+from kdist.errors import ApiError, DiskFull, Error
+from kdist.runtime.simulated_disk import PowerLoss
+from kdist.storage.log import Log
+from kdist.storage.names import Suffix, parse_segment_name
+from kdist.storage.reading import find_by_timestamp, read
+from kdist.storage.trimming import truncate
+
+
+def grown(world: World, batches: int, count: int = 5, **topic: Any) -> Log:
+    """A log of equal batches in segments of a few each, flushed."""
+    log = world.log(segment_bytes=700, index_interval_bytes=0, **topic)
+    for _ in range(batches):
+        world.clock.advance_ms(10)
+        append(world, log, count)
+    world.flush(log)
+    return log
+
+
+def snapshots(world: World) -> list[int]:
+    parsed = map(parse_segment_name, world.names())
+    return [name.base_offset for name in parsed if name and name.suffix is Suffix.SNAPSHOT]
+
+
+# Truncation
+
+
+@pytest.mark.parametrize("offset", range(0, 62, 3))
+def test_truncation_drops_the_batch_that_holds_the_offset_and_all_behind_it(offset: int) -> None:
+    world = World()
+    log = grown(world, 12)
+    world.truncate(log, offset)
+    end = min(offset - offset % 5, 60)
+    assert log.end_offset == log.reserved_offset == log.recovery_point == end
+    assert lines(log) == expected_lines(end)
+    append(world, log, 7)
+    assert lines(log) == expected_lines(end + 7)
+    found = find_by_timestamp(log, world.clock.now_ms())
+    assert found is not None
+    assert found.offset == end
+
+
+@pytest.mark.parametrize("offset", [0, 5, 23, 45])
+def test_truncation_outlasts_a_power_loss_once_it_was_confirmed(offset: int) -> None:
+    for seed in range(10):
+        world = World(seed=seed)
+        log = grown(world, 12)
+        world.truncate(log, offset)
+        world.lose_power()
+        log = world.open().logs[CLICKS]
+        assert lines(log) == expected_lines(offset - offset % 5)
+
+
+def test_truncation_takes_epochs_and_producers_back_to_where_they_were() -> None:
+    world = World()
+    log = world.log(segment_bytes=400)
+    for number in range(10):
+        append(
+            world, log, 5, epoch=number, producer_id=3, producer_epoch=0, base_sequence=5 * number
+        )
+    world.flush(log)
+    world.truncate(log, 27)
+    assert log.epochs.latest == 4
+    producer = log.producers.producer(3)
+    assert producer is not None
+    assert producer.last_sequence == 24
+    assert (
+        append(world, log, 5, epoch=4, producer_id=3, producer_epoch=0, base_sequence=25).duplicate
+        is None
+    )
+
+
+def test_truncation_above_the_end_changes_nothing() -> None:
+    world = World()
+    log = grown(world, 3)
+    world.truncate(log, 99)
+    assert lines(log) == expected_lines(15)
+
+
+def test_truncation_into_the_batch_that_the_start_lies_in_leaves_it_empty() -> None:
+    world, log = deleted_within_a_batch()
+    world.truncate(log, 7)
+    assert log.start_offset == log.end_offset == log.reserved_offset == 5
+    append(world, log, 3)
+    piece = read(log, 5, 1000)
+    assert piece is not None
+    piece.release()
+    world.restart()
+    assert (world.log().start_offset, world.log().end_offset) == (5, 8)
+
+
+def test_what_is_appended_below_a_truncated_offset_counts_as_unflushed() -> None:
+    """The batch that held the offset began below it: no recovery point may stay in there."""
+    world = World()
+    log = world.log(index_interval_bytes=0)
+    append(world, log, 100)
+    world.flush(log)
+    world.truncate(log, 50)
+    assert log.end_offset == 0
+    for _ in range(60):
+        append(world, log, 1)
+    log.rest()  # the index reaches the file
+    world.kill()
+    path = world.path_of(0, Suffix.LOG)
+    content = world.disk.read(path)
+    size = len(content) // 60
+    # One page of records never made it, the index did.
+    overwrite(world.disk, path, content[: 10 * size] + bytes(size) + content[11 * size :])
+    log = world.open().logs[CLICKS]
+    assert log.end_offset == 10
+    assert lines(log) == expected_lines(10)
+
+
+def test_a_flush_asked_for_during_a_truncation_that_a_full_disk_refuses_is_done() -> None:
+    world = World()
+    log = grown(world, 3)
+    append(world, log, 1)
+    heard: list[BaseException | None] = []
+    world.disk.fail(errno.ENOSPC, when=lambda call: "checkpoint" in call.path, forever=False)
+    world.directory.truncate(log, 5, heard.append)
+    world.directory.flusher.request(log, heard.append)
+    world.settle(1000)
+    assert len(heard) == 2
+    assert isinstance(heard[0], DiskFull)
+    assert heard[1] is None
+    assert lines(log) == expected_lines(16)
+    assert log.recovery_point == 16
+
+
+def test_a_truncation_right_after_a_roll_leaves_no_snapshot_of_what_is_gone() -> None:
+    world = World()
+    log = grown(world, 4)
+    append(world, log, 1, producer_id=3, producer_epoch=0, base_sequence=0)
+    log.roll(world.clock.now_ms())
+    world.truncate(log, 10)
+    world.settle()
+    assert all(offset <= log.end_offset for offset in snapshots(world))
+
+
+def test_truncation_on_a_full_disk_ends_with_an_answer() -> None:
+    world = World()
+    log = grown(world, 6)
+    append(world, log, 1)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    with pytest.raises(DiskFull):
+        world.truncate(log, 5)
+    world.disk.heal()
+    world.truncate(log, 5)
+    assert lines(log) == expected_lines(5)
+    assert world.failures == []
+
+
+def test_truncation_goes_on_where_only_the_index_finds_no_room() -> None:
+    world = World()
+    log = world.log(index_interval_bytes=0)
+    for _ in range(12):
+        world.clock.advance_ms(1)
+        append(world, log, 5)
+    world.flush(log)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write" and "index" in call.path)
+    world.truncate(log, 20)
+    append(world, log, 5)
+    assert lines(log) == expected_lines(25)
+    world.disk.heal()
+    world.flush(log)
+    world.lose_power()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(25)
+
+
+def deleted_within_a_batch() -> tuple[World, Log]:
+    world = World()
+    log = world.log()
+    append(world, log, 10)
+    world.flush(log)
+    world.delete_records(log, 5)
+    return world, log
+
+
+def test_deleted_records_stay_deleted_where_a_full_disk_refuses_a_truncation() -> None:
+    world, log = deleted_within_a_batch()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    with pytest.raises(DiskFull):
+        world.truncate(log, 7)
+    assert (log.start_offset, log.end_offset) == (5, 10)
+
+
+def test_deleted_records_stay_deleted_where_a_power_loss_interrupts_a_truncation() -> None:
+    n, is_done = 0, False
+    while not is_done:
+        n += 1
+        world, log = deleted_within_a_batch()
+        world.disk.crash_at(n)
+        try:
+            world.truncate(log, 7)
+            is_done = True
+            world.lose_power()
+        except PowerLoss:
+            world.files = world.disk.power_on()
+        log = world.open().logs[CLICKS]
+        assert lines(log) == [] or log.start_offset == 5
+    assert n > 10
+
+
+@pytest.mark.parametrize("refused", range(6))
+def test_what_is_appended_after_a_truncation_below_the_start_outlasts_a_power_loss(
+    refused: int,
+) -> None:
+    """Whichever of its checkpoints finds no room; it is then asked for again."""
+    world, log = deleted_within_a_batch()
+    world.disk.fail(
+        errno.ENOSPC,
+        when=lambda call: call.name == "write" and call.path.endswith("checkpoint.tmp"),
+        after_calls=refused,
+        forever=False,
+    )
+    try:
+        world.truncate(log, 7)
+    except DiskFull:
+        world.truncate(log, 7)
+    world.disk.heal()
+    first = append(world, log, 3).start_offset
+    world.flush(log)
+    world.lose_power()
+    log = world.open().logs[CLICKS]
+    assert (log.start_offset, log.end_offset) == (first, first + 3)
+    assert lines(log) == expected_lines(first + 3, first)
+
+
+def test_a_log_that_finds_no_room_to_begin_anew_is_still_there() -> None:
+    world, log = deleted_within_a_batch()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "create" and "/0000" in call.path)
+    with pytest.raises(DiskFull):
+        world.truncate(log, 7)
+    world.disk.heal()
+    world.truncate(log, 7)
+    append(world, log, 3)
+    world.flush(log)
+    world.lose_power()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(8, 5)
+
+
+def test_a_log_deleted_during_its_truncation_is_deleted() -> None:
+    world = World()
+    log = grown(world, 6)
+    heard: list[BaseException | None] = []
+    world.directory.truncate(log, 5, heard.append)
+    world.delete()
+    world.settle()
+    assert CLICKS not in world.directory.logs
+    assert len(heard) == 1
+    assert world.directory.flusher.is_idle
+    assert world.failures == []
+
+
+def test_a_truncation_asked_for_during_another_one_follows_it() -> None:
+    world = World()
+    log = grown(world, 12)
+    heard: list[BaseException | None] = []
+    world.directory.truncate(log, 45, heard.append)
+    world.directory.truncate(log, 22, heard.append)
+    world.settle(1000)
+    assert len(heard) == 2  # the first one may hear that its end is gone by now
+    assert heard[-1] is None
+    assert lines(log) == expected_lines(20)
+    assert log.recovery_point == 20
+
+
+def test_a_segment_that_was_sealed_twice_is_forgotten_whole_when_it_goes() -> None:
+    """A truncation made it the active one again before it was flushed."""
+    world = World()
+    log = world.log()
+    append(world, log, 5)
+    log.roll(world.clock.now_ms())
+    for _ in range(2):
+        append(world, log, 4)
+        append(world, log, 6)
+        log.roll(world.clock.now_ms())
+        truncate(log, 9)
+    truncate(log, 0)
+    world.flush(log)
+    assert (log.end_offset, log.recovery_point) == (0, 0)
+    append(world, log, 3)
+    world.flush(log)
+    world.lose_power()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(3)
+
+
+# Deleted records
+
+
+def test_deleted_records_are_not_read_again() -> None:
+    world = World()
+    log = grown(world, 6)
+    world.delete_records(log, 12)
+    with pytest.raises(ApiError) as caught:
+        read(log, 11, 1000)
+    assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
+    found = find_by_timestamp(log, 0)
+    assert found is not None
+    assert found.offset == 12
+
+
+def test_deleted_records_stay_deleted_through_a_power_loss_once_confirmed() -> None:
+    for seed in range(20):
+        world = World(seed=seed)
+        log = grown(world, 6)
+        world.delete_records(log, 12)
+        world.lose_power()
+        log = world.open().logs[CLICKS]
+        assert (log.start_offset, log.end_offset) == (12, 30)
+
+
+def test_records_deleted_before_they_were_flushed_leave_an_empty_log_at_the_start() -> None:
+    for seed in range(20):
+        world = World(seed=seed)
+        log = grown(world, 6)
+        append(world, log, 20)
+        world.delete_records(log, 50)
+        world.lose_power()
+        log = world.open().logs[CLICKS]
+        assert log.start_offset == log.end_offset == 50
+        assert append(world, log, 2).start_offset == 50
+        world.restart()
+        assert lines(world.log())[-2:] == expected_lines(52, 50)
+
+
+def test_records_cannot_be_deleted_beyond_the_end() -> None:
+    world = World()
+    log = grown(world, 2)
+    with pytest.raises(ApiError) as caught:
+        world.delete_records(log, 11)
+    assert caught.value.error is Error.OFFSET_OUT_OF_RANGE
+    assert log.start_offset == 0
+
+
+def test_a_start_offset_never_moves_back() -> None:
+    world = World()
+    log = grown(world, 2)
+    world.delete_records(log, 7)
+    world.delete_records(log, 3)
+    assert log.start_offset == 7
+
+
+def test_the_epoch_that_the_start_lies_in_begins_there() -> None:
+    world = World()
+    log = world.log()
+    for epoch in range(3):
+        append(world, log, 5, epoch=epoch)
+    world.flush(log)
+    world.delete_records(log, 7)
+    world.restart()
+    assert [tuple(entry) for entry in world.log().epochs.entries] == [(1, 7), (2, 10)]
+
+
+def test_a_batch_longer_than_the_cut_offsets_is_found_by_its_own_start() -> None:
+    world = World()
+    log = world.log()
+    log.append([batch_of(numbered(0, 4)), batch_of(numbered(4, 4))], 0, START_MS)
+    world.flush(log)
+    world.truncate(log, 4)
+    assert lines(log) == expected_lines(4)
