@@ -1,0 +1,1 @@
+"""The `kdist` command, one file per sub-command."""

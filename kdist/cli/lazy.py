@@ -1,0 +1,38 @@
+"""A group of commands that are imported only when they run; their short helps stand in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+
+class LazyGroup(click.Group):
+    """`commands_by_name`: name to (`module:attribute`, the sentence for the group's help)."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        commands_by_name: Mapping[str, tuple[str, str]] | None = None,
+        **named: Any,
+    ) -> None:
+        super().__init__(*arguments, **named)
+        self._commands_by_name = dict(commands_by_name or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self._commands_by_name)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in self._commands_by_name:
+            return None
+        module, _, attribute = self._commands_by_name[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, sentence) for name, (_, sentence) in self._commands_by_name.items()]
+            )

@@ -1,0 +1,31 @@
+"""`kdist log`: the commands that look into a log on disk, and the two that change it."""
+
+from __future__ import annotations
+
+import click
+
+from kdist.cli.lazy import LazyGroup
+
+_COMMANDS = {
+    "dump": ("kdist.cli.log_dump:dump", "Show batches, records, and the small files beside them."),
+    "verify": (
+        "kdist.cli.log_verify:verify_log",
+        "Check every byte; exit with 1 if there is damage.",
+    ),
+    "find": ("kdist.cli.log_find:find", "Say where the record of an offset or a time is."),
+    "trim": ("kdist.cli.log_trim:trim", "Cut the end of a partition's log."),
+    "rebuild-indexes": (
+        "kdist.cli.log_rebuild:rebuild_indexes",
+        "Make the indexes anew from the log.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, commands_by_name=_COMMANDS)
+def log() -> None:
+    """Look into a log on disk, kdist's own or Apache Kafka's.
+
+    PATH is a broker's log directory, a partition's directory, or a file in it. dump, verify and
+    find change nothing and need no lock: a broker may run on the directory. trim and
+    rebuild-indexes take the directory's lock, and refuse while a broker runs.
+    """

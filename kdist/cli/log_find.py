@@ -1,0 +1,124 @@
+"""`kdist log find`: where the record of an offset, or the first one of a time, is on disk."""
+
+from __future__ import annotations
+
+import os.path
+from datetime import UTC, datetime
+
+import click
+
+from kdist.cli.options import json_option, path_argument, print_json, readonly_files, terminal_width
+from kdist.cli.record_lines import json_record, record_text
+from kdist.cli.show import clip, show_time
+from kdist.cli.table import Column, Row, print_table
+from kdist.errors import UserError
+from kdist.storage.inspection import PartitionFiles, locate
+from kdist.storage.inspection_lookup import Found, find_offset, find_time
+
+_COLUMNS = (
+    Column("FILE"),
+    Column("POSITION", is_number=True),
+    Column("BATCH", is_number=True),
+    Column("OFFSET", is_number=True),
+    Column("TIMESTAMP"),
+    Column("RECORD"),
+)
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3
+    """Milliseconds since the epoch, or ISO 8601; UTC where it names no zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The time in milliseconds."""
+        text = str(value)
+        if text.isdigit():
+            return int(text)
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is neither milliseconds nor ISO 8601.", param, ctx)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1000)
+
+
+@click.command()
+@path_argument
+@click.option(
+    "--offset", type=click.IntRange(min=0), help="The record at this offset, or behind it."
+)
+@click.option(
+    "--time",
+    "timestamp",
+    type=Time(),
+    help="The first record, by offset, of this time or later: milliseconds since 1970, or ISO 8601"
+    " (in UTC unless it names a zone).",
+)
+@json_option
+def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) -> int:
+    """Find a record: its segment's file, position, batch and offset.
+
+    In a log directory, every partition is asked. Exits with 1 if nothing is found. Changes nothing.
+
+    \b
+    Examples:
+      kdist log find clicks-0 --offset 4711
+      kdist log find clicks-0 --time 2026-11-20T11:40:43
+      kdist log find /srv/kdist/d01 --time 2026-11-20T12:40:43+01:00 --json
+    """
+    if (offset is None) == (timestamp is None):
+        raise click.UsageError("Give one of --offset and --time.")
+    files = readonly_files()
+    place = locate(files, path)
+    if not place.partitions:
+        raise UserError(
+            f"{place.path} is a {place.kind}: give a partition's directory or a segment"
+        )
+    found: list[tuple[PartitionFiles, Found]] = []
+    for partition in place.partitions:
+        where = (
+            find_offset(files, partition, offset)
+            if offset is not None
+            else find_time(files, partition, timestamp or 0)
+        )
+        if where is not None:
+            found.append((partition, where))
+    if as_json:
+        print_json({"path": place.path, "found": [_as_json(where) for _, where in found]})
+    elif found:
+        width = terminal_width()
+        print_table(_COLUMNS, (_row(place.path, where, width) for _, where in found))
+    else:
+        click.echo("Nothing is there, at it or behind it.")
+    return 0 if found else 1
+
+
+def _row(top: str, found: Found, width: int | None) -> Row:
+    name = os.path.relpath(found.path, top) if found.path != top else os.path.basename(top)
+    return Row(
+        (
+            name,
+            str(found.position),
+            f"{found.header.base_offset}-{found.header.last_offset}",
+            str(found.record.offset),
+            show_time(found.record.timestamp),
+            clip(record_text(found.header, found.record), width and max(20, width - 100)),
+        )
+    )
+
+
+def _as_json(found: Found) -> dict[str, object]:
+    return {
+        "file": found.path,
+        "position": found.position,
+        "batch": {
+            "base_offset": found.header.base_offset,
+            "last_offset": found.header.last_offset,
+            "size": found.header.size,
+        },
+        "record": json_record(found.header, found.record),
+    }

@@ -1,0 +1,58 @@
+"""`kdist log rebuild-indexes`: make the indexes anew from the log, and say which were wrong."""
+
+from __future__ import annotations
+
+import click
+
+from kdist.cli.options import json_option, locked_disk, path_argument, print_json, readonly_files
+from kdist.cli.table import Column, Row, print_table
+from kdist.errors import UserError
+from kdist.storage.inspection import locate
+from kdist.storage.inspection_rebuild import Rebuilt, rebuild_segment
+
+_COLUMNS = (
+    Column("INDEX"),
+    Column("ENTRIES", is_number=True),
+    Column("BEFORE", is_number=True),
+    Column("WHAT WAS WRONG"),
+)
+
+
+@click.command("rebuild-indexes")
+@path_argument
+@json_option
+def rebuild_indexes(path: str, as_json: bool) -> int:
+    """Drop the .index and .timeindex of every segment and make them anew from the log.
+
+    A segment that is damaged keeps the indexes it has; the exit status is then 1. Refuses while a
+    broker runs on the log directory.
+
+    \b
+    Examples:
+      kdist log rebuild-indexes /srv/kdist/d01
+      kdist log rebuild-indexes /srv/kdist/d01/clicks-0/00000000000000000400.log
+    """
+    place = locate(readonly_files(), path)
+    with locked_disk(place.log_directory) as disk:
+        place = locate(disk, path)
+        if not place.partitions:
+            raise UserError(f"{place.path} is a {place.kind}: it has no indexes")
+        done = [
+            rebuilt
+            for partition in place.partitions
+            for base_offset in partition.bases
+            for rebuilt in rebuild_segment(disk, partition, base_offset)
+        ]
+    if as_json:
+        print_json({"path": place.path, "indexes": [rebuilt._asdict() for rebuilt in done]})
+    elif not print_table(_COLUMNS, (_row(place.path, rebuilt) for rebuilt in done)):
+        click.echo(f"{place.path} has no segments.")
+    return 1 if any(rebuilt.failure for rebuilt in done) else 0
+
+
+def _row(top: str, rebuilt: Rebuilt) -> Row:
+    what = rebuilt.fault_before or ""
+    if rebuilt.failure is not None:
+        what = f"NOT REBUILT, the log is {rebuilt.failure}"
+    path = rebuilt.path.removeprefix(f"{top}/")
+    return Row((path, str(rebuilt.entries), str(rebuilt.entries_before), what))

@@ -1,0 +1,63 @@
+"""What the commands share: the path they work on, `--json`, the disk, the lock, the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from kdist.errors import UserError
+from kdist.runtime.disk import Disk
+from kdist.runtime.files import Files
+from kdist.runtime.readonly import ReadOnlyFiles
+from kdist.storage import names
+
+path_argument = click.argument("path", metavar="PATH")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of tables, with raw values."
+)
+
+
+def readonly_files() -> Files:
+    """The host's disk, through which nothing can be changed."""
+    return ReadOnlyFiles(Disk())
+
+
+@contextmanager
+def locked_disk(log_directory: str | None) -> Iterator[Files]:
+    """The host's disk, with the log directory's lock; a copy that stands alone has none.
+
+    `UserError` if a broker, or another such command, has it.
+    """
+    disk = Disk()
+    if log_directory is None:
+        yield disk
+        return
+    try:
+        lock = disk.lock(f"{log_directory}/{names.LOCK}")
+    except BlockingIOError:
+        raise UserError(
+            f"{log_directory} is in use: stop the broker that runs on it first"
+        ) from None
+    try:
+        yield disk
+    finally:
+        lock.release()
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON."""
+    click.echo(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
+def terminal_width() -> int | None:
+    """How many characters a line may have; None where standard output is no terminal."""
+    if not sys.stdout.isatty():
+        return None
+    from rich.console import Console  # takes 50 ms
+
+    return Console().width

@@ -1,0 +1,123 @@
+"""`kdist` as a process: start time, exit status, pipes, signals, files it may not read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kdist.records.build import build_batch
+from tests.unit.storage.inspection_logs import START_MS, make_directory
+
+ROOT = Path(__file__).parents[3]
+KDIST = [sys.executable, "-m", "kdist.cli"]
+NOBODY = 65534
+
+
+def run(*arguments: str, **settings: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KDIST, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, **settings
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["log", "--help"]])
+def test_help_starts_fast(arguments: list[str]) -> None:
+    taken = []
+    for _ in range(5):
+        start = time.monotonic()
+        assert run(*arguments).returncode == 0
+        taken.append(time.monotonic() - start)
+    assert statistics.median(taken) < 1.0  # 0.1 s on a machine that does nothing else
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["log", "--help"], ["log", "verify", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from kdist.cli.main import kdist\n"
+        f"try: kdist({arguments!r})\n"
+        "except SystemExit: print([m for m in ('rich', 'asyncio') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_one_line() -> None:
+    done = run("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("kdist")
+    assert done.stdout.count("\n") == 1
+
+
+def test_statuses_are_those_of_the_table(tmp_path: Path) -> None:
+    partition = make_directory(tmp_path / "log")
+    assert run("log", "verify", str(partition)).returncode == 0
+    next(partition.glob("*.log")).write_bytes(b"damage" * 50)
+    assert run("log", "verify", str(partition)).returncode == 1
+    missing = run("log", "verify", str(tmp_path / "missing"))
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        f"kdist: {tmp_path / 'missing'} is not there\n",
+    )
+    assert run("log", "verify").returncode == 2
+
+
+def test_a_reader_that_goes_away_ends_the_dump_in_silence(tmp_path: Path) -> None:
+    batch = build_batch([b"x" * 100] * 100, timestamp_ms=START_MS)
+    segment = tmp_path / f"{0:020d}.log"
+    segment.write_bytes(b"".join([batch] * 1))
+    with segment.open("ab") as file:
+        for number in range(1, 2000):
+            batch[:8] = (number * 100).to_bytes(8, "big")
+            file.write(batch)
+    process = subprocess.Popen(
+        [*KDIST, "log", "dump", "--records", str(segment)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) != 0
+
+
+def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
+    partition = make_directory(tmp_path / "log")
+    process = subprocess.Popen(
+        [*KDIST, "log", "trim", str(partition), "--to-offset", "3"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    while b"Type " not in os.read(process.stdout.fileno(), 4096):
+        pass  # until it waits for an answer
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+
+
+def test_a_file_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> None:
+    partition = make_directory(tmp_path / "log")
+    partition.chmod(0)
+    # Root may read everything: look as somebody else, whom the way there is open to.
+    who = {"user": NOBODY, "group": NOBODY} if os.getuid() == 0 else {}
+    for directory in (tmp_path, *list(tmp_path.parents)[:-2]):
+        if who:
+            directory.chmod(0o755)
+    done = run("log", "verify", str(partition), **who)
+    partition.chmod(0o755)
+    assert (done.returncode, done.stderr) == (1, f"kdist: {partition}: Permission denied\n")
