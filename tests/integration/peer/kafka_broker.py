@@ -1,0 +1,176 @@
+"""One Apache Kafka broker in KRaft's combined mode, on free loopback ports, over any directory.
+
+It is stopped as an operator would (`stop`, SIGTERM) or as a crash would (`kill`, SIGKILL), and may
+be started again over the same directory, or over a copy: ports may change, the cluster stays.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from peer.kafka_peer import java_command, run_tool
+
+CLUSTER_ID = "kdistPeerTestsCluster0"  # a base64 uuid
+START_TIMEOUT_S = 40
+STOP_TIMEOUT_S = 30
+
+# Small and hasty, so that rolling, cleaning and retention happen within a test.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "offsets.topic.num.partitions": "2",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "num.io.threads": "2",
+    "num.network.threads": "1",
+    "broker.session.timeout.ms": "2000",  # a killed broker may come back after this
+    "broker.heartbeat.interval.ms": "400",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "300",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+}
+
+
+class KafkaBroker:
+    """A broker over `directory`: in it its log directory `data`, its diagnostics `broker.log`."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self._settings = SETTINGS | {name.replace("_", "."): v for name, v in settings.items()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+        self._diagnostics_start = 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self.kill()
+
+    def start(self) -> None:
+        """Start, format the directory first if it is new, and return once the broker answers."""
+        assert self._process is None, "the broker runs already"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        properties = self._write_properties()
+        if not (self.data / "meta.properties").exists():
+            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+        with open(self.directory / "broker.log", "ab") as diagnostics:
+            self._diagnostics_start = diagnostics.tell()
+            self._process = subprocess.Popen(
+                java_command("kafka.Kafka", str(properties)),
+                stdin=subprocess.DEVNULL,
+                stdout=diagnostics,
+                stderr=diagnostics,
+                cwd=self.directory,
+            )
+        try:
+            self._await_answer()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Shut down cleanly."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End as a crash of the process would."""
+        self._end(signal.SIGKILL)
+
+    def diagnostics(self) -> str:
+        """What the broker has said since its last start."""
+        said = (self.directory / "broker.log").read_bytes()
+        return said[self._diagnostics_start :].decode()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(how)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def _write_properties(self) -> Path:
+        client_port, controller_port = _free_ports(2)
+        self.address = f"127.0.0.1:{client_port}"
+        controller = f"127.0.0.1:{controller_port}"
+        settings = self._settings | {
+            "log.dirs": str(self.data),
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
+            "controller.quorum.voters": f"1@{controller}",
+        }
+        path = self.directory / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return path
+
+    def _await_answer(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._port_open():
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(f"Kafka ended while starting:\n{self.diagnostics()[-4000:]}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"Kafka did not start:\n{self.diagnostics()[-4000:]}")
+            time.sleep(0.1)
+        self._await_leaders(deadline)
+
+    def _await_leaders(self, deadline: float) -> None:
+        """Until every partition has its leader, so that the first request of a test is served."""
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        while time.monotonic() < deadline:
+            try:
+                topics = admin.list_topics(timeout=5).topics.values()
+            except KafkaException:
+                continue  # the port is open but the broker is not yet: list_topics has waited
+            if all(p.leader == 1 for topic in topics for p in topic.partitions.values()):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"Kafka's partitions got no leader:\n{self.diagnostics()[-4000:]}")
+
+    def _port_open(self) -> bool:
+        host, port = self.address.split(":")
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) == 0
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now. All are held until the last is found, so they differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

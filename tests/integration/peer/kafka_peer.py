@@ -1,0 +1,103 @@
+"""Apache Kafka's own tools and broker, as the judge of the files that kdist reads and writes.
+
+`ensure_jars` brings the jars that pom.xml names, once; `dump_log_segments` runs Kafka's dump tool.
+The broker is in `kafka_broker.py`, the reader of the dump's text in `kafka_dump.py`. As a script it
+brings the jars and prints where they are, or says in one sentence what is missing and exits with 1.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+POM = HERE / "pom.xml"
+CACHE = HERE.parents[2] / ".cache"
+JARS = CACHE / "kafka-3.9"
+BRING_TIMEOUT_S = 600
+TOOL_TIMEOUT_S = 60
+
+# A JVM that lives for seconds: no second compiler, no parallel collector, a small heap.
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xshare:auto",
+    "-Xmx256m",
+    f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}",
+)
+
+
+class PeerMissingError(Exception):
+    """Kafka cannot be had on this machine. Its text is one sentence a person can act on."""
+
+
+def ensure_jars() -> Path:
+    """The directory with Kafka's jars, brought by Maven if it is not there yet.
+
+    The directory appears whole or not at all, and one process brings it while others wait. Raises
+    `PeerMissingError`.
+    """
+    _require("java", "default-jre-headless")
+    CACHE.mkdir(exist_ok=True)
+    with open(CACHE / "kafka-3.9.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (JARS / f"kafka_2.13-{_wanted_version()}.jar").exists():
+            _bring_jars()
+    return JARS
+
+
+def _wanted_version() -> str:
+    found = re.search(r"<kafka\.version>(.+)</kafka\.version>", POM.read_text())
+    assert found is not None
+    return found[1]
+
+
+def _require(program: str, package: str) -> None:
+    if shutil.which(program) is None:
+        raise PeerMissingError(f"Tests against Apache Kafka need {program}: install {package}.")
+
+
+def _bring_jars() -> None:
+    _require("mvn", "maven")
+    arriving = CACHE / "kafka-3.9.arriving"
+    shutil.rmtree(arriving, ignore_errors=True)
+    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={arriving}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BRING_TIMEOUT_S)
+    if done.returncode != 0 or not arriving.is_dir():
+        cause = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
+        raise PeerMissingError(f"Maven could not bring Apache Kafka's jars: {cause[0]}")
+    shutil.rmtree(JARS, ignore_errors=True)
+    arriving.rename(JARS)
+
+
+def java_command(main_class: str, *arguments: str) -> list[str]:
+    """The command line that runs one of Kafka's main classes."""
+    return ["java", *QUICK_JVM, "-cp", f"{ensure_jars()}/*", main_class, *arguments]
+
+
+def run_tool(main_class: str, *arguments: str) -> str:
+    """Run a tool of Kafka's to its end; what it printed. Fails the test if the tool fails."""
+    command = java_command(main_class, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, f"{main_class} {' '.join(arguments)} failed:\n{output}"
+    return output
+
+
+def dump_log_segments(paths: Path | Iterable[Path], *flags: str) -> str:
+    """What `kafka.tools.DumpLogSegments` prints about one file or several, complaints included."""
+    files = [paths] if isinstance(paths, Path) else paths
+    return run_tool("kafka.tools.DumpLogSegments", *flags, "--files", ",".join(map(str, files)))
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(f"{ensure_jars()}\n")
+    except PeerMissingError as missing:
+        sys.exit(str(missing))

@@ -1,0 +1,96 @@
+"""Questions to a running Kafka that storage must answer alike: records, offsets by timestamp."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from peer.kafka_broker import KafkaBroker
+from peer.kafka_workload import PARTITIONS, START_MS, TOPICS, WAIT_S, HeaderList
+
+GONE = {"deleted-topic"}
+
+
+class Read(NamedTuple):
+    """A record as a consumer got it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList
+
+
+class Answers(NamedTuple):
+    """By partition directory: start and end offset, and the offset for each of some timestamps."""
+
+    offsets: dict[str, tuple[int, int]]
+    offset_for_times: dict[str, dict[int, int | None]]
+
+
+def ask(broker: KafkaBroker) -> Answers:
+    """Start and end offsets of all partitions, and where timestamps all over them are found."""
+    consumer = _consumer(broker)
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in TOPICS
+        if topic not in GONE
+        for number in range(PARTITIONS.get(topic, 1))
+    ]
+    offsets = {
+        f"{each.topic}-{each.partition}": consumer.get_watermark_offsets(each, timeout=WAIT_S)
+        for each in partitions
+    }
+    times: dict[str, dict[int, int | None]] = {name: {} for name in offsets}
+    for timestamp in _timestamps():
+        wanted = [TopicPartition(each.topic, each.partition, timestamp) for each in partitions]
+        for found in consumer.offsets_for_times(wanted, timeout=WAIT_S):
+            assert found.error is None
+            # Negative, the client's word for the end of the log: no record is as young.
+            offset = found.offset if found.offset >= 0 else None
+            times[f"{found.topic}-{found.partition}"][timestamp] = offset
+    consumer.close()
+    return Answers(offsets, times)
+
+
+def read_all(broker: KafkaBroker, partition: TopicPartition) -> list[Read]:
+    """Every record of a partition from its start to its end, aborted transactions' too."""
+    consumer = _consumer(broker)
+    start, _ = consumer.get_watermark_offsets(partition, timeout=WAIT_S)
+    consumer.assign([TopicPartition(partition.topic, partition.partition, start)])
+    records: list[Read] = []
+    while True:
+        message = consumer.poll(WAIT_S)
+        assert message is not None, (
+            f"Kafka stopped serving {partition} after {len(records)} records"
+        )
+        if error := message.error():
+            assert error.code() == KafkaError._PARTITION_EOF, error
+            break
+        records.append(_read(message))
+    consumer.close()
+    return records
+
+
+def _read(message: Message) -> Read:
+    offset, headers = message.offset(), cast(HeaderList, message.headers() or [])
+    assert offset is not None
+    return Read(offset, message.timestamp()[1], message.key(), message.value(), headers)
+
+
+def _timestamps() -> list[int]:
+    """Before, between, at, and after the timestamps of the records; 0 is before everything."""
+    inside = range(START_MS - 5, START_MS + 15_000, 497)
+    return [0, START_MS, *inside, START_MS + 14_990, START_MS + 14_991]
+
+
+def _consumer(broker: KafkaBroker) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "peer-queries",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+        }
+    )
