@@ -1,0 +1,232 @@
+"""Appending to one log and to a thousand, beside a loop that does `os.write` of the same bytes.
+
+A batch of 64 KiB is a writable view into a receive buffer of 1 MiB, as from a socket. For each, the
+log does what a produce has it do: `validate`, CRC checked, and `Log.append`, indexes kept, default
+settings. Files and descriptors are there before the clock starts, as on a broker that has run for a
+second. One log takes 1 GiB and 16 MiB and so rolls once; early writeback runs on a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from itertools import pairwise
+
+import measuring
+from log_world import (
+    LEADER_EPOCH,
+    START_MS,
+    HastyDisk,
+    Place,
+    Sample,
+    create_logs,
+    log_directory,
+    make_batch,
+    speeds,
+    tell,
+)
+from measuring import Contender, Row
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.records.batch import CHECKED_POSITION
+from kdist.records.validate import Rules, validate
+from kdist.runtime.disk import DiskFile
+from kdist.runtime.files import Buffer
+from kdist.storage.log import Log
+from kdist.wire.crc32c import crc32c
+
+BATCH_BYTES = 65_536
+IN_BUFFER = 16  # batches that the receive buffer holds
+PRODUCE_VERSION = 9
+RULES = Rules(message_bytes_max=TopicSettings().max_message_bytes)
+NO_OFFSET = bytes(8)
+NO_WRITEBACK = StorageSettings(writeback_step_bytes=0)
+YARDSTICK = "os.write"
+
+
+def receive_buffer() -> list[memoryview]:
+    """Batches one behind the other, as views into one buffer."""
+    batches = [make_batch(BATCH_BYTES, number) for number in range(IN_BUFFER)]
+    buffer = memoryview(bytearray().join(batches))
+    ends = [sum(map(len, batches[:number])) for number in range(IN_BUFFER + 1)]
+    return [buffer[start:end] for start, end in pairwise(ends)]
+
+
+def append(log: Log, data: memoryview) -> None:
+    """What a produce of one batch to one partition has the log do."""
+    data[:8] = NO_OFFSET  # the append before this one wrote its offset there
+    accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
+    log.append(accepted, LEADER_EPOCH, START_MS)
+
+
+@contextmanager
+def kdist_sample(
+    path: str, logs: int, rounds: int, settings: StorageSettings
+) -> Iterator[Callable[[], None]]:
+    """Append to each log in turn."""
+    buffer = receive_buffer()
+    try:
+        with log_directory(path, settings=settings) as directory:
+            targets = create_logs(directory, logs)
+            for log in targets:
+                append(log, buffer[0])
+
+            def work() -> None:
+                for number in range(rounds):
+                    data = buffer[number % IN_BUFFER]
+                    for log in targets:
+                        append(log, data)
+
+            yield work
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def raw_sample(
+    path: str, files: int, rounds: int, write: Callable[[int, memoryview], object]
+) -> Iterator[Callable[[], None]]:
+    """Write to each file in turn."""
+    buffer = receive_buffer()
+    os.mkdir(path)
+    try:
+        with ExitStack() as stack:
+            targets = [_create(f"{path}/{number}", stack) for number in range(files)]
+            for target in targets:
+                os.write(target, buffer[0])
+
+            def work() -> None:
+                for number in range(rounds):
+                    data = buffer[number % IN_BUFFER]
+                    for target in targets:
+                        write(target, data)
+
+            yield work
+    finally:
+        shutil.rmtree(path)
+
+
+def _create(path: str, stack: ExitStack) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def check_and_write(descriptor: int, data: memoryview) -> None:
+    """The CRC and the write: what no log could do without."""
+    crc32c(data[CHECKED_POSITION:])
+    os.write(descriptor, data)
+
+
+def measure_appends(place: Place) -> list[Row]:
+    """The rows for one log, for a thousand, and for one call without its write."""
+    megabytes = place.scaled(1040, 4)
+    logs = place.scaled(1000, 8)
+    batches = megabytes * IN_BUFFER
+    return [
+        *_measure(place, "1 log", 1, batches, 0.7),
+        *_measure(place, f"{logs:,} logs", logs, max(batches // logs, 2), 0.5),
+        *measure_calls(place),
+    ]
+
+
+def _measure(place: Place, task: str, logs: int, rounds: int, budget: float) -> list[Row]:
+    tell(f"append to {task}: {logs * rounds * BATCH_BYTES >> 20:,} MiB a sample")
+    path = f"{place.path}/appends"
+    samples: dict[str, Sample] = {
+        "kdist": partial(kdist_sample, path, logs, rounds, StorageSettings()),
+        YARDSTICK: partial(raw_sample, path, logs, rounds, os.write),
+        "CRC and os.write": partial(raw_sample, path, logs, rounds, check_and_write),
+        "kdist, no early writeback": partial(kdist_sample, path, logs, rounds, NO_WRITEBACK),
+    }
+    found = speeds(place, samples, logs * rounds * len(receive_buffer()[0]))
+    return [
+        *_rows(f"append, {task}, CPU", {name: each.cpu for name, each in found.items()}, budget),
+        *_rows(f"append, {task}, wall", {name: each.wall for name, each in found.items()}),
+    ]
+
+
+def _rows(task: str, found: Mapping[str, float], budget: float | None = None) -> list[Row]:
+    rows = [
+        Row(task, name, rate, "B/s", {YARDSTICK: rate / found[YARDSTICK]})
+        for name, rate in found.items()
+    ]
+    if budget is not None:
+        is_met = rows[0].ratios[YARDSTICK] >= budget
+        rows[0] = rows[0]._replace(budget=f"{budget:.2f} x {YARDSTICK}", is_met=is_met)
+    return rows
+
+
+# --- one call, without the write ----------------------------------------------------------------
+
+
+class VoidFile(DiskFile):
+    """A file that takes no bytes: what is left of an append is Python's."""
+
+    __slots__ = ()
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> int:  # noqa: ARG002
+        return sum(map(len, buffers))
+
+    def preallocate(self, position: int, size: int) -> None:
+        pass
+
+    def start_writeback(self, position: int, size: int) -> None:
+        pass
+
+
+class VoidDisk(HastyDisk):
+    """A disk whose new segments are void."""
+
+    def create(self, path: str) -> DiskFile:
+        file = super().create(path)
+        if not path.endswith(".log"):
+            return file
+        with closing(file):
+            descriptor = file.fileno()
+            assert descriptor is not None
+            return VoidFile(path, os.dup(descriptor))
+
+
+def measure_calls(place: Place) -> list[Row]:
+    """Calls per second of CPU time, with a batch of 64 KiB; the write itself does nothing."""
+    tell("append without the write")
+    data = receive_buffer()[0]
+    accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
+    path = f"{place.path}/calls"
+    try:
+        with log_directory(path, VoidDisk(), NO_WRITEBACK) as directory:
+            (log,) = create_logs(directory, 1)
+
+            def validate_one() -> None:
+                data[:8] = NO_OFFSET
+                validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
+
+            found = measuring.rates(
+                {
+                    "validate": Contender(validate_one, 1),
+                    "Log.append, void file": Contender(
+                        lambda: log.append(accepted, LEADER_EPOCH, START_MS), 1
+                    ),
+                    "CRC alone": Contender(lambda: crc32c(data[CHECKED_POSITION:]), 1),
+                },
+                time.thread_time_ns,
+            )
+    finally:
+        shutil.rmtree(path)
+    return [
+        Row(
+            "one call, CPU",
+            name,
+            rate,
+            "calls/s",
+            {"CRC alone": rate / found["CRC alone"]},
+            f"none; takes {1e6 / rate:.1f} us",
+        )
+        for name, rate in found.items()
+    ]

@@ -1,0 +1,106 @@
+"""How every benchmark here times: warmed up, the garbage collector off, the median of five.
+
+Contenders are timed in turn within each of the five rounds, so that a slow moment of the machine
+falls on all of them: only ratios within one run are worth telling.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+ROUNDS = 5
+ROUND_NS = 100_000_000  # what one contender's round should take
+
+
+class Row(NamedTuple):
+    """One contender's result, the ratios of its rate to those of yardsticks, and its budget."""
+
+    task: str
+    contender: str
+    per_second: float
+    unit: str
+    ratios: Mapping[str, float] = {}
+    budget: str = ""
+    is_met: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the budget is kept, in a word; empty without one."""
+        return {None: "", True: "met", False: "MISSED"}[self.is_met]
+
+
+class Contender(NamedTuple):
+    """`work` does `units` of what is counted; `clean` puts back, untimed, what it left behind."""
+
+    work: Callable[[], object]
+    units: int
+    clean: Callable[[], object] = lambda: None
+
+
+def rates(
+    contenders: Mapping[str, Contender], clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> dict[str, float]:
+    """Units per second of each contender: the median of its five rounds.
+
+    Work that only computes takes `time.thread_time_ns` for a clock: what other processes get of the
+    core meanwhile does not count.
+    """
+    repeats = {name: _repeats(contender, clock_ns) for name, contender in contenders.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(ROUNDS):
+        for name, contender in contenders.items():
+            seconds[name].append(_time_ns(contender, repeats[name], clock_ns) / repeats[name] / 1e9)
+    return {
+        name: contender.units / statistics.median(seconds[name])
+        for name, contender in contenders.items()
+    }
+
+
+def _repeats(contender: Contender, clock_ns: Callable[[], int]) -> int:
+    """How often the work fits in a round; finding that out is the warm-up."""
+    repeats = 1
+    while True:
+        taken_ns = _time_ns(contender, repeats, clock_ns)
+        if taken_ns * 2 > ROUND_NS:
+            return max(1, round(repeats * ROUND_NS / taken_ns))
+        repeats *= 2
+
+
+def _time_ns(contender: Contender, repeats: int, clock_ns: Callable[[], int]) -> int:
+    work = contender.work
+    gc.collect()
+    gc.disable()
+    try:
+        start = clock_ns()
+        for _ in range(repeats):
+            work()
+        return clock_ns() - start
+    finally:
+        gc.enable()
+        contender.clean()
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as lines for people."""
+    lines = [("task", "contender", "rate", "ratios", "budget", "")]
+    for row in rows:
+        ratios = ", ".join(f"{ratio:.2f} x {name}" for name, ratio in row.ratios.items())
+        rate = quantity(row.per_second, row.unit)
+        lines.append((row.task, row.contender, rate, ratios, row.budget, row.verdict))
+    widths = [max(len(line[i]) for line in lines) for i in range(6)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def quantity(number: float, unit: str) -> str:
+    """A number for people: `quantity(20e6, "records/s")` is " 20.00 M records/s"."""
+    for size, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:6.2f} {prefix} {unit}"
+    return f"{number:6.2f} {unit}"
