@@ -1,0 +1,78 @@
+# The front door: `make help` lists what it can do. Every target does its own set-up, and a second run
+# costs nothing when nothing has changed. What needs more than a line of shell is a script in tools/.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:  # checks speak in order, and pytest has the last word; pytest itself uses all cores
+.DELETE_ON_ERROR:
+
+PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
+MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)
+CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled.py kdist/records/_compiled.pxd)
+
+# A virtual environment knows where it stands, so one that came along in a copied tree is made anew;
+# and a stamp without the compiled codec beside it is not believed.
+VENV_MOVED := $(if $(filter $(CURDIR),$(shell cat .venv/.ready 2>/dev/null)),,FORCE)
+CODEC_GONE := $(if $(wildcard kdist/records/_compiled.*.so),,FORCE)
+
+help:  ## Print every target with its sentence
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars for the tests with a peer
+	@tools/setup_packages.sh peer
+	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
+
+check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: under two minutes
+	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
+
+test: setup lint  ## Everything: the checks and every test, the slow ones and those with a peer too
+ifdef MAY_MOUNT
+	@$(PYTEST) tests
+else
+	@echo "This user may not mount filesystems, so the tests marked 'mount' are left out."
+	@$(PYTEST) -m "not mount" tests
+endif
+
+lint: .venv/.codec
+	@$(PYTHON) -m ruff format --check --quiet .
+	@$(PYTHON) -m ruff check --quiet .
+	@$(PYTHON) -m mypy --no-error-summary
+	@.venv/bin/lint-imports --no-logo
+	@.venv/bin/yamllint --strict .
+
+bench-log: .venv/.codec  ## Measure the log and the record codec, as ratios in one run
+	$(PYTHON) benchmarks/bench_log.py
+	$(PYTHON) benchmarks/bench_codec.py
+
+bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
+	$(PYTHON) benchmarks/bench_compression.py
+	$(PYTHON) benchmarks/bench_checksums.py
+
+fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
+	$(PYTHON) tests/fuzz/fuzz_protocol.py --seconds 600
+
+generate: .venv/.codec  ## Write the pages and samples that are derived from the code
+	$(PYTHON) tools/generate.py
+	$(PYTHON) tools/maps.py
+
+format: .venv/.codec  ## Put the code into its one format
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+clean:  ## Remove everything that make made, the virtual environment included
+	rm -rf .venv .cache build dist kdist.egg-info kdist/records/_compiled.c kdist/records/_compiled.*.so
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The lock lets two makes in one tree wait for each other instead of building over each other.
+.venv/.ready: pyproject.toml setup.py tools/setup_venv.sh $(VENV_MOVED)
+	@tools/setup_packages.sh build
+	@flock tools tools/setup_venv.sh
+
+.venv/.codec: .venv/.ready $(CODEC_SOURCES) $(CODEC_GONE)
+	@flock tools tools/setup_codec.sh
+
+FORCE:
+
+.PHONY: help setup check test lint bench-log bench-compression fuzz generate format clean FORCE

@@ -1,0 +1,101 @@
+"""Documents are true of the tree: links lead somewhere, commands run, maps show what is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools.maps import MAPS, with_map
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(p.relative_to(ROOT)): p for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]}
+README, ARCHITECTURE = (ROOT / name for name in ("README.md", "ARCHITECTURE.md"))
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    for line in re.split(r" *#.*\n|\n", block)
+    if line == "make help" or line.endswith("--help")
+]
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings get."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path) if path else page
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_every_link_between_pages_leads_somewhere(name: str) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(PAGES[name]))
+    inner = [link for link in links if not re.match(r"https?:|mailto:", link)]
+    assert [link for link in inner if not leads_somewhere(PAGES[name], link)] == []
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_every_make_target_in_a_page_exists(name: str) -> None:
+    named = re.findall(r"(?:`|^)make ([a-z-]+)", PAGES[name].read_text(), re.MULTILINE)
+    assert set(named) <= MAKE_TARGETS
+
+
+def test_the_readme_fits_in_120_lines() -> None:
+    assert len(README.read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(command: str) -> None:
+    program, *arguments = command.split()
+    if program == ".venv/bin/kdist":
+        program = str(Path(sys.executable).parent / "kdist")
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        [program, *arguments], cwd=ROOT, env=bare, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_shows_what_is_there(name: str) -> None:
+    assert PAGES[name].read_text() == with_map(name), "`make generate` brings it up to date"
+
+
+def test_the_staircase_drawn_is_the_staircase_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [re.sub(r"[()]", "", layer) for layer in contracts["contracts"][0]["layers"]]
+    drawn = re.search(r"## The staircase.*?```\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
+    assert drawn is not None
+    assert drawn[1].split("\n")[:-1] == layers
+
+
+def test_a_room_is_to_come_until_it_is_there() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert len(rows) >= 20
+    present = {p.stem for p in (ROOT / "kdist").iterdir() if p.is_dir() or p.suffix == ".py"}
+    assert {room for room, state in rows if state != "to come"} <= present
+    assert not {room for room, state in rows if state == "to come"} & present
+
+
+def test_every_decision_is_in_the_list() -> None:
+    pages = {p.name for p in (ROOT / "docs/decisions").glob("0*.md")}
+    listed = re.findall(
+        r"\]\((0\d{3}-[\w-]+\.md)\)", (ROOT / "docs/decisions/README.md").read_text()
+    )
+    assert set(listed) == pages

@@ -1,0 +1,204 @@
+"""The house rules that no linter knows, each with examples of what breaks it.
+
+A rule is a function over one parsed file that yields (line, what breaks it). An exception is a line
+in EXCEPTIONS with its reason; one that nothing needs any more fails too, so the list only shrinks.
+docs/principles.md says why these rules.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+Breach = tuple[int, str]
+
+ROOT = Path(__file__).parents[2]
+SHELVES = ("kdist", "tests", "benchmarks", "tools")
+FILES = sorted(p for shelf in SHELVES for p in (ROOT / shelf).rglob("*.py"))
+
+NAMEPLATE_LINES_MAX = 10
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+VAGUE = {"common", "helper", "helpers", "misc", "util", "utils"}
+WORLD = re.compile(
+    r"open|(io|codecs|gzip)\.open|(fcntl|glob|secrets|shutil|tempfile|time)\.[^()]+"
+    r"|os\.(?!(cpu_count|environ|fspath|getpid|path|sep|strerror)\b)[^()]+"
+    r"|os\.path\.(exists|get.time|getsize|is(dir|file|link|mount)|lexists|realpath|samefile)"
+    r"|pathlib\.(Posix)?Path(\.[^()]+)?|datetime\.(date|datetime)\.(now|today|utcnow)|uuid\.uuid[14]"
+    r"|random\.(?!Random\b)[^()]+|random\.Random\(\)"  # an instance is chance passed in
+)
+IDLING = re.compile(r"time\.sleep|pytest\.(importorskip|skip|xfail|mark\.(skip|skipif|xfail))")
+
+# "<file>: <rule>: <what>", as fnmatch has it, and why it stays.
+EXCEPTIONS = {
+    "kdist/runtime/*_tasks.py: broad except: *": "a task's edge: `done` gets what the work raised",
+}
+
+
+def nameplate(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A file says what it is for: in a first sentence, and 10 lines but for lists and tables."""
+    text = (ast.get_docstring(tree) or "missing").splitlines()
+    if not text[0].endswith("."):
+        yield 1, "no sentence in the first line"
+    if sum(bool(line) and line[0] not in " |-" for line in text) > NAMEPLATE_LINES_MAX:
+        yield 1, f"more than {NAMEPLATE_LINES_MAX} lines"
+
+
+def file_size(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A file is read in one sitting."""
+    if tree.body and (last := tree.body[-1].end_lineno or 0) > FILE_LINES_MAX:
+        yield last, f"more than {FILE_LINES_MAX} lines"
+
+
+def function_size(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A function fits on one screen."""
+    for f in functions(tree):
+        if (f.end_lineno or 0) - f.lineno >= FUNCTION_LINES_MAX:
+            yield f.lineno, f"{f.name} has more than {FUNCTION_LINES_MAX} lines"
+
+
+def file_name(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A module is named after what it is about."""
+    if path.stem in VAGUE or path.parent.name in VAGUE:
+        yield 1, path.stem
+
+
+def passed_in_world(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """Only `runtime` reads a clock, touches a file or draws a random number."""
+    if path.parts[0] == "kdist" and path.parts[1] != "runtime":
+        yield from ((line, name) for line, name in uses(tree) if WORLD.fullmatch(name))
+
+
+def broad_except(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """Who catches everything raises it again; only the edges may do else, as exceptions above."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            caught = ast.unparse(node.type) if node.type else "everything"
+            raised = isinstance(node.body[-1], ast.Raise)
+            if not raised and re.search(r"\b(everything|Exception|BaseException)\b", caught):
+                yield node.lineno, caught
+
+
+def public_docstring(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """What a room offers to others says what it does."""
+    for node in tree.body if path.parts[0] == "kdist" else ():
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if not node.name.startswith("_") and not ast.get_docstring(node):
+            yield node.lineno, node.name
+
+
+def sentence_name(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A test's name is a sentence in lower case: two words at least."""
+    for f in functions(tree) if path.name.startswith("test_") else ():
+        if f.name.startswith("test_") and not re.fullmatch(r"test(_[a-z0-9]+){2,}", f.name):
+            yield f.lineno, f.name
+
+
+def idle_test(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """A test neither sleeps nor is skipped; what it waits for is polled in a file beside it."""
+    if path.name.startswith("test_"):
+        yield from ((line, name) for line, name in uses(tree) if IDLING.fullmatch(name))
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def uses(tree: ast.Module) -> Iterator[Breach]:
+    """Imported names, and `open`, as `module.name` where they are used; calls again with `()`."""
+    origin = {"open": "open"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                origin[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            origin |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name | ast.Call):
+            name, call = (node.func, "()") if isinstance(node, ast.Call) else (node, "")
+            root, dot, rest = ast.unparse(name).partition(".")
+            if root in origin:
+                yield node.lineno, origin[root] + dot + rest + call
+
+
+RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
+    rule.__name__.replace("_", " "): rule
+    for rule in (
+        nameplate,
+        file_size,
+        function_size,
+        file_name,
+        passed_in_world,
+        broad_except,
+        public_docstring,
+        sentence_name,
+        idle_test,
+    )
+}
+EXAMPLES = [  # rule, file, source that breaks it once
+    ("nameplate", "kdist/log.py", "x = 1"),
+    ("nameplate", "kdist/log.py", "'''" + "A line.\n" * 11 + "'''"),
+    ("nameplate", "kdist/log.py", "'''A title'''"),
+    ("file size", "kdist/log.py", "\n" * 400 + "x = 1"),
+    ("function size", "kdist/log.py", "def f():\n" + "    g()\n" * 60),
+    ("file name", "kdist/wire/utils.py", ""),
+    ("file name", "kdist/common/log.py", ""),
+    ("passed in world", "kdist/log.py", "open('x')"),
+    ("passed in world", "kdist/log.py", "import time\nnow = time.time"),
+    ("passed in world", "kdist/log.py", "from time import monotonic as m\nm()"),
+    ("passed in world", "kdist/log.py", "import os\nos.fsync(1)"),
+    ("passed in world", "kdist/log.py", "import os.path\nos.path.exists('x')"),
+    ("passed in world", "kdist/log.py", "from os import path\npath.getsize('x')"),
+    ("passed in world", "kdist/log.py", "import random as chance\nchance.random()"),
+    ("passed in world", "kdist/log.py", "from random import Random\nchance = Random()"),
+    ("broad except", "kdist/log.py", "try: f()\nexcept: pass"),
+    ("broad except", "kdist/log.py", "try: f()\nexcept (OSError, Exception): pass"),
+    ("public docstring", "kdist/log.py", "class Log: pass"),
+    ("sentence name", "tests/unit/test_log.py", "def test_append(): f()"),
+    ("idle test", "tests/unit/test_log.py", "import time\ntime.sleep(1)"),
+    ("idle test", "tests/unit/test_log.py", "import pytest\n@pytest.mark.skip\ndef f(): pass"),
+]
+
+
+def breaches(rule: str, path: Path, source: str) -> Iterator[tuple[str, str]]:
+    """What breaks the rule in a file: the exception that would allow it, and a sentence."""
+    for line, what in RULES[rule](path, ast.parse(source)):
+        yield f"{path}: {rule}: {what}", f"{path}:{line}: {rule}: {what}. {RULES[rule].__doc__}"
+
+
+def is_exception(key: str) -> bool:
+    return any(fnmatchcase(key, exception) for exception in EXCEPTIONS)
+
+
+@pytest.fixture(scope="module")
+def house() -> list[tuple[str, str]]:
+    """Every breach in the tree."""
+    sources = [(path.relative_to(ROOT), path.read_text()) for path in FILES]
+    return [b for rule in RULES for path, text in sources for b in breaches(rule, path, text)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_house_keeps_its_rule(rule: str, house: list[tuple[str, str]]) -> None:
+    found = [text for key, text in house if f": {rule}: " in key and not is_exception(key)]
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_every_exception_is_still_needed(house: list[tuple[str, str]]) -> None:
+    assert [e for e in EXCEPTIONS if not any(fnmatchcase(key, e) for key, _ in house)] == []
+
+
+@pytest.mark.parametrize(("rule", "path", "source"), EXAMPLES)
+def test_each_rule_catches_what_breaks_it(rule: str, path: str, source: str) -> None:
+    assert len(list(breaches(rule, Path(path), source))) == 1
+
+
+def test_a_broad_except_that_raises_again_is_no_breach() -> None:
+    source = "try: f()\nexcept BaseException:\n    g()\n    raise"
+    assert not list(breaches("broad except", Path("kdist/log.py"), source))

@@ -1,0 +1,14 @@
+#!/bin/sh
+# Compiles the record codec in place. A wheel may do without it; a working tree may not, as its tests run on both.
+set -eu
+cd "$(dirname "$0")/.."
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! .venv/bin/python setup.py --quiet build_ext --inplace >"$log" 2>&1 </dev/null ||
+    ! .venv/bin/python -c 'import kdist.records._compiled as codec; assert codec.__file__.endswith(".so")' >>"$log" 2>&1; then
+    cat "$log" >&2
+    echo "The compiled record codec could not be built." >&2
+    exit 1
+fi
+touch .venv/.codec

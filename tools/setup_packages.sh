@@ -1,0 +1,47 @@
+#!/bin/sh
+# Looks for what must come from the distribution and installs what is missing if it may, or says what to install.
+#   setup_packages.sh build    a Python that makes virtual environments, its headers, a compiler
+#   setup_packages.sh peer     Java and Maven for the tests against Apache Kafka; XFS for those on a loop disk
+# It looks for the thing, not the package: a JDK from elsewhere serves as well as Debian's.
+set -eu
+cd "$(dirname "$0")/.."
+
+missing_build() {
+    python=$(tools/python.sh 2>/dev/null || echo /usr/bin/python3)
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+    "$python" -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+        echo python3-dev
+    command -v gcc >/dev/null || echo gcc
+}
+
+missing_peer() {
+    command -v java >/dev/null || echo default-jre-headless
+    command -v mvn >/dev/null || echo maven
+    # Who may not mount a loop disk does not need the means to format one.
+    ! unshare --mount true 2>/dev/null || [ -x /usr/sbin/mkfs.xfs ] || echo xfsprogs
+}
+
+packages=$("missing_$1" | xargs)
+[ -n "$packages" ] || exit 0
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "kdist needs packages that are not here; as root: apt-get install $packages" >&2
+    exit 1
+fi
+
+echo "Installing $packages"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+# shellcheck disable=SC2086 # the words of $packages are meant to be split
+if ! { apt-get update --quiet --quiet &&
+    apt-get install --yes --quiet --quiet --no-install-recommends -o DPkg::Lock::Timeout=300 $packages; } \
+    >"$log" 2>&1 </dev/null; then
+    cat "$log" >&2
+    exit 1
+fi
+still=$("missing_$1" | xargs)
+if [ -n "$still" ]; then
+    echo "kdist still does not find what $still should have brought." >&2
+    exit 1
+fi
