@@ -3,7 +3,7 @@
 A batch of 64 KiB is a writable view into a receive buffer of 1 MiB, as from a socket. For each, the
 log does what a produce has it do: `validate`, CRC checked, and `Log.append`, indexes kept, default
 settings. Files and descriptors are there before the clock starts, as on a broker that has run for a
-second. One log takes 1 GiB and 16 MiB and so rolls once; early writeback runs on a thread.
+second. One log takes 1 GiB and 16 MiB and so rolls once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from log_world import (
 )
 from measuring import Contender, Row
 
-from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.records.batch import CHECKED_POSITION
 from kdist.records.validate import Rules, validate
@@ -45,7 +44,7 @@ IN_BUFFER = 16  # batches that the receive buffer holds
 PRODUCE_VERSION = 9
 RULES = Rules(message_bytes_max=TopicSettings().max_message_bytes)
 NO_OFFSET = bytes(8)
-NO_WRITEBACK = StorageSettings(writeback_step_bytes=0)
+FLUSHED_EACH_SECOND = TopicSettings(flush_ms=1000)  # only its early writeback is at work here
 YARDSTICK = "os.write"
 
 
@@ -66,13 +65,13 @@ def append(log: Log, data: memoryview) -> None:
 
 @contextmanager
 def kdist_sample(
-    path: str, logs: int, rounds: int, settings: StorageSettings
+    path: str, logs: int, rounds: int, settings: TopicSettings
 ) -> Iterator[Callable[[], None]]:
     """Append to each log in turn."""
     buffer = receive_buffer()
     try:
-        with log_directory(path, settings=settings) as directory:
-            targets = create_logs(directory, logs)
+        with log_directory(path) as directory:
+            targets = create_logs(directory, logs, settings)
             for log in targets:
                 append(log, buffer[0])
 
@@ -139,10 +138,10 @@ def _measure(place: Place, task: str, logs: int, rounds: int, budget: float) -> 
     tell(f"append to {task}: {logs * rounds * BATCH_BYTES >> 20:,} MiB a sample")
     path = f"{place.path}/appends"
     samples: dict[str, Sample] = {
-        "kdist": partial(kdist_sample, path, logs, rounds, StorageSettings()),
+        "kdist": partial(kdist_sample, path, logs, rounds, TopicSettings()),
         YARDSTICK: partial(raw_sample, path, logs, rounds, os.write),
         "CRC and os.write": partial(raw_sample, path, logs, rounds, check_and_write),
-        "kdist, no early writeback": partial(kdist_sample, path, logs, rounds, NO_WRITEBACK),
+        "kdist, early writeback": partial(kdist_sample, path, logs, rounds, FLUSHED_EACH_SECOND),
     }
     found = speeds(place, samples, logs * rounds * len(receive_buffer()[0]))
     return [
@@ -200,7 +199,7 @@ def measure_calls(place: Place) -> list[Row]:
     accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
     path = f"{place.path}/calls"
     try:
-        with log_directory(path, VoidDisk(), NO_WRITEBACK) as directory:
+        with log_directory(path, VoidDisk()) as directory:
             (log,) = create_logs(directory, 1)
 
             def validate_one() -> None:

@@ -40,6 +40,8 @@ LEADER_EPOCH = 5
 
 Sample = Callable[[], AbstractContextManager[Callable[[], object]]]
 
+DEFAULTS = TopicSettings()
+
 
 class Place(NamedTuple):
     """Where a run works, and whether it is a smoke test."""
@@ -163,10 +165,11 @@ def log_directory(
             log.close()
 
 
-def create_logs(directory: LogDirectory, count: int) -> list[Log]:
+def create_logs(
+    directory: LogDirectory, count: int, settings: TopicSettings = DEFAULTS
+) -> list[Log]:
     """New logs, 100 partitions a topic."""
     partitions = [TopicPartition(f"topic-{n // 100:03}", n % 100) for n in range(count)]
-    settings = TopicSettings()
     topic_id = uuid.UUID(int=1)
     return [directory.create(partition, topic_id, settings) for partition in partitions]
 

@@ -26,7 +26,7 @@ class StorageSettings(Settings):
     )
     preallocation_step_bytes: int64 = setting(
         "log.preallocation.step.bytes",
-        default=4 << 20,
+        default=16 << 20,
         minimum=0,
         unit="bytes",
         subject=DISK,
@@ -39,8 +39,8 @@ class StorageSettings(Settings):
         minimum=0,
         unit="bytes",
         subject=DISK,
-        doc="kdist's own: the kernel is asked to start writing each time this much was "
-        "appended to a segment; 0 leaves it to the kernel.",
+        doc="kdist's own: where `flush.ms` or `flush.messages` is set, the kernel is asked to "
+        "start writing each time this much was appended to a segment; 0 leaves it to the kernel.",
     )
     cold_read_bytes: int64 = setting(
         "log.cold.read.bytes",

@@ -19,6 +19,7 @@ from storage_world import (
     on_real_disk,
 )
 
+from kdist.config.kinds import INT64_MAX
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.runtime.simulated_disk import Call
 from kdist.storage.names import CLEAN_SHUTDOWN, Suffix
@@ -73,7 +74,7 @@ def test_preallocate_reserves_the_whole_segment_at_once() -> None:
 
 def test_writeback_is_started_in_even_steps() -> None:
     world = World(writeback_step_bytes=4096)
-    log = world.log()
+    log = world.log(flush_ms=3_600_000)
     for _ in range(20):
         append(world, log, 1, size=1000)  # four of them make a step
         world.settle(20)
@@ -82,9 +83,12 @@ def test_writeback_is_started_in_even_steps() -> None:
     assert log.active.size - log.active.written_back < 4096
 
 
-def test_no_writeback_is_started_where_the_step_is_zero() -> None:
-    world = World()
-    log = world.log()
+@pytest.mark.parametrize(("step_bytes", "flush_ms"), [(0, 3_600_000), (4096, INT64_MAX)])
+def test_no_writeback_is_started_without_a_step_or_an_interval_of_flushes(
+    step_bytes: int, flush_ms: int
+) -> None:
+    world = World(writeback_step_bytes=step_bytes)
+    log = world.log(flush_ms=flush_ms)
     append(world, log, 1, size=100_000)
     world.settle()
     assert world.disk.calls["start_writeback"] == 0
