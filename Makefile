@@ -43,7 +43,9 @@ lint: .venv/.codec
 
 bench-log: .venv/.codec  ## Measure the log and the record codec, as ratios in one run
 	$(PYTHON) benchmarks/bench_log.py
-	$(PYTHON) benchmarks/bench_codec.py
+
+bench-network: .venv/.codec  ## Measure the connections against a C program, as ratios in one run
+	$(PYTHON) benchmarks/bench_network.py
 
 bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
 	$(PYTHON) benchmarks/bench_compression.py
@@ -75,4 +77,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test lint bench-log bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test lint bench-log bench-network bench-compression fuzz generate format clean FORCE

@@ -41,6 +41,7 @@ UNITS = (
     "segments",
     "logs",
     "appends",
+    "connections",
 )
 
 

@@ -1,0 +1,222 @@
+"""The client's side of a connection: requests out, each with the answer that comes back for it.
+
+Used by whoever asks a broker: the controller, other brokers, and later the clients. Requests are
+pipelined, and a server answers in their order. When a connection ends, for whatever reason, all
+who wait hear NETWORK_EXCEPTION; whether to connect again is theirs to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, NamedTuple, cast
+
+from kdist.errors import ApiError, Error, ProtocolError
+from kdist.network.receiving import FrameReceiver
+from kdist.network.world import Network
+from kdist.protocol import api_versions
+from kdist.protocol.api import Api
+from kdist.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kdist.protocol.envelope import decode_response, encode_request
+from kdist.protocol.headers import RequestHeader, get_response_header
+from kdist.protocol.versions import TABLE
+
+_API_OF = {api.request: api for api in TABLE}
+_CORRELATION_ID_MAX = (1 << 31) - 1
+_UNSUPPORTED = Error.UNSUPPORTED_VERSION.code.to_bytes(2, "big")
+
+
+class ClientSettings(NamedTuple):
+    """How a client asks."""
+
+    client_id: str
+    software_version: str = "unknown"
+    request_timeout_ms: float = 30_000
+    connect_timeout_ms: float = 10_000
+    in_flight_max: int = 100
+    frame_bytes_max: int = 100 << 20
+
+
+class Waiting(NamedTuple):
+    """A request that was sent, and who waits for its answer."""
+
+    correlation_id: int
+    api: Api
+    version: int
+    answered: asyncio.Future[Any]
+
+
+class Client(FrameReceiver):
+    """One connection to one broker. Owner: the loop. Made by `Client.connect`."""
+
+    def __init__(self, network: Network, settings: ClientSettings, name: str) -> None:
+        super().__init__(network.turn, settings.frame_bytes_max)
+        self.versions: dict[int, int] = {}  # by API key, once negotiated
+        self.name = name
+        self._loop = network.loop
+        self._settings = settings
+        self._last_correlation_id = 0
+        self._waiting: deque[Waiting] = deque()
+        self._in_flight = asyncio.Semaphore(settings.in_flight_max)
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+
+    @classmethod
+    async def connect(
+        cls, network: Network, host: str, port: int, settings: ClientSettings
+    ) -> Client:
+        """A connected client. `ApiError` NETWORK_EXCEPTION if nobody answers there."""
+        name = f"{host}:{port}"
+        connecting = network.connect(lambda: cls(network, settings, name), host, port)
+        try:
+            return await asyncio.wait_for(connecting, settings.connect_timeout_ms / 1000)
+        except OSError as error:
+            why = error.strerror or str(error) or "no answer"
+            raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error
+
+    # Asking
+
+    async def send(
+        self, request: Any, version: int | None = None, timeout_ms: float | None = None
+    ) -> Any:
+        """The answer to `request`, a message of `kdist.protocol`; by default as negotiated.
+
+        `ApiError`: NETWORK_EXCEPTION if the connection ends before the answer, REQUEST_TIMED_OUT
+        after `timeout_ms`, which ends the connection, since what would follow cannot come sooner.
+        """
+        async with self._in_flight:
+            await self._may_write.wait()
+            waiting = self._send(request, version)
+            self._waiting.append(waiting)
+            limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+            timer = self._loop.call_later(limit_ms / 1000, self._time_out, waiting)
+            try:
+                return await waiting.answered
+            finally:
+                timer.cancel()
+
+    async def tell(self, request: Any, version: int | None = None) -> None:
+        """Send a request that has no answer: a produce with acks=0."""
+        await self._may_write.wait()
+        self._send(request, version)
+
+    def _send(self, request: Any, version: int | None) -> Waiting:
+        if self.is_closed:
+            raise self._network_exception("the connection is closed")
+        api = _API_OF[type(request)]
+        if version is None:
+            version = self.version_of(api)
+        self._last_correlation_id = self._last_correlation_id % _CORRELATION_ID_MAX + 1
+        header = RequestHeader(
+            api.key, version, self._last_correlation_id, self._settings.client_id
+        )
+        frame = encode_request(header, request)
+        assert frame.splices is None, "requests are bytes"
+        self._transport.write(frame)
+        return Waiting(header.correlation_id, api, version, self._loop.create_future())
+
+    def version_of(self, api: Api) -> int:
+        """The negotiated version; `ApiError` UNSUPPORTED_VERSION if the two have none in common."""
+        try:
+            return self.versions[api.key]
+        except KeyError:
+            raise ApiError(
+                Error.UNSUPPORTED_VERSION, f"{self.name} and we share no version of {api.name}"
+            ) from None
+
+    async def negotiate(self) -> dict[int, int]:
+        """Ask for the broker's versions: the highest common one of each API, by key.
+
+        Keys 4 to 7 are not advertised; who sends those knows their version.
+        """
+        version = api_versions.API.newest
+        answer = await self._ask_versions(version)
+        if answer.error_code == Error.UNSUPPORTED_VERSION.code:  # KIP-511
+            theirs = {each.api_key: each.max_version for each in answer.api_keys}
+            answer = await self._ask_versions(min(version, theirs.get(api_versions.API.key, 0)))
+        if answer.error_code:
+            raise ApiError(Error.of(answer.error_code))
+        theirs_by_key = {each.api_key: each for each in answer.api_keys}
+        self.versions = {}
+        for api in TABLE:
+            their = theirs_by_key.get(api.key)
+            if their is not None and api.oldest <= their.max_version:
+                common = min(api.newest, their.max_version)
+                if common >= their.min_version:
+                    self.versions[api.key] = common
+        return self.versions
+
+    async def _ask_versions(self, version: int) -> ApiVersionsResponse:
+        request = ApiVersionsRequest(
+            client_software_name="kdist",
+            client_software_version=self._settings.software_version,
+        )
+        return cast(ApiVersionsResponse, await self.send(request, version))
+
+    # The transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(self._network_exception(str(exc) if exc else "it closed the connection"))
+
+    # Answers
+
+    def frame_received(self, frame: memoryview) -> None:
+        if not self._waiting:
+            raise ProtocolError("an answer that nobody asked for")
+        waiting = self._waiting.popleft()
+        try:
+            correlation_id, _ = get_response_header(frame, 0)
+            if correlation_id != waiting.correlation_id:
+                raise ProtocolError(
+                    f"an answer to {correlation_id} where {waiting.correlation_id} was next"
+                )
+            version = waiting.version
+            if waiting.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
+                version = 0  # whatever was asked for (KIP-511)
+            # A copy: record sets in the answer are views, and it outlives the receive buffer.
+            _, answer = decode_response(waiting.api.key, version, bytes(frame))
+        except ProtocolError as error:
+            _fail(waiting, self._network_exception(str(error)))
+            raise
+        if not waiting.answered.done():
+            waiting.answered.set_result(answer)
+
+    def frame_refused(self, error: ProtocolError) -> None:
+        self._end(self._network_exception(str(error)))
+
+    # The end
+
+    def _time_out(self, waiting: Waiting) -> None:
+        _fail(waiting, ApiError(Error.REQUEST_TIMED_OUT, f"{self.name} did not answer in time"))
+        self._end(self._network_exception("it did not answer an earlier request in time"))
+
+    def _network_exception(self, why: str) -> ApiError:
+        return ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: {why}")
+
+    def close(self) -> None:
+        """Close at once; who waits hears NETWORK_EXCEPTION."""
+        self._end(self._network_exception("the connection was closed here"))
+
+    def _end(self, error: ApiError) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = self._is_held = True
+        self.drop_received()
+        self._transport.abort()
+        self._may_write.set()
+        while self._waiting:
+            _fail(self._waiting.popleft(), error)
+
+
+def _fail(waiting: Waiting, error: ApiError) -> None:
+    if not waiting.answered.done():
+        waiting.answered.set_exception(error)

@@ -1,0 +1,142 @@
+"""Listening: who may connect, how many, how long they may be idle, and how all of it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+from kdist.config.network import NetworkSettings
+from kdist.metrics.network import NetworkMetrics
+from kdist.network.connection import Connection, Handler, Limits
+from kdist.network.world import Network, Server, SocketOptions
+from kdist.runtime.tasks import Tasks
+
+logger = logging.getLogger(__name__)
+
+_IDLE_CHECKS = 10  # in the time that makes a connection idle: so exact is that time
+
+
+class Listener:
+    """A broker's connections, on all addresses it listens on.
+
+    The newest connection is the one that is closed over `max.connections` or, for its address,
+    `max.connections.per.ip` or what `per_host_max` has for it. `tasks` read what is not in the page
+    cache. `settings` may be replaced while
+    the broker runs.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        handler: Handler,
+        settings: NetworkSettings,
+        metrics: NetworkMetrics,
+        tasks: Tasks,
+        per_host_max: Mapping[str, int] | None = None,
+    ) -> None:
+        self.network = network
+        self.loop = network.loop
+        self.turn = network.turn
+        self.handler = handler
+        self.settings = settings
+        self.metrics = metrics
+        self.tasks = tasks
+        self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
+        self.connections: dict[Connection, int] = {}  # and how many checks found them idle
+        self.per_host_max = per_host_max or {}
+        self.hosts: Counter[str] = Counter()  # with how many connections each has
+        self._servers: list[Server] = []
+        self._is_closing = False
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections there; the port. `UserError` with a sentence if that cannot be."""
+        settings = self.settings
+        server = await self.network.listen(
+            lambda: Connection(self),
+            host,
+            port,
+            SocketOptions(
+                backlog=settings.socket_listen_backlog_size,
+                send_buffer_bytes=settings.socket_send_buffer_bytes,
+                receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+            ),
+        )
+        self._servers.append(server)
+        if self._idle_timer is None:
+            self._await_idle()
+        return server.port
+
+    # The connections' calls
+
+    def admit(self, connection: Connection) -> bool:
+        settings, host = self.settings, connection.host
+        per_host_max = self.per_host_max.get(host, settings.max_connections_per_ip)
+        if (
+            self._is_closing
+            or len(self.connections) >= settings.max_connections
+            or self.hosts[host] >= per_host_max
+        ):
+            self.metrics.refused_connections += 1
+            return False
+        self.hosts[host] += 1
+        self.connections[connection] = 0
+        self._is_empty.clear()
+        self.metrics.accepted_connections += 1
+        self.metrics.open_connections += 1
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        del self.connections[connection]
+        self.metrics.open_connections -= 1
+        self.hosts[connection.host] -= 1
+        if not self.hosts[connection.host]:
+            del self.hosts[connection.host]
+        if not self.connections:
+            self._is_empty.set()
+
+    # Idle connections
+
+    def _await_idle(self) -> None:
+        idle_ms = self.settings.connections_max_idle_ms
+        if idle_ms >= 0:
+            self._idle_timer = self.loop.call_later(
+                max(1, idle_ms) / 1000 / _IDLE_CHECKS, self._close_idle
+            )
+
+    def _close_idle(self) -> None:
+        """Close whoever sent no whole request and took no answer in all the checks of the time."""
+        for connection, checks in list(self.connections.items()):
+            if connection.is_active or connection.is_waiting:
+                connection.is_active = False
+                self.connections[connection] = 0
+            elif checks < _IDLE_CHECKS:
+                self.connections[connection] = checks + 1
+            else:
+                logger.info("closing the connection of %s: it is idle", connection.peer)
+                self.metrics.idle_connections += 1
+                connection.abort()
+        self._await_idle()
+
+    # The end
+
+    async def close(self, drain_ms: float) -> None:
+        """Accept no more, answer what is under way for up to `drain_ms`, close all connections."""
+        self._is_closing = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for server in self._servers:
+            server.close()
+        for connection in list(self.connections):
+            connection.finish()
+        try:
+            await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
+        except TimeoutError:
+            logger.warning("%d connections were closed unanswered", len(self.connections))
+            for connection in list(self.connections):
+                connection.abort()
+            await self._is_empty.wait()

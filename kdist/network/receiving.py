@@ -1,0 +1,106 @@
+"""Frames out of what a transport receives, in place.
+
+Bytes are received into the space that all connections share. Whole frames are handed over where
+they lie; only the beginning of a frame that is not whole yet moves to a buffer of its own, where
+the rest is received. So a connection between frames holds no buffer at all, and a large frame is
+copied in part, once.
+
+A frame's buffer grows with what has come, fourfold at most: a peer that announces a hundred
+megabytes and sends ten bytes costs half a kilobyte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kdist.errors import ProtocolError
+from kdist.network.turn import Turn
+from kdist.protocol.framing import bytes_wanted, find_frame
+
+_GROWTH = 4
+
+
+class FrameReceiver(asyncio.BufferedProtocol):
+    """One connection's receiving half. Subclasses are told of frames, and may hold it."""
+
+    def __init__(self, turn: Turn, frame_bytes_max: int) -> None:
+        self._turn = turn
+        self._frame_bytes_max = frame_bytes_max
+        self._own: memoryview | None = None  # begins with a frame that is not whole, or was held
+        self._own_end = 0  # so many bytes of it are received
+        self._own_limit = 0  # so many shall be: to the end of the frame, so that no other's follow
+        self._is_held = False
+        self.is_closed = False  # set by whoever closes: what comes then is not kept
+
+    # What a subclass says
+
+    def frame_received(self, frame: memoryview) -> None:
+        """A whole frame without its size. Holds until the turn ends. May raise ProtocolError."""
+        raise NotImplementedError
+
+    def frame_refused(self, error: ProtocolError) -> None:
+        """The bytes are no frame, or `frame_received` raised. Nothing more is parsed."""
+        raise NotImplementedError
+
+    # What the transport calls
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - always -1
+        own = self._own
+        if own is None:
+            return self._turn.space()
+        return own[self._own_end : self._own_limit]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        own = self._own
+        if own is None:
+            self.find_frames(self._turn.take_received(nbytes))
+        else:
+            self._own_end += nbytes
+            self.find_frames(own[: self._own_end])
+
+    def find_frames(self, received: memoryview) -> None:
+        """Hand over the whole frames, and keep what is left."""
+        start, end, frame_bytes_max = 0, len(received), self._frame_bytes_max
+        try:
+            while start < end and not self._is_held:
+                found = find_frame(received, start, end, frame_bytes_max)
+                if found is None:
+                    break
+                start = found.end
+                self.frame_received(received[found.start : start])
+        except ProtocolError as error:
+            self._is_held = True
+            self.drop_received()
+            self.frame_refused(error)
+            return
+        if start < end and not self.is_closed:
+            self._keep(received, start)
+        elif self._own is not None:
+            self.drop_received()
+
+    def _keep(self, received: memoryview, start: int) -> None:
+        """Have what was not handed over in a buffer of its own, with room to go on."""
+        rest = received[start:]
+        rest_size = len(rest)
+        wanted = max(rest_size, bytes_wanted(rest, 0, rest_size))
+        size = min(wanted, _GROWTH * rest_size)
+        own = self._own
+        if own is None or start or size > len(own):
+            self.drop_received()
+            self._own = own = self._turn.buffers.take(size)
+            own[:rest_size] = rest
+        self._own_end = rest_size
+        self._own_limit = min(wanted, len(own))
+
+    def drop_received(self) -> None:
+        """Give the connection's own buffer back."""
+        if self._own is not None:
+            self._turn.give_back(self._own)
+            self._own = None
+
+    # Holding
+
+    def find_held_frames(self) -> None:
+        """Go on with what was received before the connection was held."""
+        if self._own is not None:
+            self.find_frames(self._own[: self._own_end])

@@ -1,0 +1,182 @@
+"""A network in memory, in virtual time: hosts, connections between them, and what goes wrong.
+
+`SimulatedNetwork(loop, chance).host("a")` is one host's `Network`. Partitions stop bytes without
+a word; a crash ends a host's connections as a killed process does, or without a word too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from typing import NamedTuple, TypeVar
+
+from kdist.errors import UserError
+from kdist.network.simulated_transport import Address, Conditions, Line, SimulatedTransport
+from kdist.network.turn import Turn
+from kdist.network.world import Server, SocketOptions
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+_FIRST_FREE_PORT = 32768
+_CONNECT_S_MAX = 30.0
+
+
+class _Listening(NamedTuple):
+    make: Callable[[], asyncio.BaseProtocol]
+    backlog: int
+
+
+class SimulatedNetwork:
+    """All hosts. Owner: the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        chance: random.Random,
+        conditions: Conditions = Conditions(),  # noqa: B008 - a tuple
+    ) -> None:
+        self.loop = loop
+        self.conditions = conditions
+        self._chance = chance
+        self._are_parted = False
+        self._sides: dict[str, int] = {}  # of the partition, by host
+        self._held: dict[SimulatedTransport, None] = {}  # with bytes that the partition stops
+        self._listening: dict[Address, _Listening] = {}
+        self._transports: dict[SimulatedTransport, None] = {}  # in the order they were made
+        self._last_port = _FIRST_FREE_PORT
+
+    def host(self, name: str) -> SimulatedHost:
+        """One host's network. Another call is as another process there, with turns of its own."""
+        return SimulatedHost(self, name)
+
+    # What goes wrong
+
+    def partition(self, *sides: Collection[str]) -> None:
+        """Let nothing pass between hosts of different sides; a host in none of them is alone."""
+        self._sides = {host: number for number, side in enumerate(sides) for host in side}
+        self._are_parted = True
+
+    def heal(self) -> None:
+        """End the partition. What waited arrives."""
+        self._are_parted = False
+        held, self._held = self._held, {}
+        for transport in held:
+            self.loop.call_soon(transport.deliver)
+
+    def _hold(self, transport: SimulatedTransport) -> None:
+        self._held[transport] = None
+
+    def is_cut(self, host: str, other: str) -> bool:
+        """Whether a partition is between two hosts."""
+        if not self._are_parted or host == other:
+            return False
+        sides = self._sides
+        return host not in sides or other not in sides or sides[host] != sides[other]
+
+    def crash(self, host: str, *, is_power_lost: bool = False) -> None:
+        """End everything on `host` without telling it. Peers hear of it, unless power is lost."""
+        self._listening = {
+            address: listening
+            for address, listening in self._listening.items()
+            if address.host != host
+        }
+        for transport in [each for each in self._transports if each.local.host == host]:
+            transport.vanish()
+            if not is_power_lost:
+                reset = ConnectionResetError("the peer's process is gone")
+                self.loop.call_soon(transport.peer.lose, reset)
+
+    # What hosts call
+
+    def open(self, address: Address, listening: _Listening) -> Address:
+        """Listen; port 0 finds a free one."""
+        if address.port == 0:
+            address = Address(address.host, self._free_port())
+        if address in self._listening:
+            raise UserError(
+                f"cannot listen on {address.host}, port {address.port}: another process does"
+                " already"
+            )
+        self._listening[address] = listening
+        return address
+
+    def shut(self, address: Address) -> None:
+        """Listen no more."""
+        self._listening.pop(address, None)
+
+    async def connect(self, host: str, make: Callable[[], P], remote: Address) -> P:
+        """Connect `host` to `remote`: both protocols have their transports when it returns."""
+        deadline = self.loop.time() + _CONNECT_S_MAX
+        await self._travel()
+        while self.is_cut(host, remote.host):
+            if self.loop.time() >= deadline:
+                raise TimeoutError(f"connecting to {remote.host}:{remote.port} timed out")
+            await asyncio.sleep(1)  # until the next SYN
+        listening = self._listening.get(remote)
+        if listening is None:
+            raise ConnectionRefusedError(f"nobody listens on {remote.host}:{remote.port}")
+        local = Address(host, self._free_port())
+        protocol = make()
+        mine = self._transport(local, remote, protocol)
+        served = listening.make()
+        other = self._transport(remote, local, served)
+        mine.peer, other.peer = other, mine
+        protocol.connection_made(mine)
+        self.loop.call_soon(served.connection_made, other)
+        return protocol
+
+    def _transport(
+        self, local: Address, remote: Address, protocol: asyncio.BaseProtocol
+    ) -> SimulatedTransport:
+        line = Line(self.loop, self._chance, self.conditions, self.is_cut, self._hold, self._forget)
+        transport = SimulatedTransport(line, local, remote, protocol)
+        self._transports[transport] = None
+        return transport
+
+    def _forget(self, transport: SimulatedTransport) -> None:
+        self._transports.pop(transport, None)
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0, self.conditions.delay_ms_max) / 1000)
+
+    def _free_port(self) -> int:
+        self._last_port += 1
+        return self._last_port
+
+
+class SimulatedServer:
+    """An address that a simulated host listens on."""
+
+    def __init__(self, network: SimulatedNetwork, address: Address) -> None:
+        self._network = network
+        self._address = address
+        self.port = address.port
+
+    def close(self) -> None:
+        self._network.shut(self._address)
+
+
+class SimulatedHost:
+    """One process on one host of a `SimulatedNetwork`."""
+
+    def __init__(self, network: SimulatedNetwork, name: str) -> None:
+        self._network = network
+        self.name = name
+        self.loop = network.loop
+        self.turn = Turn(network.loop)
+
+    async def listen(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,  # noqa: ARG002 - a simulated host has one address, its name
+        port: int,
+        options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+    ) -> Server:
+        listening = _Listening(make, options.backlog)
+        return SimulatedServer(
+            self._network, self._network.open(Address(self.name, port), listening)
+        )
+
+    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+        return await self._network.connect(self.name, make, Address(host, port))

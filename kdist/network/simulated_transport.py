@@ -1,0 +1,231 @@
+"""One end of a simulated connection: asyncio's transport over two queues in memory.
+
+Bytes take a while that chance chooses, and come in pieces cut where it chooses, but in order. A
+window bounds what is under way, as TCP's does: who does not read stops who writes. What is cut off
+by a partition waits for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+WINDOW_BYTES = 1 << 16
+
+
+class Conditions(NamedTuple):
+    """What a network does to bytes.
+
+    `cut_share` of the receives get a part of what is there, often a single byte; `reset_share` of
+    the pieces that are sent end their connection instead.
+    """
+
+    delay_ms_max: float = 2.0
+    cut_share: float = 0.5
+    reset_share: float = 0.0
+
+
+class Line(NamedTuple):
+    """What both ends of a connection share."""
+
+    loop: asyncio.AbstractEventLoop
+    chance: random.Random
+    conditions: Conditions
+    is_cut: Callable[[str, str], bool]
+    hold: Callable[[SimulatedTransport], None]
+    forget: Callable[[SimulatedTransport], None]
+
+
+class Address(NamedTuple):
+    """A host's name and a port."""
+
+    host: str
+    port: int
+
+
+class SimulatedTransport(asyncio.Transport):
+    """Owner: the loop. `peer` is the other end."""
+
+    peer: SimulatedTransport
+
+    def __init__(
+        self, line: Line, local: Address, remote: Address, protocol: asyncio.BaseProtocol
+    ) -> None:
+        super().__init__({"sockname": tuple(local), "peername": tuple(remote)})
+        assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
+        self._line = line
+        self.local = local
+        self.remote = remote
+        self._protocol = protocol
+        self._unsent = bytearray()  # for want of window
+        self._window = WINDOW_BYTES
+        self._under_way: deque[tuple[float, bytes]] = deque()  # with due times; b"" is the end
+        self._unread = bytearray()
+        self._is_end_wanted = False
+        self._is_end_sent = False
+        self._is_end_received = False
+        self._is_paused = False
+        self._is_writing_paused = False
+        self._high_water = WINDOW_BYTES
+        self._is_closing = False
+        self._is_gone = False
+
+    # What the protocol calls
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def is_reading(self) -> bool:
+        return not self._is_paused and not self._is_closing
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._line.loop.call_soon(self._receive)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002
+        self._high_water = WINDOW_BYTES if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        return len(self._unsent)
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._is_closing:
+            return
+        self._unsent += data
+        self._send()
+        if len(self._unsent) > self._high_water and not self._is_writing_paused:
+            self._is_writing_paused = True
+            self._protocol.pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Send what is left, then the end; go on receiving."""
+        self._is_end_wanted = True
+        self._maybe_end()
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        """Send what is left, then the end."""
+        if not self._is_closing:
+            self._is_closing = self._is_end_wanted = True
+            self._maybe_end()
+
+    def abort(self) -> None:
+        """Gone at once; the peer's next bytes find nobody."""
+        self.lose(None)
+        self._line.loop.call_soon(self.peer.lose, ConnectionResetError("the peer is gone"))
+
+    # Sending
+
+    def _send(self) -> None:
+        """Put on the way what the window admits, unless that is but a crumb (RFC 1122, 4.2.3.4)."""
+        while self._unsent and not self._is_gone:
+            if self._window < min(len(self._unsent), WINDOW_BYTES // 4):
+                return
+            piece = bytes(self._unsent[: self._window])
+            del self._unsent[: len(piece)]
+            self._window -= len(piece)
+            self._put_on_the_way(piece)
+
+    def _put_on_the_way(self, piece: bytes) -> None:
+        line = self._line
+        due = line.loop.time() + line.chance.uniform(0, line.conditions.delay_ms_max) / 1000
+        if self._under_way:
+            due = max(due, self._under_way[-1][0])  # one connection's bytes keep their order
+        self._under_way.append((due, piece))
+        line.loop.call_at(due, self.deliver)
+
+    def deliver(self) -> None:
+        """Let arrive what is due, unless the hosts are partitioned."""
+        line = self._line
+        while self._under_way and self._under_way[0][0] <= line.loop.time():
+            if line.is_cut(self.local.host, self.remote.host):
+                line.hold(self)
+                return
+            _, piece = self._under_way.popleft()
+            if line.chance.random() < line.conditions.reset_share:
+                self.lose(ConnectionResetError("reset by chance"))
+                self.peer.lose(ConnectionResetError("reset by chance"))
+                return
+            self.peer.arrive(piece)
+
+    def _maybe_end(self) -> None:
+        if self._unsent or self._is_gone:
+            return
+        if self._is_end_wanted and not self._is_end_sent:
+            self._is_end_sent = True
+            self._put_on_the_way(b"")
+        if self._is_closing:
+            self.lose(None)
+
+    def lose(self, error: Exception | None) -> None:
+        """The connection is gone on this end."""
+        if not self._is_gone:
+            self._is_gone = self._is_closing = True
+            self._unread.clear()
+            self._line.forget(self)
+            self._line.loop.call_soon(self._protocol.connection_lost, error)
+
+    def vanish(self) -> None:
+        """As `lose`, but the protocol does not hear of it: its process is gone too."""
+        self._is_gone = self._is_closing = True
+        self._under_way.clear()
+        self._line.forget(self)
+
+    # Receiving
+
+    def arrive(self, piece: bytes) -> None:
+        """Bytes, or the end, have come."""
+        if self._is_gone:
+            if piece:  # as TCP answers bytes for a socket that is closed
+                self._line.loop.call_soon(self.peer.lose, ConnectionResetError("nobody is here"))
+            return
+        self._unread += piece
+        self._is_end_received = not piece
+        self._receive()
+
+    def _receive(self) -> None:
+        """One receive: as much as the protocol has room for, or the part that chance says."""
+        if self._is_paused or self._is_closing:
+            return
+        if self._unread:
+            buffer = memoryview(self._protocol.get_buffer(-1))
+            size = self._cut(min(len(buffer), len(self._unread)))
+            buffer[:size] = self._unread[:size]
+            del self._unread[:size]
+            self._line.loop.call_soon(self._receive)
+            self._line.loop.call_soon(self.peer.open_window, size)
+            self._protocol.buffer_updated(size)
+        elif self._is_end_received:
+            self._is_end_received = False
+            if not self._protocol.eof_received():
+                self.close()
+
+    def _cut(self, size: int) -> int:
+        chance = self._line.chance
+        if chance.random() >= self._line.conditions.cut_share:
+            return size
+        return 1 if chance.random() < 0.5 else chance.randint(1, size)
+
+    def open_window(self, size: int) -> None:
+        """The peer has read so much."""
+        self._window += size
+        self._send()
+        if self._is_writing_paused and not self._unsent and not self._is_gone:
+            self._is_writing_paused = False
+            self._protocol.resume_writing()
+        self._maybe_end()

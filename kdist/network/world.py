@@ -1,0 +1,135 @@
+"""The network that is passed in: listening and connecting, on real sockets or in a simulation.
+
+`AsyncioNetwork` is the machine's. `simulated.SimulatedNetwork` is a network in memory that delays,
+cuts and partitions. Both pass `tests/unit/network/test_network_contract.py`. What comes and goes
+is asyncio's transports and protocols; a network has the `Turn` that its connections share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from kdist.errors import UserError
+from kdist.network.turn import Turn
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+class SocketOptions(NamedTuple):
+    """Of the connections that a listener accepts; -1 leaves a buffer to the kernel."""
+
+    backlog: int = 50
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+
+
+class Server(Protocol):
+    """An address that is listened on."""
+
+    @property
+    def port(self) -> int:
+        """The port; where 0 was asked for, the one that was found."""
+        ...
+
+    def close(self) -> None:
+        """Accept no more. Connections that were accepted stay."""
+        ...
+
+
+class Network(Protocol):
+    """One host's network, with one event loop."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that calls the protocols."""
+        ...
+
+    @property
+    def turn(self) -> Turn:
+        """The turns of that loop."""
+        ...
+
+    async def listen(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+    ) -> Server:
+        """Accept connections; an empty host is every address. `UserError` if it cannot be."""
+        ...
+
+    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+        """Connect; the protocol, connected. `OSError` if nobody answers."""
+        ...
+
+
+class AsyncioServer:
+    """A server of asyncio's."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self.port: int = server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class AsyncioNetwork:
+    """The machine's network, on asyncio's own transports, which set TCP_NODELAY themselves."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.turn = Turn(loop)
+
+    async def listen(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
+    ) -> Server:
+        try:
+            server = await self.loop.create_server(
+                make,
+                host or None,
+                port,
+                backlog=options.backlog,
+                reuse_address=True,
+                start_serving=False,
+            )
+        except OSError as error:
+            raise UserError(_sentence(error, host, port)) from error
+        for listening in server.sockets:
+            # Those that it accepts inherit them, and begin with a window that fits.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, size in (
+                (socket.SO_SNDBUF, options.send_buffer_bytes),
+                (socket.SO_RCVBUF, options.receive_buffer_bytes),
+            ):
+                if size >= 0:
+                    listening.setsockopt(socket.SOL_SOCKET, option, size)
+        await server.start_serving()
+        return AsyncioServer(server)
+
+    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+        _, protocol = await self.loop.create_connection(make, host, port)
+        return protocol
+
+
+def _sentence(error: OSError, host: str, port: int) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"cannot listen on {host}: no address has that name"
+    where = f"{host or 'every address'}, port {port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"cannot listen on {where}: another process does already"
+        case errno.EADDRNOTAVAIL:
+            return f"cannot listen on {where}: this machine does not have the address"
+        case errno.EACCES:
+            return f"cannot listen on {where}: it takes more privileges"
+    return f"cannot listen on {where}: {error.strerror or error}"

@@ -1,0 +1,50 @@
+"""`Tasks` on an asyncio loop in virtual time: the simulator's, for code that is asyncio's.
+
+As `AsyncioTasks`, but no thread runs: blocking work has its effect after a while that chance
+chooses, and its `done` is called after another. A callback's exception goes to the loop's handler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+
+from kdist.runtime.tasks import Timer
+
+Done = Callable[[BaseException | None], None]
+
+
+class LoopTasks:
+    """Callbacks on `loop`, whose time is virtual; blocking work takes up to `blocking_ms_max`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        chance: random.Random,
+        blocking_ms_max: float = 10.0,
+    ) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._blocking_ms_max = blocking_ms_max
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self._loop.call_later(delay_ms / 1000, callback)
+
+    def run_blocking(self, work: Callable[[], None], done: Done) -> None:
+        self.call_later(self._some_ms(), partial(self._work, work, done))
+
+    def _work(self, work: Callable[[], None], done: Done) -> None:
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as raised:  # noqa: BLE001 - `done` has to know; a PowerLoss goes through
+            error = raised
+        self.call_later(self._some_ms(), partial(done, error))
+
+    def _some_ms(self) -> float:
+        return self._chance.uniform(0, self._blocking_ms_max / 2)

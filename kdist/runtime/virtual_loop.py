@@ -1,0 +1,79 @@
+"""An asyncio event loop in virtual time: the simulator's and the tests'.
+
+When nothing is left to run now, time jumps to the next timer. There are no sockets, threads or
+signals, so that a run depends on nothing but what it was given: the same seed gives the same run,
+as long as the code in it orders nothing by `id` or by a set of strings.
+
+What would hang on a real loop ends a run here: a main coroutine that waits while nothing is
+scheduled is a `Deadlock`, and a callback that raises ends the run with what it raised.
+
+asyncio's own `BaseEventLoop` does the work. It asks a selector to wait for events until the next
+timer is due; this one's selector moves the clock there instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from kdist.runtime.clock import VirtualClock
+
+
+class Deadlock(Exception):
+    """The main coroutine is not done, and nothing will ever happen again."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """A loop whose `time()` is `clock`'s. Only the loop moves that clock while it runs."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._raised: BaseException | None = None
+        self._selector = self  # what BaseEventLoop waits on: `select` below
+
+    def time(self) -> float:
+        """Seconds on the virtual clock."""
+        return self._clock.monotonic_ns() / 1e9
+
+    def run_forever(self) -> None:
+        """Run until `stop`, or until something raises."""
+        super().run_forever()
+        self._raise()
+
+    def _raise(self) -> None:
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+
+    def select(self, timeout: float | None) -> list[NoReturn]:
+        """Let `timeout` seconds pass; None: there is no timer, and nothing to run."""
+        self._raise()
+        if timeout is None:
+            raise Deadlock(_deadlock_sentence(self))
+        if timeout > 0:
+            self._clock.advance_ns(math.ceil(timeout * 1e9))  # never short of the timer
+        return []
+
+    def _process_events(self, event_list: list[NoReturn]) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """`call_soon_threadsafe` would wake up a loop that sleeps; this one never does."""
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """End the run, before time moves on."""
+        if self._raised is None:
+            error = context.get("exception")
+            self._raised = error or RuntimeError(str(context["message"]))
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override] # noqa: ARG002
+        """Refused: a thread would take as long as it likes."""
+        raise RuntimeError("threads have no place in virtual time: use Tasks.run_blocking")
+
+
+def _deadlock_sentence(loop: asyncio.AbstractEventLoop) -> str:
+    waiting = sorted(str(task.get_coro()) for task in asyncio.all_tasks(loop))
+    return f"nothing is scheduled, and {len(waiting)} tasks wait: {'; '.join(waiting)}"

@@ -1,0 +1,201 @@
+"""Two networks with one face, a handler that answers as it is told, and a peer that sends bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import struct
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from kdist.config.network import NetworkSettings
+from kdist.errors import ProtocolError
+from kdist.metrics.network import NetworkMetrics
+from kdist.network.connection import Connection, Reply
+from kdist.network.listener import Listener
+from kdist.network.simulated import SimulatedNetwork
+from kdist.network.simulated_transport import Conditions
+from kdist.network.world import AsyncioNetwork, Network
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.loop_tasks import LoopTasks
+from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
+WAIT_S = 20
+
+
+class World:
+    """A server's network and a client's, and the loop of both."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, server: Network, client: Network, host: str
+    ) -> None:
+        self.loop = loop
+        self.server = server
+        self.client = client
+        self.host = host
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        """Run to the end; what a callback raises fails the test."""
+        raised: list[BaseException] = []
+        if not isinstance(self.loop, VirtualLoop):
+            self.loop.set_exception_handler(
+                lambda _loop, context: raised.append(
+                    context.get("exception") or RuntimeError(context["message"])
+                )
+            )
+        found = self.loop.run_until_complete(asyncio.wait_for(scenario, WAIT_S))
+        if raised:
+            raise raised[0]
+        return found
+
+
+def turning_world() -> Iterator[World]:
+    yield from real_world(TurnLoop())
+
+
+def real_world(loop: asyncio.AbstractEventLoop | None = None) -> Iterator[World]:
+    loop = loop or asyncio.new_event_loop()
+    network = AsyncioNetwork(loop)
+    yield World(loop, network, network, "127.0.0.1")
+    loop.close()
+
+
+def simulated_world(seed: int = 1, conditions: Conditions | None = None) -> Iterator[World]:
+    loop = VirtualLoop(VirtualClock())
+    network = SimulatedNetwork(loop, random.Random(seed), conditions or Conditions())
+    yield World(loop, network.host("server"), network.host("client"), "server")
+    loop.close()
+
+
+WORLDS: dict[str, Callable[[], Iterator[World]]] = {
+    "real": real_world,
+    "turn loop": turning_world,
+    "simulated": simulated_world,
+}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait, for at most 10 s, until `condition` holds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 10
+    while not condition():
+        assert loop.time() < deadline, "it never came true"
+        await asyncio.sleep(0.001)
+
+
+def framed(content: bytes) -> bytes:
+    """A frame as it is on the wire."""
+    return struct.pack(">i", len(content)) + content
+
+
+class Answering:
+    """Answers each request with its own content, as `when` says.
+
+    `parked` keeps the replies of requests that begin with `b"park"`; `b"bad"` is refused.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.connected: list[Connection] = []
+        self.lost: list[Connection] = []
+        self.parked: list[tuple[Reply, bytes]] = []
+
+    def on_connect(self, connection: Connection) -> None:
+        self.connected.append(connection)
+
+    def on_disconnect(self, connection: Connection) -> None:
+        self.lost.append(connection)
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        content = bytes(frame)
+        self.seen.append(content)
+        if content.startswith(b"bad"):
+            raise ProtocolError("a bad request")
+        reply = connection.reserve()
+        if content.startswith(b"park"):
+            self.parked.append((reply, content))
+        elif content.startswith(b"quiet"):
+            reply.discard()
+        else:
+            reply.send((framed(content),))
+
+
+class Served:
+    """A listener with its handler and metrics, and its port."""
+
+    def __init__(self, world: World, handler: Any = None, **settings: Any) -> None:
+        self.world = world
+        self.handler = handler or Answering()
+        self.metrics = NetworkMetrics()
+        self.listener = Listener(
+            world.server,
+            self.handler,
+            NetworkSettings(**settings),
+            self.metrics,
+            LoopTasks(world.loop, random.Random(1)),
+        )
+        self.port = 0
+
+    async def __aenter__(self) -> Served:
+        self.port = await self.listener.listen(self.world.host, 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.listener.close(drain_ms=10)
+
+    async def peer(self) -> RawPeer:
+        """A new connection."""
+        return await self.world.client.connect(RawPeer, self.world.host, self.port)
+
+
+class RawPeer(asyncio.BufferedProtocol):
+    """The other side, which sends any bytes and keeps what comes."""
+
+    def __init__(self) -> None:
+        self.received = bytearray()
+        self.is_closed = False
+        self._space = bytearray(1 << 16)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += self._space[:nbytes]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+
+    def send(self, *contents: bytes) -> None:
+        """Send frames."""
+        self.transport.write(b"".join(map(framed, contents)))
+
+    def ends(self) -> list[int]:
+        """Where the whole frames that came end."""
+        found, start = [], 0
+        while start + 4 <= len(self.received):
+            (size,) = struct.unpack_from(">i", self.received, start)
+            start += 4 + size
+            if start <= len(self.received):
+                found.append(start)
+        return found
+
+    def frames(self) -> list[bytes]:
+        """The whole frames that came."""
+        starts = [0, *self.ends()]
+        return [bytes(self.received[start + 4 : end]) for start, end in itertools.pairwise(starts)]
+
+    async def answers(self, count: int) -> list[bytes]:
+        """Wait for `count` frames; all of them."""
+        await until(lambda: len(self.ends()) >= count)
+        return self.frames()
+
+    async def closed(self) -> None:
+        """Wait until the server has closed the connection."""
+        await until(lambda: self.is_closed)

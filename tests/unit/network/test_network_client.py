@@ -1,0 +1,231 @@
+"""The client's connection: answers find those who asked, and every ending is heard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from network_world import WORLDS, Answering, Served, World, framed, until
+
+from kdist.errors import ApiError, Error
+from kdist.network.client import Client, ClientSettings
+from kdist.network.connection import Connection, Reply
+from kdist.protocol import api_versions, metadata, produce
+from kdist.protocol.api_versions import ApiVersion, ApiVersionsResponse
+from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
+from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kdist.protocol.produce import ProduceRequest
+from kdist.protocol.versions import advertised_versions
+
+
+class Broker(Answering):
+    """Answers heartbeats with a throttle time of their generation; some of them when told to."""
+
+    def __init__(self, versions: list[ApiVersion] | None = None) -> None:
+        super().__init__()
+        self.versions = advertised_versions() if versions is None else versions
+        self.waiting: list[tuple[Reply, int, int]] = []
+        self.keys: list[tuple[int, int]] = []
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        reply = connection.reserve()
+        try:
+            header, request = decode_request(frame)
+        except UnsupportedVersionError as error:
+            refused = ApiVersionsResponse(
+                error_code=Error.UNSUPPORTED_VERSION.code, api_keys=self.versions
+            )
+            reply.send((encode_response(18, 0, error.header.correlation_id, refused),))
+            return
+        self.keys.append((header.api_key, header.api_version))
+        if header.api_key == api_versions.API.key:
+            self.answer_versions(reply, header.api_version, header.correlation_id)
+        elif header.api_key == produce.API.key:
+            reply.discard()
+        elif request.group_id == "later":
+            self.waiting.append((reply, header.correlation_id, request.generation_id))
+        else:
+            self.answer(reply, header.correlation_id, request.generation_id)
+
+    def answer_versions(self, reply: Reply, version: int, correlation_id: int) -> None:
+        newest = next((each.max_version for each in self.versions if each.api_key == 18), 0)
+        if version > newest:
+            refused = ApiVersionsResponse(
+                error_code=Error.UNSUPPORTED_VERSION.code, api_keys=self.versions
+            )
+            reply.send((encode_response(18, 0, correlation_id, refused),))
+            return
+        answer = ApiVersionsResponse(error_code=0, api_keys=self.versions)
+        reply.send((encode_response(18, version, correlation_id, answer),))
+
+    def answer(self, reply: Reply, correlation_id: int, generation_id: int) -> None:
+        answer = HeartbeatResponse(error_code=0, throttle_time_ms=generation_id)
+        reply.send((encode_response(12, 1, correlation_id, answer),))
+
+
+def api(key: int, oldest: int, newest: int) -> ApiVersion:
+    return ApiVersion(api_key=key, min_version=oldest, max_version=newest)
+
+
+def heartbeat(generation_id: int, group_id: str = "now") -> HeartbeatRequest:
+    return HeartbeatRequest(group_id=group_id, generation_id=generation_id, member_id="m")
+
+
+async def connect(served: Served, **settings: float) -> Client:
+    world = served.world
+    return await Client.connect(
+        world.client,
+        world.host,
+        served.port,
+        ClientSettings("test", **settings),  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield from WORLDS[request.param]()
+
+
+def test_many_at_once_each_get_their_answer(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, Broker()) as served:
+            client = await connect(served, in_flight_max=7)
+            answers = await asyncio.gather(*(client.send(heartbeat(n), 1) for n in range(100)))
+            assert [answer.throttle_time_ms for answer in answers] == list(range(100))
+            client.close()
+
+    world.run(scenario())
+
+
+def test_no_more_than_the_allowed_requests_are_under_way(world: World) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served, in_flight_max=3)
+            sending = [
+                asyncio.ensure_future(client.send(heartbeat(n, "later"), 1)) for n in range(5)
+            ]
+            await until(lambda: len(broker.waiting) == 3)
+            await asyncio.sleep(0.05)
+            assert len(broker.waiting) == 3
+            for n in range(5):
+                await until(lambda n=n: len(broker.waiting) > n)  # type: ignore[misc]
+                broker.answer(*broker.waiting[n])
+            assert [answer.throttle_time_ms for answer in await asyncio.gather(*sending)] == [
+                *range(5)
+            ]
+            client.close()
+
+    world.run(scenario())
+
+
+def test_negotiation_finds_the_highest_common_versions(world: World) -> None:
+    theirs = [
+        api(18, 0, 4),
+        api(12, 0, 2),
+        api(3, 0, 99),
+        api(0, 50, 60),
+    ]
+
+    async def scenario() -> None:
+        async with Served(world, Broker(theirs)) as served:
+            client = await connect(served)
+            assert await client.negotiate() == {18: 4, 12: 2, 3: metadata.API.newest}
+            assert client.version_of(metadata.API) == metadata.API.newest
+            with pytest.raises(ApiError, match="share no version of Produce"):
+                client.version_of(produce.API)
+            client.close()
+
+    world.run(scenario())
+
+
+def test_negotiation_with_an_older_broker_asks_again_in_its_version(world: World) -> None:
+    async def scenario() -> None:
+        broker = Broker([api(18, 0, 2), api(12, 0, 1)])
+        async with Served(world, broker) as served:
+            client = await connect(served)
+            assert await client.negotiate() == {18: 2, 12: 1}
+            assert broker.keys == [(18, 4), (18, 2)]
+            answer = await client.send(heartbeat(9))
+            assert answer.throttle_time_ms == 9
+            client.close()
+
+    world.run(scenario())
+
+
+def test_a_request_without_an_answer_leaves_the_order_of_the_others(world: World) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served)
+            first = asyncio.ensure_future(client.send(heartbeat(1), 1))
+            await asyncio.sleep(0)
+            await client.tell(
+                ProduceRequest(transactional_id=None, acks=0, timeout_ms=1, topic_data=[]), 3
+            )
+            assert (await client.send(heartbeat(2), 1)).throttle_time_ms == 2
+            assert (await first).throttle_time_ms == 1
+            assert (0, 3) in broker.keys
+            client.close()
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("ending", ["server closes", "client closes", "garbage"])
+def test_when_the_connection_ends_all_who_wait_hear_it(world: World, ending: str) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served)
+            sending = [
+                asyncio.ensure_future(client.send(heartbeat(n, "later"), 1)) for n in range(3)
+            ]
+            await until(lambda: len(broker.waiting) == 3)
+            if ending == "server closes":
+                broker.connected[0].close()
+            elif ending == "client closes":
+                client.close()
+            else:
+                broker.waiting[0][0].send((framed(b"\xff" * 20),))
+            for each in sending:
+                with pytest.raises(ApiError) as heard:
+                    await each
+                assert heard.value.error is Error.NETWORK_EXCEPTION
+            with pytest.raises(ApiError, match="NETWORK_EXCEPTION"):
+                await client.send(heartbeat(4), 1)
+            await until(lambda: served.metrics.open_connections == 0)
+
+    world.run(scenario())
+
+
+def test_a_request_that_is_not_answered_in_time_ends_the_connection(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, Broker()) as served:
+            client = await connect(served)
+            patient = asyncio.ensure_future(client.send(heartbeat(1, "later"), 1))
+            with pytest.raises(ApiError, match="did not answer in time") as raised:
+                await client.send(heartbeat(2, "later"), 1, timeout_ms=50)
+            assert raised.value.error is Error.REQUEST_TIMED_OUT
+            with pytest.raises(ApiError) as other:
+                await patient
+            assert other.value.error is Error.NETWORK_EXCEPTION
+            assert client.is_closed
+
+    world.run(scenario())
+
+
+def test_who_is_cancelled_does_not_take_the_next_ones_answer(world: World) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served)
+            cancelled = asyncio.ensure_future(client.send(heartbeat(1, "later"), 1))
+            await until(lambda: len(broker.waiting) == 1)
+            cancelled.cancel()
+            sending = asyncio.ensure_future(client.send(heartbeat(2), 1))
+            broker.answer(*broker.waiting[0])
+            assert (await sending).throttle_time_ms == 2
+            client.close()
+
+    world.run(scenario())

@@ -1,0 +1,88 @@
+"""How many may connect, and who is closed for being idle, on both networks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from network_world import WORLDS, Answering, Served, World, framed, until
+
+from kdist.network.connection import Connection
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield from WORLDS[request.param]()
+
+
+def test_a_connection_over_max_connections_is_closed_as_it_comes(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, max_connections=2) as served:
+            first, second = await served.peer(), await served.peer()
+            third = await served.peer()
+            await third.closed()
+            assert served.metrics.refused_connections == 1
+            first.send(b"still here")
+            assert await first.answers(1) == [b"still here"]
+            second.transport.close()
+            await until(lambda: served.metrics.open_connections == 1)
+            fourth = await served.peer()
+            fourth.send(b"room again")
+            assert await fourth.answers(1) == [b"room again"]
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("has_override", [False, True])
+def test_a_connection_over_the_limit_of_its_address_is_closed(
+    world: World, has_override: bool
+) -> None:
+    async def scenario() -> None:
+        per_ip = {"max_connections_per_ip": 5 if has_override else 1}
+        async with Served(world, **per_ip) as served:
+            if has_override:
+                served.listener.per_host_max = {"127.0.0.1": 1, "client": 1}
+            first, second = await served.peer(), await served.peer()
+            await second.closed()
+            first.send(b"one is allowed")
+            assert await first.answers(1) == [b"one is allowed"]
+            assert served.metrics.refused_connections == 1
+
+    world.run(scenario())
+
+
+def test_idle_and_unfinished_connections_time_out_and_waiting_ones_do_not(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, connections_max_idle_ms=200) as served:
+            idle, unfinished, waiting, dripping = [await served.peer() for _ in range(4)]
+            unfinished.transport.write(framed(b"x" * 100)[:50])
+            waiting.send(b"park")
+            while not (idle.is_closed and unfinished.is_closed and dripping.is_closed):
+                if not dripping.is_closed:
+                    dripping.transport.write(b"\x00")  # the size of a frame, then a frame's bytes
+                    dripping.transport.write(b"\x00\x01\x00")
+                await asyncio.sleep(0.05)
+            assert not waiting.is_closed
+            served.handler.parked[0][0].send((framed(b"late"),))
+            assert await waiting.answers(1) == [b"late"]
+            await waiting.closed()
+            assert served.metrics.idle_connections == 4
+
+    world.run(scenario())
+
+
+def test_a_reader_that_takes_nothing_for_the_idle_time_is_closed(world: World) -> None:
+    class Huge(Answering):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            connection.reserve().send((framed(bytes(32 << 20)),))
+
+    async def scenario() -> None:
+        async with Served(world, Huge(), connections_max_idle_ms=200) as served:
+            peer = await served.peer()
+            peer.transport.pause_reading()
+            peer.send(b"x")
+            await until(lambda: served.metrics.idle_connections == 1)
+            await until(lambda: served.metrics.open_connections == 0)
+
+    world.run(scenario())

@@ -1,0 +1,184 @@
+"""Frames out of bytes however they come, and the buffers that this takes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from network_world import framed
+
+from kdist.errors import ProtocolError
+from kdist.network.buffers import Buffers
+from kdist.network.receiving import FrameReceiver
+from kdist.network.turn import SPACE_BYTES, Turn
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+
+FRAME_BYTES_MAX = 10_000_000
+LOOP = VirtualLoop(VirtualClock())  # not run: these turns end when they are told to
+
+
+class Receiver(FrameReceiver):
+    """Keeps the frames; held after each `hold_after` of them."""
+
+    def __init__(self, turn: Turn, hold_after: int = 0) -> None:
+        super().__init__(turn, FRAME_BYTES_MAX)
+        self.frames: list[bytes] = []
+        self.views: list[memoryview] = []
+        self.refused: list[ProtocolError] = []
+        self._hold_after = hold_after
+
+    def frame_received(self, frame: memoryview) -> None:
+        self.frames.append(bytes(frame))
+        self.views.append(frame)
+        if self._hold_after and len(self.frames) % self._hold_after == 0:
+            self._is_held = True
+
+    def frame_refused(self, error: ProtocolError) -> None:
+        self.refused.append(error)
+
+    def receive(self, data: bytes, at_most: int) -> None:
+        """As a transport does it, `at_most` bytes at a time."""
+        while data and not self._is_held:
+            buffer = self.get_buffer(-1)
+            size = min(len(buffer), len(data), at_most)
+            assert size
+            buffer[:size] = data[:size]
+            data = data[size:]
+            self.buffer_updated(size)
+
+    def go_on(self) -> None:
+        self._is_held = False
+        self.find_held_frames()
+
+
+@pytest.fixture
+def turn() -> Turn:
+    return new_turn()
+
+
+def new_turn() -> Turn:
+    return Turn(LOOP)
+
+
+@given(st.lists(st.binary(max_size=2000), max_size=20), st.integers(1, 5000), st.integers(0, 30))
+def test_frames_come_whole_however_their_bytes_come(
+    contents: list[bytes], at_most: int, turn_every: int
+) -> None:
+    turn = new_turn()
+    receiver = Receiver(turn)
+    for number, content in enumerate(contents):
+        receiver.receive(framed(content), at_most)
+        if turn_every and number % turn_every == 0:
+            turn.end()
+    assert receiver.frames == contents
+    turn.end()
+    assert turn.buffers.taken_bytes == 0
+
+
+@given(st.lists(st.binary(max_size=3000), min_size=1, max_size=30), st.integers(1, 5))
+def test_a_held_connection_loses_nothing(contents: list[bytes], hold_after: int) -> None:
+    turn = new_turn()
+    receiver = Receiver(turn, hold_after)
+    data = b"".join(map(framed, contents))
+    buffer = receiver.get_buffer(-1)
+    buffer[: len(data)] = data
+    receiver.buffer_updated(len(data))
+    for _ in range(len(contents)):
+        assert len(receiver.frames) % hold_after == 0 or len(receiver.frames) == len(contents)
+        turn.end()
+        receiver.go_on()
+    assert receiver.frames == contents
+    turn.end()
+    assert turn.buffers.taken_bytes == 0
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_frames_refused_or_unfinished_and_hold_little(data: bytes) -> None:
+    turn = new_turn()
+    receiver = Receiver(turn)
+    receiver.receive(data, 64)
+    turn.end()
+    assert len(receiver.refused) <= 1
+    assert turn.buffers.taken_bytes <= 2048
+    receiver.drop_received()
+    turn.end()
+    assert turn.buffers.taken_bytes == 0
+
+
+def test_views_hold_until_the_turn_ends(turn: Turn) -> None:
+    receivers = [Receiver(turn) for _ in range(10)]
+    for number, receiver in enumerate(receivers):
+        receiver.receive(framed(bytes((number,)) * 3000) * 3, 2500)
+    for receiver in receivers:
+        assert [bytes(view) for view in receiver.views] == receiver.frames
+
+
+def test_a_turn_that_has_no_space_left_ends_early(turn: Turn) -> None:
+    ends: list[int] = []
+    receiver = Receiver(turn)
+    turn.at_end(lambda: ends.append(len(receiver.frames)))
+    receiver.receive(framed(b"x" * 1020) * (SPACE_BYTES // 1024 * 3), 1024 * 16)
+    assert len(ends) >= 2
+    assert len(receiver.frames) == SPACE_BYTES // 1024 * 3
+
+
+def test_a_large_size_alone_takes_little(turn: Turn) -> None:
+    receivers = [Receiver(turn) for _ in range(1000)]
+    for receiver in receivers:
+        receiver.receive(FRAME_BYTES_MAX.to_bytes(4, "big") + b"x", 5)
+    turn.end()
+    assert turn.buffers.taken_bytes == 1000 * 512
+
+
+def test_connections_between_frames_hold_no_buffer(turn: Turn) -> None:
+    receivers = [Receiver(turn) for _ in range(1000)]
+    for receiver in receivers:
+        receiver.receive(framed(b"x" * 700), 400)
+        turn.end()
+    assert turn.buffers.taken_bytes == 0
+    assert turn.buffers.free_bytes <= 4096
+
+
+def test_free_buffers_are_bounded_and_used_again() -> None:
+    buffers = Buffers()
+    taken = [buffers.take(1_000_000) for _ in range(100)]
+    assert buffers.taken_bytes == sum(map(len, taken))
+    for buffer in taken:
+        buffers.give_back(buffer)
+    assert buffers.taken_bytes == 0
+    assert 0 < buffers.free_bytes <= 16 << 20
+    free = buffers.free_bytes
+    again = buffers.take(999_000)
+    assert any(again is buffer for buffer in taken)
+    assert buffers.free_bytes == free - len(again)
+
+
+def test_a_hook_that_was_removed_is_not_called(turn: Turn) -> None:
+    called: list[str] = []
+
+    def hook() -> None:
+        called.append("hook")
+
+    turn.at_end(hook)
+    turn.take_received(1)
+    turn.end()
+    turn.remove(hook)
+    turn.take_received(1)
+    turn.end()
+    assert called == ["hook"]
+
+
+def test_a_turn_ends_by_itself_once_its_loop_has_read_all() -> None:
+    loop = VirtualLoop(VirtualClock())
+    turn = Turn(loop)
+    called: list[int] = []
+    turn.at_end(lambda: called.append(1))
+    turn.take_received(10)
+    turn.take_received(10)
+    assert called == []
+    loop.run_until_complete(asyncio.sleep(0))
+    assert called == [1]
+    loop.close()

@@ -1,0 +1,200 @@
+"""What only a simulated network does: partitions, crashes, resets, and all of it again by seed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from network_world import Answering, RawPeer, Served, World, framed, until
+
+from kdist.network.simulated import SimulatedNetwork
+from kdist.network.simulated_transport import Conditions
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+
+
+class Simulation:
+    """A server and a client on hosts of a network that can be broken."""
+
+    def __init__(self, seed: int = 1, conditions: Conditions | None = None) -> None:
+        self.loop = VirtualLoop(VirtualClock())
+        self.network = SimulatedNetwork(self.loop, random.Random(seed), conditions or Conditions())
+        hosts = (self.network.host("server"), self.network.host("client"))
+        self.world = World(self.loop, *hosts, "server")
+
+    def run(self, scenario: Callable[[Served], Awaitable[None]]) -> None:
+        async def serve() -> None:
+            async with Served(self.world) as served:
+                await scenario(served)
+
+        self.loop.run_until_complete(serve())
+
+
+@pytest.fixture
+def simulation() -> Iterator[Simulation]:
+    made = Simulation()
+    yield made
+    made.loop.close()
+
+
+def test_a_partition_stops_bytes_both_ways_and_its_end_lets_them_arrive(
+    simulation: Simulation,
+) -> None:
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        peer.send(b"park")
+        await until(lambda: len(served.handler.parked) == 1)
+        simulation.network.partition({"server"}, {"client"})
+        peer.send(b"during")
+        served.handler.parked[0][0].send((framed(b"parked"),))
+        await asyncio.sleep(60)
+        assert served.handler.seen == [b"park"]
+        assert peer.frames() == []
+        simulation.network.heal()
+        assert await peer.answers(2) == [b"parked", b"during"]
+
+    simulation.run(scenario)
+
+
+def test_connecting_through_a_partition_waits_for_its_end_or_times_out(
+    simulation: Simulation,
+) -> None:
+    async def scenario(served: Served) -> None:
+        simulation.network.partition({"server"})
+        with pytest.raises(TimeoutError):
+            await served.peer()
+        connecting = asyncio.ensure_future(served.peer())
+        await asyncio.sleep(5)
+        assert not connecting.done()
+        simulation.network.heal()
+        peer = await connecting
+        peer.send(b"hello")
+        assert await peer.answers(1) == [b"hello"]
+
+    simulation.run(scenario)
+
+
+def test_hosts_on_one_side_of_a_partition_hear_each_other(simulation: Simulation) -> None:
+    async def scenario(served: Served) -> None:
+        simulation.network.partition({"server", "client"}, {"other"})
+        peer = await served.peer()
+        peer.send(b"hello")
+        assert await peer.answers(1) == [b"hello"]
+
+    simulation.run(scenario)
+
+
+@pytest.mark.parametrize("is_power_lost", [False, True])
+def test_a_crash_ends_connections_and_power_loss_says_nothing(
+    simulation: Simulation, is_power_lost: bool
+) -> None:
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        peer.send(b"park")
+        await until(lambda: len(served.handler.parked) == 1)
+        simulation.network.crash("server", is_power_lost=is_power_lost)
+        await asyncio.sleep(100)
+        assert peer.is_closed is not is_power_lost
+        assert served.handler.lost == []  # who is dead hears nothing
+        with pytest.raises(ConnectionRefusedError):
+            await served.peer()
+        if is_power_lost:
+            peer.send(b"is anybody there?")
+            await peer.closed()
+        served.listener.connections.clear()
+        served.listener._is_empty.set()
+
+    simulation.run(scenario)
+
+
+def test_resets_by_chance_are_heard_on_both_ends() -> None:
+    simulation = Simulation(conditions=Conditions(reset_share=0.2))
+
+    async def scenario(served: Served) -> None:
+        peers = [await served.peer() for _ in range(30)]
+        for peer in peers:
+            for n in range(10):
+                peer.send(b"%d" % n)
+        await asyncio.sleep(10)
+        lost = [peer for peer in peers if peer.is_closed]
+        assert len(lost) > 0
+        assert len(served.handler.lost) == len(lost)
+
+    simulation.run(scenario)
+
+
+def history(seed: int) -> list[tuple[float, bytes]]:
+    """When each request was seen, on a network that cuts and delays."""
+    simulation = Simulation(seed, Conditions(delay_ms_max=50))
+    seen: list[tuple[float, bytes]] = []
+
+    class Noting(Answering):
+        def on_frame(self, connection: object, frame: memoryview) -> None:
+            seen.append((simulation.loop.time(), bytes(frame)))
+            super().on_frame(connection, frame)  # type: ignore[arg-type]
+
+    async def serve() -> None:
+        async with Served(simulation.world, Noting()) as served:
+            peers = [await served.peer() for _ in range(5)]
+            for number, peer in enumerate(peers):
+                for n in range(20):
+                    peer.send(b"%d %d" % (number, n))
+            for peer in peers:
+                await peer.answers(20)
+
+    simulation.loop.run_until_complete(serve())
+    simulation.loop.close()
+    return seen
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    assert history(1) == history(1)
+    assert [content for _, content in history(1)] != [content for _, content in history(2)]
+
+
+@settings(max_examples=30)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.binary(max_size=30_000), max_size=12),
+    st.floats(0, 1),
+)
+def test_bytes_arrive_in_order_whatever_the_network_does(
+    seed: int, contents: list[bytes], cut_share: float
+) -> None:
+    simulation = Simulation(seed, Conditions(delay_ms_max=20, cut_share=cut_share))
+
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        peer.send(*contents)
+        wanted = [b"" if content.startswith(b"quiet") else content for content in contents]
+        assert await peer.answers(len(contents)) == wanted
+        peer.transport.close()
+        await until(lambda: len(served.handler.lost) == 1)
+
+    simulation.run(scenario)
+    simulation.loop.close()
+
+
+def test_a_writer_faster_than_its_reader_is_told_to_pause(simulation: Simulation) -> None:
+    class Writer(RawPeer):
+        paused = 0
+        resumed = 0
+
+        def pause_writing(self) -> None:
+            self.paused += 1
+
+        def resume_writing(self) -> None:
+            self.resumed += 1
+
+    async def scenario(served: Served) -> None:
+        writer = await simulation.world.client.connect(Writer, "server", served.port)
+        writer.send(b"quiet" + bytes(1 << 20))
+        assert writer.paused == 1
+        await until(lambda: bool(served.handler.seen))
+        assert writer.resumed == 1
+
+    simulation.run(scenario)

@@ -1,0 +1,89 @@
+"""The broker's loop: what it was asked for comes when all that was ready is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.turn_loop import TurnLoop, ending_turns
+from kdist.runtime.virtual_loop import VirtualLoop
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "turn": TurnLoop,
+    "asyncio": asyncio.new_event_loop,
+    "virtual": lambda: VirtualLoop(VirtualClock()),
+}
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    made = LOOPS[request.param]()
+    yield made
+    made.close()
+
+
+def run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_until_complete(asyncio.wait_for(asyncio.sleep(0.01), 10))
+
+
+def test_what_is_wanted_runs_once_after_what_is_ready(loop: asyncio.AbstractEventLoop) -> None:
+    seen: list[str] = []
+    want = ending_turns(loop, lambda: seen.append("end"))
+
+    def first() -> None:
+        want()
+        seen.append("first")
+
+    loop.call_soon(first)
+    loop.call_soon(seen.append, "second")
+    run(loop)
+    assert seen == ["first", "second", "end"]
+
+
+def test_it_can_be_wanted_again_by_what_it_calls(loop: asyncio.AbstractEventLoop) -> None:
+    seen: list[int] = []
+
+    def end() -> None:
+        seen.append(len(seen))
+        if len(seen) < 3:
+            loop.call_soon(want)
+
+    want = ending_turns(loop, end)
+    loop.call_soon(want)
+    run(loop)
+    assert seen == [0, 1, 2]
+
+
+def test_what_it_schedules_does_not_wait_for_the_next_event(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    async def scenario() -> float:
+        done = asyncio.Event()
+
+        def end() -> None:
+            loop.call_later(0.01, done.set)
+
+        want = ending_turns(loop, end)
+        started = loop.time()
+        want()
+        await asyncio.wait_for(done.wait(), 10)
+        return loop.time() - started
+
+    assert loop.run_until_complete(scenario()) < 5
+
+
+def test_what_it_raises_goes_to_the_loops_exception_handler(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    raised: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: raised.append(context["exception"]))
+
+    def fail() -> None:
+        raise KeyError("missing")
+
+    loop.call_soon(ending_turns(loop, fail))
+    run(loop)
+    assert [type(each) for each in raised] == [KeyError]
