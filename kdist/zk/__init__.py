@@ -1,0 +1,1 @@
+"""ZooKeeper: what kdist keeps there, how it gets there, elections, watches."""

@@ -1,0 +1,177 @@
+"""A ZooKeeper client as the rest of kdist sees it: its values, and the `ZooKeeper` interface.
+
+`kazoo_client.py` is the real one, `memory.py` its twin in memory; both pass one contract
+(`tests/unit/zk/zk_contract.py`). All of it belongs to one event loop: calls, watches and state
+listeners happen there, in the order in which the server answered.
+
+What a caller may rely on:
+- requests of one client are carried out in the order they were made, each at most once;
+- a watch is called at most once; it is called before the answer to any later read shows the change;
+- a request made while SUSPENDED waits for the connection, at most the session timeout. After that,
+  or if the connection goes while it is under way, it raises `ConnectionLoss`: outcome unknown;
+- a request that a cancelled task had made may still be carried out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+ANY_VERSION = -1
+
+
+class SessionState(enum.Enum):
+    """Where a client stands; its listeners get each change."""
+
+    CLOSED = "closed"  # before `connect` and after `close`: requests raise `SessionExpired`
+    CONNECTED = "connected"  # requests are sent
+    SUSPENDED = "suspended"  # connection lost; the session may live or not, so stop acting on it
+    EXPIRED = "expired"  # its ephemerals are gone; only `reconnect` leads on
+
+
+class WatchKind(enum.Enum):
+    """What a watch has seen."""
+
+    CREATED = "created"
+    CHANGED = "changed"  # the znode's data was set
+    DELETED = "deleted"
+    CHILDREN = "children"  # a child was created or deleted
+    LOST = "lost"  # the connection went and took the watch along: anything may have happened
+
+
+class WatchEvent(NamedTuple):
+    """What a watch is called with."""
+
+    kind: WatchKind
+    path: str
+
+
+class Stat(NamedTuple):
+    """What ZooKeeper keeps about a znode. Times are the server's, in ms since the epoch."""
+
+    version: int  # how often the data was set
+    children_version: int  # how often a child was created or deleted
+    czxid: int  # the transaction that created it; of a broker's registration: the broker epoch
+    mzxid: int  # the transaction that last set its data, or created it
+    ephemeral_owner: int  # the owning session's id; 0 if persistent
+    created_ms: int
+    modified_ms: int
+    children_count: int
+
+
+class Znode(NamedTuple):
+    """A znode's content."""
+
+    data: bytes
+    stat: Stat
+
+
+class Check(NamedTuple):
+    """In a `multi`: refuse all unless the znode exists and has this version."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+class Create(NamedTuple):
+    """Create a znode; its parent must exist. `sequential` adds ten digits that grow to the path."""
+
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+class Set(NamedTuple):
+    """Replace a znode's data if its version is the given one."""
+
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+class Delete(NamedTuple):
+    """Remove a znode without children if its version is the given one."""
+
+    path: str
+    version: int = ANY_VERSION
+
+
+Operation = Check | Create | Set | Delete
+Outcome = str | Stat | None  # of a Create: the path; of a Set: the new stat; else None
+Watch = Callable[[WatchEvent], None]
+StateListener = Callable[[SessionState], None]
+
+
+class ZooKeeper(Protocol):
+    """One session at a time with an ensemble. Paths are absolute, below the chroot.
+
+    Any request may raise `ConnectionLoss` or `SessionExpired` (see `errors.py`), and `TooLarge`.
+    """
+
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def session_id(self) -> int:
+        """The last session's id; what its ephemerals have as `ephemeral_owner`. 0 before any."""
+        ...
+
+    def add_listener(self, listener: StateListener) -> Callable[[], None]:
+        """Call `listener` on the loop with each new state; returns what takes it off again."""
+        ...
+
+    async def connect(self) -> None:
+        """Open the first session and create the chroot if it is missing.
+
+        `ConnectionLoss` if no server answers within the connection timeout; CLOSED is kept then.
+        """
+        ...
+
+    async def reconnect(self) -> None:
+        """In state EXPIRED: open a new session. As `connect`, but EXPIRED is kept if it fails."""
+        ...
+
+    async def close(self) -> None:
+        """End the session: its ephemerals go at once, if a server can be told. Watches end."""
+        ...
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        """The created path. `NodeExists`, `NoNode` (no parent), `NoChildrenForEphemerals`.
+
+        Parents that `make_parents` makes are persistent and empty; they stay if the rest fails.
+        """
+        ...
+
+    async def get(self, path: str, watch: Watch | None = None) -> Znode:
+        """Data and stat, watched for CHANGED and DELETED. `NoNode`, and then nothing is watched."""
+        ...
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        """The stat or None, watched for CREATED, CHANGED and DELETED."""
+        ...
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names, sorted, watched for CHILDREN and DELETED. `NoNode`: then nothing is watched."""
+        ...
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        """`NoNode`, `BadVersion`."""
+        ...
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """`NoNode`, `BadVersion`, `NotEmpty`."""
+        ...
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Outcome]:
+        """All of the operations or none. `MultiFailed` says which was refused, and why."""
+        ...

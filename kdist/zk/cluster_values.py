@@ -1,0 +1,186 @@
+"""What ZooKeeper keeps about the cluster: its controller, settings, features, consumers, locks.
+
+The layouts are Kafka's (`ZkData.scala`, 0.8 to 3.9); docs/formats/znodes.md shows each. Times and
+producer ids are strings of digits there; written as numbers they are read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kdist.zk.fields import Fields, to_json
+
+NO_KRAFT_EPOCH = -1
+
+
+class ControllerInfo(NamedTuple):
+    """Who is the controller, and since when."""
+
+    broker_id: int
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return to_json(
+            {
+                "version": 2,
+                "brokerid": self.broker_id,
+                "timestamp": str(self.timestamp_ms),
+                "kraftControllerEpoch": NO_KRAFT_EPOCH,  # a controller of a ZooKeeper cluster
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> ControllerInfo:
+        fields = Fields(path, data)
+        return cls(fields.required("brokerid", int), fields.time_ms())
+
+
+class ClusterId(NamedTuple):
+    """The cluster's id: 22 characters of base64url."""
+
+    id: str
+
+    def encode(self) -> bytes:
+        return to_json({"version": "1", "id": self.id})  # a string here, and only here
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> ClusterId:
+        return cls(Fields(path, data).required("id", str))
+
+
+class EntitySettings(NamedTuple):
+    """Dynamic settings of a topic, broker, client, user or address."""
+
+    settings: Mapping[str, str]
+
+    def encode(self) -> bytes:
+        return to_json({"version": 1, "config": dict(self.settings)})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> EntitySettings:
+        """An empty znode has no settings."""
+        return cls(Fields(path, data).texts("config") if data else {})
+
+
+class SettingsChange(NamedTuple):
+    """Whose settings changed: a path below `/config` as `topics/clicks`, its names quoted."""
+
+    entity_path: str
+
+    def encode(self) -> bytes:
+        return to_json({"version": 2, "entity_path": self.entity_path})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> SettingsChange:
+        """Version 1 (Kafka 0.9) names a type and an entity."""
+        fields = Fields(path, data)
+        if fields.version(1, 2) == 1:
+            kind, name = fields.required("entity_type", str), fields.required("entity_name", str)
+            return cls(f"{kind}/{name}")
+        return cls(fields.required("entity_path", str))
+
+
+class LogDirEvent(NamedTuple):
+    """A broker that lost a log directory, and says so to the controller."""
+
+    broker_id: int
+
+    def encode(self) -> bytes:
+        return to_json({"version": 1, "broker": self.broker_id, "event": 1})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> LogDirEvent:
+        return cls(Fields(path, data).required("broker", int))
+
+
+class ProducerIdBlock(NamedTuple):
+    """The producer ids handed out last, `first` to `last`, and to which broker."""
+
+    broker_id: int
+    first: int
+    last: int
+
+    def encode(self) -> bytes:
+        return to_json(
+            {
+                "version": 1,
+                "broker": self.broker_id,
+                "block_start": str(self.first),
+                "block_end": str(self.last),
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> ProducerIdBlock:
+        fields = Fields(path, data)
+        first, last = fields.text_integer("block_start"), fields.text_integer("block_end")
+        if not 0 <= first <= last:
+            fields.fail(f"a block from {first} to {last}")
+        return cls(fields.required("broker", int), first, last)
+
+
+class Features(NamedTuple):
+    """The cluster's finalized features (KIP-584), highest version by name."""
+
+    is_enabled: bool
+    levels: Mapping[str, int]
+
+    def encode(self) -> bytes:
+        features = {name: {"max_version_level": level} for name, level in self.levels.items()}
+        return to_json({"version": 2, "status": int(self.is_enabled), "features": features})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Features:
+        """Version 1 (Kafka 2.7) has a lowest version too, which nobody uses."""
+        fields = Fields(path, data)
+        fields.version(1, 2)
+        levels = {}
+        for name, versions in fields.required("features", dict).items():
+            level = versions.get("max_version_level") if isinstance(versions, dict) else None
+            if type(level) is not int:
+                fields.fail(f"feature {name!r} has no 'max_version_level'")
+            levels[name] = level
+        return cls(fields.required("status", int) == 1, levels)
+
+
+class ConsumerRegistration(NamedTuple):
+    """A member of an old consumer's group: its streams by topic, or by what the pattern matches."""
+
+    subscription: Mapping[str, int]
+    pattern: str  # "static", "white_list" or "black_list"
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return to_json(
+            {
+                "version": 1,
+                "subscription": dict(self.subscription),
+                "pattern": self.pattern,
+                "timestamp": str(self.timestamp_ms),
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> ConsumerRegistration:
+        fields = Fields(path, data)
+        subscription = fields.required("subscription", dict)
+        for topic, streams in subscription.items():
+            if type(streams) is not int:
+                fields.fail(f"{topic!r} has {streams!r} streams")
+        return cls(subscription, fields.required("pattern", str), fields.time_ms())
+
+
+class LockHolder(NamedTuple):
+    """Who holds one of kdist's own locks; for people to read."""
+
+    holder: str
+    timestamp_ms: int
+
+    def encode(self) -> bytes:
+        return to_json({"version": 1, "holder": self.holder, "timestamp": str(self.timestamp_ms)})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> LockHolder:
+        fields = Fields(path, data)
+        return cls(fields.required("holder", str), fields.time_ms())

@@ -1,0 +1,109 @@
+"""What can go wrong between kdist and ZooKeeper: one family of exceptions.
+
+Three need different answers from a caller:
+- refusals (`NoNode`, `BadVersion`, ...): nothing was changed, and the reason is known;
+- `ConnectionLoss`: the request may have been carried out or not, and no one will tell. Read what is
+  there now, and decide anew; conditional writes (a version, `Check`) make trying again safe;
+- `SessionExpired`: the session's ephemeral znodes are gone or going. Nothing more happens until
+  `reconnect` opens a new session, which owns nothing of what the old one owned.
+"""
+
+from __future__ import annotations
+
+from kdist.errors import KdistError
+
+
+class ZooKeeperError(KdistError):
+    """Anything that the zk room raises."""
+
+
+class ConnectionLoss(ZooKeeperError):
+    """No answer came: the outcome of the request is not known."""
+
+
+class SessionExpired(ZooKeeperError):
+    """The session is over (expired, closed, or never opened); the request was not carried out."""
+
+
+class Refused(ZooKeeperError):
+    """ZooKeeper carried nothing out. The reasons that callers tell apart have a class."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class NoNode(Refused):
+    """The znode, or the parent of one to create, does not exist."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "there is no such znode")
+
+
+class NodeExists(Refused):
+    """The znode to create is there already."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the znode exists already")
+
+
+class BadVersion(Refused):
+    """The znode's version is not the expected one: somebody else wrote it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the znode was changed by someone else")
+
+
+class NotEmpty(Refused):
+    """The znode to delete has children."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the znode has children")
+
+
+class NoChildrenForEphemerals(Refused):
+    """The parent of the znode to create is ephemeral."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "an ephemeral znode cannot have children")
+
+
+class TooLarge(Refused):
+    """The request exceeds what a server reads; it would close the connection, again and again."""
+
+    def __init__(self, path: str, size_bytes: int, max_bytes: int) -> None:
+        super().__init__(path, f"a request of {size_bytes} bytes is over the limit of {max_bytes}")
+
+
+class MultiFailed(ZooKeeperError):
+    """One operation of a `multi` was refused, so that none was carried out."""
+
+    def __init__(self, index: int, error: Refused) -> None:
+        super().__init__(index, error)
+        self.index = index
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"operation {self.index}: {self.error}"
+
+
+class Fenced(ZooKeeperError):
+    """Another controller was elected since: nothing of the write was carried out."""
+
+    def __init__(self, epoch_zk_version: int) -> None:
+        super().__init__(
+            f"/controller_epoch is no longer at version {epoch_zk_version}: a newer controller acts"
+        )
+
+
+class CorruptZnode(ZooKeeperError):
+    """A znode's bytes are not what its row of the table says."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason

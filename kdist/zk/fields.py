@@ -1,0 +1,124 @@
+"""Typed fields of a JSON znode; whatever is not as expected is a `CorruptZnode` with its reason.
+
+Keys that nobody asks for are ignored: other brokers, older and newer ones, add their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+from kdist.zk.errors import CorruptZnode
+
+Value = TypeVar("Value", int, str, list[Any], dict[str, Any])
+
+
+def to_json(fields: Mapping[str, object]) -> bytes:
+    """As Kafka's serializer writes it: no spaces, UTF-8 unescaped, in the given order."""
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def to_integer(path: str, data: bytes) -> int:
+    """A znode that is nothing but a decimal number."""
+    try:
+        return parse_integer(data.decode("ascii"))
+    except ValueError:
+        raise CorruptZnode(path, f"{data[:40]!r} is not a number") from None
+
+
+def parse_integer(text: str) -> int:
+    """Digits with or without a minus sign; `ValueError` for what else Python takes for a number."""
+    if not text.removeprefix("-").isdecimal() or not text.isascii():
+        raise ValueError(f"{text[:40]!r} is not a number")
+    return int(text)
+
+
+class Fields:
+    """A JSON object of a znode."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self._path = path
+        try:
+            parsed = json.loads(data)
+        except (ValueError, RecursionError):  # bytes that are not UTF-8 are a ValueError too
+            raise CorruptZnode(path, f"{data[:40]!r} is not JSON") from None
+        if not isinstance(parsed, dict):
+            self.fail("is not a JSON object")
+        self._fields: dict[str, Any] = parsed
+
+    def fail(self, reason: str) -> NoReturn:
+        """`CorruptZnode` of this znode."""
+        raise CorruptZnode(self._path, reason)
+
+    def version(self, first: int, last: int) -> int:
+        """The layout's version; a newer one than `last` is read as `last`, as Kafka does."""
+        version = self.required("version", int)
+        if version < first:
+            self.fail(f"version {version} is older than {first}")
+        return min(version, last)
+
+    def required(self, key: str, kind: type[Value]) -> Value:
+        if key not in self._fields:
+            self.fail(f"there is no {key!r}")
+        return self._of_kind(key, self._fields[key], kind)
+
+    def optional(self, key: str, kind: type[Value]) -> Value | None:
+        """None if the key is missing or null."""
+        value = self._fields.get(key)
+        return None if value is None else self._of_kind(key, value, kind)
+
+    def time_ms(self, key: str = "timestamp") -> int:
+        """A number that Kafka writes as a string; -1 if it is missing."""
+        value = self._fields.get(key, -1)
+        try:
+            return parse_integer(str(value))
+        except ValueError:
+            self.fail(f"{key!r} is {value!r} and not a time in ms")
+
+    def text_integer(self, key: str) -> int:
+        """As `time_ms`, and required."""
+        if key not in self._fields:
+            self.fail(f"there is no {key!r}")
+        return self.time_ms(key)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        return self._integers(key, self.required(key, list))
+
+    def texts(self, key: str) -> dict[str, str]:
+        """An object whose values are strings; empty if it is missing."""
+        found = self.optional(key, dict) or {}
+        return {name: self._of_kind(f"{key}.{name}", text, str) for name, text in found.items()}
+
+    def integers_by_partition(self, key: str) -> dict[int, tuple[int, ...]]:
+        """An object from partition numbers to lists of broker ids; empty if it is missing."""
+        found: dict[int, tuple[int, ...]] = {}
+        for name, ids in (self.optional(key, dict) or {}).items():
+            if not (name.isascii() and name.isdecimal()):
+                self.fail(f"{key!r} has {name!r} for a partition")
+            found[int(name)] = self._integers(f"{key}.{name}", ids)
+        return dict(sorted(found.items()))
+
+    def objects(self, key: str) -> list[Fields]:
+        """A list of objects."""
+        return [
+            self._nested(f"{key}[{i}]", item) for i, item in enumerate(self.required(key, list))
+        ]
+
+    def _nested(self, key: str, item: object) -> Fields:
+        fields = object.__new__(Fields)
+        fields._path = self._path
+        fields._fields = self._of_kind(key, item, dict)
+        return fields
+
+    def _integers(self, key: str, found: object) -> tuple[int, ...]:
+        items: Sequence[object] = self._of_kind(key, found, list)
+        return tuple(self._of_kind(key, item, int) for item in items)
+
+    def _of_kind(self, key: str, value: object, kind: type[Value]) -> Value:
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self.fail(f"{key!r} is {value!r} and not {_NAMES[kind]}")
+        return value
+
+
+_NAMES: dict[type, str] = {int: "a number", str: "a string", list: "a list", dict: "an object"}

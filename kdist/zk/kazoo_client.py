@@ -1,0 +1,322 @@
+"""The `ZooKeeper` of production, over kazoo; no other file imports it.
+
+kazoo runs a thread per connection. Whatever that thread learns (answers, watch events, changes of
+state) it posts to the loop itself, so that the loop sees it in the server's order. kazoo's own
+handler would give answers and watches to two further threads, and lose their order. No call here
+blocks the loop: kazoo's `_async` calls only queue, and ending a session has a thread.
+
+A `KazooClient` serves for one session. kazoo would replace an expired session by itself; here that
+is the broker's decision (`reconnect`), so the old client is stopped and a new one made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kazoo import exceptions as kazoo_errors  # type: ignore[import-untyped]
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[import-untyped]
+from kazoo.protocol.states import (  # type: ignore[import-untyped]
+    Callback,
+    EventType,
+    KazooState,
+    WatchedEvent,
+    ZnodeStat,
+)
+
+from kdist.zk.client import (
+    Check,
+    Create,
+    Delete,
+    SessionState,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+    WatchKind,
+    Znode,
+)
+from kdist.zk.connect_string import ConnectString
+from kdist.zk.errors import (
+    BadVersion,
+    ConnectionLoss,
+    MultiFailed,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Refused,
+    SessionExpired,
+)
+from kdist.zk.session import Answer, Children, Exists, Get, Multi, Request, SessionClient
+
+logger = logging.getLogger(__name__)
+
+END_TIMEOUT_S = 5.0  # to tell a server that the session ends, before it is left to expire
+
+_RECONNECTS = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
+
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+}
+
+_WATCH_KINDS = {
+    EventType.CREATED: WatchKind.CREATED,
+    EventType.CHANGED: WatchKind.CHANGED,
+    EventType.DELETED: WatchKind.DELETED,
+    EventType.CHILD: WatchKind.CHILDREN,
+    EventType.NONE: WatchKind.LOST,  # kazoo forgets a connection's watches, and says so
+}
+
+_REFUSALS: dict[type[Exception], Callable[[str], Refused]] = {
+    kazoo_errors.NoNodeError: NoNode,
+    kazoo_errors.NodeExistsError: NodeExists,
+    kazoo_errors.BadVersionError: BadVersion,
+    kazoo_errors.NotEmptyError: NotEmpty,
+    kazoo_errors.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
+}
+_LOSSES = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.SessionMovedError,
+)
+_ENDS = (kazoo_errors.SessionExpiredError, kazoo_errors.AuthFailedError)
+_ROLLED_BACK = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+
+
+class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads without its two workers: callbacks run in the connection's thread."""
+
+    running = False  # so that an `AsyncResult` calls back right away
+
+    def start(self) -> None:
+        """No workers to start."""
+
+    def stop(self) -> None:
+        """No workers to stop."""
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        callback.func(*callback.args)
+
+
+class KazooSession:
+    """One session: a `KazooClient`, and the way from its thread to the loop."""
+
+    def __init__(
+        self,
+        connect: ConnectString,
+        session_timeout_ms: int,
+        heard: Callable[[KazooSession, SessionState, int], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heard = heard
+        self.client = KazooClient(
+            hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
+            timeout=session_timeout_ms / 1000,
+            handler=InlineHandler(),
+            connection_retry=_RECONNECTS,
+        )
+        self.client.add_listener(self._listen)
+
+    def start(self) -> None:
+        """Begin to connect; `heard` tells when it succeeds."""
+        self.client.start_async()
+
+    def _listen(self, state: str) -> None:
+        """In kazoo's thread."""
+        session_id = self.client.client_id[0] if state == KazooState.CONNECTED else 0
+        self.post(self._heard, self, _STATES.get(state, SessionState.EXPIRED), session_id)
+
+    def post(self, callback: Callable[..., None], *args: object) -> None:
+        """Call on the loop what is known in kazoo's thread, unless the loop is gone."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def end(self) -> asyncio.Future[None]:
+        """Tell a server that the session is over and stop kazoo's thread; done when it is."""
+        ended: asyncio.Future[None] = self._loop.create_future()
+        self.client.remove_listener(self._listen)
+        # A daemon: a server that does not answer must not keep the process from ending.
+        threading.Thread(
+            target=self._end, args=(ended,), name="kdist-zookeeper-end", daemon=True
+        ).start()
+        return ended
+
+    def _end(self, ended: asyncio.Future[None]) -> None:
+        """In a thread of its own, as kazoo's `stop` waits for the connection's."""
+        try:
+            self.client.stop()
+            self.client.close()
+        except (kazoo_errors.KazooException, OSError) as error:
+            logger.warning("could not end a ZooKeeper session, it will expire: %s", error)
+        self.post(_finish, ended)
+
+
+class KazooZooKeeper(SessionClient):
+    """`ZooKeeper` over the network. Its owner is the loop that `connect` is called on."""
+
+    def __init__(
+        self, connect: ConnectString, session_timeout_ms: int, connection_timeout_ms: int
+    ) -> None:
+        super().__init__(connect, session_timeout_ms)
+        self._connection_timeout_ms = connection_timeout_ms
+        self._session: KazooSession | None = None
+        self._opened: asyncio.Future[None] | None = None
+
+    async def _open(self) -> None:
+        session = KazooSession(self._connect, self._session_timeout_ms, self._hear)
+        self._session = session
+        self._opened = asyncio.get_running_loop().create_future()
+        session.start()
+        try:
+            await asyncio.wait_for(self._opened, self._connection_timeout_ms / 1000)
+        except TimeoutError:
+            raise ConnectionLoss(
+                f"no ZooKeeper server of {self._connect} answered within "
+                f"{self._connection_timeout_ms} ms"
+            ) from None
+        finally:
+            if self._state is not SessionState.CONNECTED and self._session is session:
+                self._session = None
+                session.end()
+
+    async def _end(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await asyncio.wait([session.end()], timeout=END_TIMEOUT_S)
+
+    def _hear(self, session: KazooSession, state: SessionState, session_id: int) -> None:
+        """A change of state, on the loop; of a session that was given up it means nothing."""
+        if session is not self._session:
+            return
+        if state is SessionState.CONNECTED:
+            self._session_id = session_id
+            if self._opened is not None and not self._opened.done():
+                self._opened.set_result(None)
+        elif state is SessionState.EXPIRED:
+            self._session = None
+            session.end()  # kazoo is about to open another session
+        self._enter(state)
+
+    def _send(self, request: Request, answer: Answer) -> None:
+        session = self._session
+        assert session is not None, "CONNECTED means that there is a session"
+        result = _call(session, request)
+        result.rawlink(lambda done: session.post(_settle, answer, request, done))
+
+
+def _call(session: KazooSession, request: Request) -> Any:
+    """Queue a request; kazoo's `AsyncResult` of it."""
+    client = session.client
+    match request:
+        case Create(path, data, ephemeral, sequential):
+            return client.create_async(path, data, ephemeral=ephemeral, sequence=sequential)
+        case Set(path, data, version):
+            return client.set_async(path, data, version)
+        case Delete(path, version):
+            return client.delete_async(path, version)
+        case Get(path, watch):
+            return client.get_async(path, _watch(session, path, watch))
+        case Exists(path, watch):
+            return client.exists_async(path, _watch(session, path, watch))
+        case Children(path, watch):
+            return client.get_children_async(path, _watch(session, path, watch))
+        case Multi(operations):
+            return _transaction(client, operations).commit_async()
+
+
+def _transaction(client: KazooClient, operations: tuple[object, ...]) -> Any:
+    transaction = client.transaction()
+    for operation in operations:
+        match operation:
+            case Check(path, version):
+                transaction.check(path, version)
+            case Create(path, data, ephemeral, sequential):
+                transaction.create(path, data, ephemeral=ephemeral, sequence=sequential)
+            case Set(path, data, version):
+                transaction.set_data(path, data, version)
+            case Delete(path, version):
+                transaction.delete(path, version)
+    return transaction
+
+
+def _watch(
+    session: KazooSession, path: str, watch: Watch | None
+) -> Callable[[WatchedEvent], None] | None:
+    """What kazoo's thread calls; the event's own path is missing where the watch was lost."""
+    if watch is None:
+        return None
+    return lambda event: session.post(watch, WatchEvent(_WATCH_KINDS[event.type], path))
+
+
+def _finish(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _settle(answer: Answer, request: Request, result: Any) -> None:
+    """Give the caller kazoo's outcome in this room's terms; the caller may be gone."""
+    if answer.done():
+        return
+    if result.exception is None:
+        _settle_value(answer, request, result.value)
+    else:
+        answer.set_exception(_translated(result.exception, request.path))
+
+
+def _settle_value(answer: Answer, request: Request, value: Any) -> None:
+    if isinstance(request, Multi):
+        refused = [(i, v) for i, v in enumerate(value) if isinstance(v, Exception)]
+        for index, error in refused:
+            if not isinstance(error, _ROLLED_BACK):
+                answer.set_exception(_failed(request, index, error))
+                return
+        assert not refused, f"no operation of a refused multi is to blame: {value}"
+        answer.set_result([_outcome(v) for v in value])
+    elif isinstance(request, Get):
+        answer.set_result(Znode(value[0], _stat(value[1])))
+    else:
+        answer.set_result(_stat(value) if isinstance(value, ZnodeStat) else value)
+
+
+def _failed(request: Multi, index: int, error: Exception) -> Exception:
+    translated = _translated(error, request.operations[index].path)
+    return MultiFailed(index, translated) if isinstance(translated, Refused) else translated
+
+
+def _outcome(value: object) -> str | Stat | None:
+    if isinstance(value, ZnodeStat):
+        return _stat(value)
+    return value if isinstance(value, str) else None
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(
+        version=stat.version,
+        children_version=stat.cversion,
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        ephemeral_owner=stat.ephemeralOwner,
+        created_ms=stat.ctime,
+        modified_ms=stat.mtime,
+        children_count=stat.numChildren,
+    )
+
+
+def _translated(error: Exception, path: str) -> Exception:
+    """kazoo's exception as this room's; one that is no answer of a server stays what it is."""
+    refusal = _REFUSALS.get(type(error))
+    if refusal is not None:
+        return refusal(path)
+    if isinstance(error, _LOSSES):
+        return ConnectionLoss(f"{path}: lost the connection ({type(error).__name__})")
+    if isinstance(error, _ENDS):
+        return SessionExpired(f"{path}: the session is over ({type(error).__name__})")
+    if isinstance(error, kazoo_errors.ZookeeperError):
+        return Refused(path, f"ZooKeeper says {type(error).__name__}")
+    return error

@@ -1,0 +1,190 @@
+"""The tree of znodes as a ZooKeeper server keeps it, in memory: no sessions, watches or time.
+
+A write gives its outcome and the events that it causes, for whoever keeps the watches. A refused
+`multi` leaves no trace: every change notes what was there before. Versions, transaction ids and the
+digits of sequential znodes are counted as ZooKeeper 3.9 does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kdist.zk.client import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Outcome,
+    Set,
+    Stat,
+    WatchEvent,
+    WatchKind,
+    Znode,
+)
+from kdist.zk.errors import (
+    BadVersion,
+    MultiFailed,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Refused,
+)
+
+
+class Node(NamedTuple):
+    """A znode. `children_created` only grows; deleted children count too."""
+
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    owner: int
+    created_ms: int
+    modified_ms: int
+    children_created: int = 0
+
+
+class Tree:
+    """All znodes by path. Every write is one transaction, with one transaction id."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0, 0, 0, 0)}
+        self._children: dict[str, set[str]] = {"/": set()}
+        self._zxid = 0
+        self._before: list[tuple[str, Node | None]] = []  # of the transaction under way
+        self._events: list[WatchEvent] = []
+
+    # -- reads
+
+    def get(self, path: str) -> Znode:
+        """`NoNode`."""
+        return Znode(self._node(path).data, self.stat(path))
+
+    def stat(self, path: str) -> Stat:
+        """`NoNode`."""
+        node, count = self._node(path), len(self._children[path])
+        return Stat(
+            version=node.version,
+            # ZooKeeper counts creations, and tells of the changes: each child that is gone was two.
+            children_version=2 * node.children_created - count,
+            czxid=node.czxid,
+            mzxid=node.mzxid,
+            ephemeral_owner=node.owner,
+            created_ms=node.created_ms,
+            modified_ms=node.modified_ms,
+            children_count=count,
+        )
+
+    def exists(self, path: str) -> Stat | None:
+        """The stat, or None."""
+        return self.stat(path) if path in self._nodes else None
+
+    def children(self, path: str) -> list[str]:
+        """Names; `NoNode`."""
+        self._node(path)
+        return sorted(self._children[path])
+
+    def owned_by(self, session_id: int) -> list[str]:
+        """The paths of a session's ephemerals."""
+        return sorted(path for path, node in self._nodes.items() if node.owner == session_id)
+
+    # -- writes
+
+    def write(
+        self, operations: tuple[Operation, ...], session_id: int, now_ms: int
+    ) -> tuple[list[Outcome], list[WatchEvent]]:
+        """Carry out all operations or none; `MultiFailed` says which was refused."""
+        self._zxid += 1
+        self._before, self._events = [], []
+        outcomes: list[Outcome] = []
+        for index, operation in enumerate(operations):
+            try:
+                outcomes.append(self._apply(operation, session_id, now_ms))
+            except Refused as error:
+                self._roll_back()
+                raise MultiFailed(index, error) from None
+        return outcomes, self._events
+
+    def _roll_back(self) -> None:
+        for path, node in reversed(self._before):
+            self._replace(path, node)
+
+    def _apply(self, operation: Operation, session_id: int, now_ms: int) -> Outcome:
+        match operation:
+            case Check(path, version):
+                self._checked(path, version)
+                return None
+            case Create():
+                return self._create(operation, session_id, now_ms)
+            case Set(path, data, version):
+                node = self._checked(path, version)
+                changed = node._replace(
+                    data=data, version=node.version + 1, mzxid=self._zxid, modified_ms=now_ms
+                )
+                self._put(path, changed)
+                self._events.append(WatchEvent(WatchKind.CHANGED, path))
+                return self.stat(path)
+            case Delete(path, version):
+                self._delete(path, version)
+                return None
+
+    def _create(self, operation: Create, session_id: int, now_ms: int) -> str:
+        parent_path = _parent(operation.path)
+        parent = self._nodes.get(parent_path)
+        if parent is None:
+            raise NoNode(operation.path)
+        path = operation.path
+        if operation.sequential:
+            path = f"{path}{parent.children_created:010}"
+        if path in self._nodes:
+            raise NodeExists(path)
+        if parent.owner:
+            raise NoChildrenForEphemerals(path)
+        owner = session_id if operation.ephemeral else 0
+        self._put(path, Node(operation.data, 0, self._zxid, self._zxid, owner, now_ms, now_ms))
+        self._put(parent_path, parent._replace(children_created=parent.children_created + 1))
+        self._events.append(WatchEvent(WatchKind.CREATED, path))
+        self._events.append(WatchEvent(WatchKind.CHILDREN, parent_path))
+        return path
+
+    def _delete(self, path: str, version: int) -> None:
+        self._checked(path, version)
+        if self._children[path]:
+            raise NotEmpty(path)
+        self._put(path, None)
+        self._events.append(WatchEvent(WatchKind.DELETED, path))
+        self._events.append(WatchEvent(WatchKind.CHILDREN, _parent(path)))
+
+    def _node(self, path: str) -> Node:
+        node = self._nodes.get(path)
+        if node is None:
+            raise NoNode(path)
+        return node
+
+    def _checked(self, path: str, version: int) -> Node:
+        node = self._node(path)
+        if version not in (ANY_VERSION, node.version):
+            raise BadVersion(path)
+        return node
+
+    def _put(self, path: str, node: Node | None) -> None:
+        self._before.append((path, self._nodes.get(path)))
+        self._replace(path, node)
+
+    def _replace(self, path: str, node: Node | None) -> None:
+        siblings = self._children[_parent(path)]
+        name = path.rpartition("/")[2]
+        if node is None:
+            del self._nodes[path], self._children[path]
+            siblings.discard(name)
+            return
+        self._nodes[path] = node
+        self._children.setdefault(path, set())
+        if name:  # the root is no child of its own
+            siblings.add(name)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"

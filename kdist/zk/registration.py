@@ -1,0 +1,107 @@
+"""A broker's registration, `/brokers/ids/<id>`: who it is and where it listens.
+
+    version  since        adds
+    1        Kafka 0.8    host, port, jmx_port, timestamp
+    2        Kafka 0.9    endpoints; host and port: the first PLAINTEXT one's, or null and -1
+    3        -            rack
+    4        Kafka 0.10   listener_security_protocol_map
+    5        Kafka 2.7    features
+
+kdist writes version 5 and adds `kdist_host`, which Kafka ignores: the machine that the broker's
+disk is in. Several brokers share one, and placement keeps the replicas of a partition off one host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kdist.config.listeners import Listener, parse_listener
+from kdist.zk.fields import Fields, to_json
+
+NO_JMX_PORT = -1
+
+_DEFAULT_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Endpoint(NamedTuple):
+    """A listener as clients reach it, and its security protocol (PLAINTEXT, SSL, ...)."""
+
+    listener: Listener
+    protocol: str
+
+
+class BrokerRegistration(NamedTuple):
+    """The registration's content; `timestamp_ms` is when the broker started."""
+
+    endpoints: tuple[Endpoint, ...]
+    timestamp_ms: int
+    rack: str | None = None
+    host: str | None = None  # kdist's own: the machine
+    features: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    jmx_port: int = NO_JMX_PORT
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """Where the broker listens under this name."""
+        return next((e for e in self.endpoints if e.listener.name == listener_name), None)
+
+    def encode(self) -> bytes:
+        plain = next((e.listener for e in self.endpoints if e.protocol == "PLAINTEXT"), None)
+        fields: dict[str, object] = {
+            "features": {name: dict(versions) for name, versions in self.features.items()},
+            "listener_security_protocol_map": {e.listener.name: e.protocol for e in self.endpoints},
+            "endpoints": [str(e.listener) for e in self.endpoints],
+            "jmx_port": self.jmx_port,
+            "port": plain.port if plain else -1,
+            "host": plain.host if plain else None,
+            "version": 5,
+            "timestamp": str(self.timestamp_ms),
+        }
+        if self.rack is not None:
+            fields["rack"] = self.rack
+        if self.host is not None:
+            fields["kdist_host"] = self.host
+        return to_json(fields)
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> BrokerRegistration:
+        fields = Fields(path, data)
+        version = fields.version(1, 5)
+        return cls(
+            endpoints=_old_endpoint(fields) if version == 1 else _endpoints(fields),
+            timestamp_ms=fields.time_ms(),
+            rack=fields.optional("rack", str),
+            host=fields.optional("kdist_host", str),
+            features=_features(fields),
+            jmx_port=fields.optional("jmx_port", int) or NO_JMX_PORT,
+        )
+
+
+def _old_endpoint(fields: Fields) -> tuple[Endpoint, ...]:
+    listener = Listener("PLAINTEXT", fields.required("host", str), fields.required("port", int))
+    return (Endpoint(listener, "PLAINTEXT"),)
+
+
+def _endpoints(fields: Fields) -> tuple[Endpoint, ...]:
+    protocols = fields.texts("listener_security_protocol_map")
+    protocols = protocols or {name: name for name in _DEFAULT_PROTOCOLS}
+    found = []
+    for text in fields.required("endpoints", list):
+        try:
+            listener = parse_listener(str(text))
+        except ValueError as error:
+            fields.fail(f"'endpoints': {error}")
+        if listener.name not in protocols:
+            fields.fail(f"listener {listener.name} has no security protocol")
+        found.append(Endpoint(listener, protocols[listener.name]))
+    return tuple(found)
+
+
+def _features(fields: Fields) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for name, versions in (fields.optional("features", dict) or {}).items():
+        if not isinstance(versions, dict) or any(type(v) is not int for v in versions.values()):
+            fields.fail(f"feature {name!r} is {versions!r} and not versions by name")
+        found[name] = versions
+    return found

@@ -1,0 +1,236 @@
+"""A ZooKeeper server of one's own, for `kdist standalone` and for tests: found, started, stopped.
+
+The jars are those that PySpark carries; PySpark is looked for, not imported. The server is a child
+process of the caller's, in a session of its own, so that a Ctrl-C reaches the caller alone, who
+decides what stops first. Its output goes to `zookeeper.log` in its directory. Whatever is missing
+(Java, the jars, the port) is a `UserError` with one sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from kdist.errors import UserError
+from kdist.runtime.files import Files
+
+MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+LOG_NAME = "zookeeper.log"
+
+_POLL_S = 0.02
+_STOP_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = 1.0
+_LOG_LINES = 3  # of the log's end, without stack frames, for the sentence on why it ended
+
+# Up in little more than a second: no second compiler, no parallel collector for so small a heap.
+_JVM = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+
+
+class ServerSettings(NamedTuple):
+    """What a single server needs. Session timeouts may be 2 to 20 ticks, ZooKeeper's own bounds.
+
+    `directory` is absolute.
+    """
+
+    directory: str
+    port: int
+    host: str = "127.0.0.1"
+    tick_ms: int = 2_000
+    is_durable: bool = True  # False: no sync before an answer; for tests
+
+    @property
+    def address(self) -> str:
+        """For `zookeeper.connect`."""
+        return f"{self.host}:{self.port}"
+
+
+class ZooKeeperServer:
+    """One server process. Its owner stops it; nothing else does."""
+
+    def __init__(
+        self, settings: ServerSettings, process: subprocess.Popen[bytes], files: Files
+    ) -> None:
+        self.settings = settings
+        self._process = process
+        self._files = files
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    async def wait_until_ready(self, timeout_s: float = 30.0) -> None:
+        """Return once it serves; `UserError` if it ends before or takes too long."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while not await _serves(self.settings):
+            if not self.is_running:
+                raise self._why_it_ended()
+            if loop.time() > end_s:
+                raise UserError(
+                    f"ZooKeeper on {self.settings.address} was not ready in {timeout_s:g} s"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def stop(self) -> None:
+        """End the process and wait until it has ended: kindly, then by force."""
+        await self._end(signal.SIGTERM, _STOP_TIMEOUT_S)
+        await self._end(signal.SIGKILL, _STOP_TIMEOUT_S)
+
+    async def kill(self) -> None:
+        """End the process by force and wait until it has ended."""
+        await self._end(signal.SIGKILL, _STOP_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """The process stands still and answers nothing, until `go_on`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        self._process.send_signal(signal.SIGCONT)
+
+    async def _end(self, how: signal.Signals, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        if self.is_running:
+            self._process.send_signal(how)
+        while self.is_running and loop.time() < end_s:
+            await asyncio.sleep(_POLL_S)
+
+    def _why_it_ended(self) -> UserError:
+        log_path = f"{self.settings.directory}/{LOG_NAME}"
+        log = self._files.read(log_path).decode(errors="replace")
+        if "Address already in use" in log:
+            return _port_taken(self.settings)
+        lines = [line for line in log.split("\n") if line and not line.startswith("\tat ")]
+        end = " | ".join(lines[-_LOG_LINES:])
+        return UserError(
+            f"ZooKeeper ended with status {self._process.returncode}; {log_path} says: "
+            f"{end or 'nothing'}"
+        )
+
+
+async def start_server(
+    settings: ServerSettings, files: Files, environment: Mapping[str, str]
+) -> ZooKeeperServer:
+    """Start a server on `settings.directory`, which exists; `wait_until_ready` comes next.
+
+    What the directory holds of an earlier run is served again. `UserError` without Java or jars,
+    and if somebody listens on the port.
+    """
+    java = find_java(files, environment)
+    jars = find_jars(files)
+    # Before anything is written: it may be an earlier server on this very directory.
+    if await _is_listening(settings):
+        raise _port_taken(settings)
+    return _launch(settings, files, java, jars)
+
+
+def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> ZooKeeperServer:
+    configuration = f"{settings.directory}/zoo.cfg"
+    files.replace(configuration, configuration_text(settings).encode(), durable=False)
+    log_path = f"{settings.directory}/{LOG_NAME}"
+    if files.exists(log_path):
+        files.remove(log_path)
+    log = files.create(log_path)
+    try:
+        process = subprocess.Popen(
+            [
+                *(java, *_JVM),
+                f"-Dzookeeper.forceSync={'yes' if settings.is_durable else 'no'}",
+                *("-cp", f"{jars}/*", MAIN_CLASS, configuration),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log.fileno(),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"Java does not start: {java}: {error.strerror}") from error
+    finally:
+        log.close()
+    return ZooKeeperServer(settings, process, files)
+
+
+def configuration_text(settings: ServerSettings) -> str:
+    """`zoo.cfg` for one server that stands alone."""
+    rows = {
+        "tickTime": settings.tick_ms,
+        "dataDir": f"{settings.directory}/data",
+        "clientPort": settings.port,
+        "clientPortAddress": settings.host,
+        "maxClientCnxns": 0,  # all brokers of a laptop come from one address
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "conf,ruok,srvr",
+        "autopurge.snapRetainCount": 3,
+        "autopurge.purgeInterval": 24,  # hours
+    }
+    return "".join(f"{name}={value}\n" for name, value in rows.items())
+
+
+def find_java(files: Files, environment: Mapping[str, str]) -> str:
+    """The `java` of JAVA_HOME, else the first on PATH; `UserError` without one."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        java = f"{home}/bin/java"
+        if not files.exists(java):
+            raise UserError(f"JAVA_HOME is {home}, and there is no bin/java in it")
+        return java
+    for directory in environment.get("PATH", "").split(":"):
+        if directory and files.exists(f"{directory}/java"):
+            return f"{directory}/java"
+    raise UserError("ZooKeeper needs Java 17 or newer, and there is no java on PATH or JAVA_HOME")
+
+
+def find_jars(files: Files, package: str = "pyspark") -> str:
+    """The directory of jars in an installed PySpark; `UserError` if ZooKeeper's is not there."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise UserError("ZooKeeper's jars come with PySpark: pip install 'kdist[spark]'")
+    jars = f"{os.path.dirname(spec.origin)}/jars"
+    if not files.is_directory(jars):
+        raise UserError(f"PySpark is installed without its jars: there is no {jars}")
+    if not any(name.startswith("zookeeper-3") for name in files.list(jars)):
+        raise UserError(f"there is no ZooKeeper among PySpark's jars in {jars}")
+    return jars
+
+
+def _port_taken(settings: ServerSettings) -> UserError:
+    return UserError(f"ZooKeeper cannot listen on {settings.address}: the port is taken")
+
+
+async def _is_listening(settings: ServerSettings) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(settings.host, settings.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _serves(settings: ServerSettings) -> bool:
+    """Whether the server says so itself: it listens before it serves, and tells nothing until then.
+
+    What it tells is its directory, as another server may have its port.
+    """
+    try:
+        reader, writer = await asyncio.open_connection(settings.host, settings.port)
+    except OSError:
+        return False
+    try:
+        writer.write(b"conf")
+        answer = await asyncio.wait_for(reader.read(), _ANSWER_TIMEOUT_S)
+        return f"dataDir={settings.directory}/data".encode() in answer
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        writer.close()

@@ -1,0 +1,320 @@
+"""What the real client and its twin share: states, requests that wait, chroot, missing parents.
+
+A subclass carries requests (`_send`) and opens and ends sessions; this class decides when. Its
+state is the event loop's: nothing here may be called from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar, cast
+
+from kdist.zk.client import (
+    ANY_VERSION,
+    Create,
+    Delete,
+    Operation,
+    Outcome,
+    SessionState,
+    Set,
+    Stat,
+    StateListener,
+    Watch,
+    WatchEvent,
+    Znode,
+)
+from kdist.zk.connect_string import ConnectString
+from kdist.zk.errors import (
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    Refused,
+    SessionExpired,
+    TooLarge,
+)
+
+logger = logging.getLogger(__name__)
+
+REQUEST_BYTES_MAX = 1_000_000  # below jute.maxbuffer, 1,048,575 on servers
+_OPERATION_BYTES = 64  # more than what the protocol and an open ACL add to path and data
+
+Result = TypeVar("Result")
+
+
+class Get(NamedTuple):
+    """Read data and stat."""
+
+    path: str
+    watch: Watch | None
+
+
+class Exists(NamedTuple):
+    """Read the stat, or that there is none."""
+
+    path: str
+    watch: Watch | None
+
+
+class Children(NamedTuple):
+    """Read the children's names."""
+
+    path: str
+    watch: Watch | None
+
+
+class Multi(NamedTuple):
+    """All or nothing."""
+
+    operations: tuple[Operation, ...]
+
+    @property
+    def path(self) -> str:
+        return self.operations[0].path
+
+
+Request = Get | Exists | Children | Create | Set | Delete | Multi
+Answer = asyncio.Future[object]
+
+
+class _Waiting(NamedTuple):
+    """A request made while SUSPENDED, and where its outcome goes."""
+
+    request: Request
+    answer: Answer
+
+
+class SessionClient(ABC):
+    """The half of a `ZooKeeper` that does not depend on who carries the requests."""
+
+    def __init__(self, connect: ConnectString, session_timeout_ms: int) -> None:
+        self._connect = connect
+        self._session_timeout_ms = session_timeout_ms
+        self._state = SessionState.CLOSED
+        self._session_id = 0
+        self._listeners: list[StateListener] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._in_flight: dict[Answer, None] = {}  # in the order they were sent
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    def add_listener(self, listener: StateListener) -> Callable[[], None]:
+        self._listeners.append(listener)
+
+        def remove() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return remove
+
+    # -- what a subclass does
+
+    @abstractmethod
+    def _send(self, request: Request, answer: Answer) -> None:
+        """Begin to carry out a request, whose paths are the ensemble's; unless `answer` is done
+        by then, it gets the outcome."""
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Open a new session: return once `_enter(CONNECTED)` was called, or `ConnectionLoss`."""
+
+    @abstractmethod
+    async def _end(self) -> None:
+        """End the session, if there is one; a server is told if one can be reached."""
+
+    # -- sessions
+
+    async def connect(self) -> None:
+        assert self._state is SessionState.CLOSED, "connect is for the first session"
+        await self._open_with_chroot()
+
+    async def reconnect(self) -> None:
+        assert self._state is SessionState.EXPIRED, "reconnect is for after EXPIRED"
+        await self._open_with_chroot()
+
+    async def _open_with_chroot(self) -> None:
+        await self._open()
+        while self._connect.chroot:
+            try:
+                await self._make_path("/")
+                break
+            except ConnectionLoss:
+                pass  # what is there by now is looked at again, once the connection is back
+
+    async def close(self) -> None:
+        if self._state is not SessionState.CLOSED:
+            self._enter(SessionState.CLOSED)
+            await self._end()
+            self._fail_in_flight()
+
+    def _enter(self, state: SessionState) -> None:
+        """Take a new state: waiting requests first, as they are older than what listeners do."""
+        if state is self._state:
+            return
+        logger.info("session 0x%x with %s: %s", self._session_id, self._connect, state.value)
+        self._state = state
+        if state is SessionState.CONNECTED:
+            while self._waiting:
+                self._fly(*self._waiting.popleft())
+        else:
+            self._fail_requests()
+        for listener in list(self._listeners):
+            listener(state)
+
+    def _fail_requests(self) -> None:
+        """What is under way has an unknown outcome; what waits goes on waiting if that has a sense.
+
+        At `close` what is under way is left alone: the session ends after it.
+        """
+        if self._state is not SessionState.CLOSED:
+            self._fail_in_flight()
+        if self._state is not SessionState.SUSPENDED:
+            while self._waiting:
+                answer = self._waiting.popleft().answer
+                if not answer.done():
+                    answer.set_exception(self._over())
+
+    def _fail_in_flight(self) -> None:
+        for answer in list(self._in_flight):  # a done one leaves the set in the loop's next turn
+            if not answer.done():
+                answer.set_exception(ConnectionLoss(f"lost the connection to {self._connect}"))
+
+    def _fly(self, request: Request, answer: Answer) -> None:
+        if not answer.done():  # its task may have been cancelled while it waited
+            self._in_flight[answer] = None
+            answer.add_done_callback(self._in_flight.pop)
+            self._send(request, answer)
+
+    def _over(self) -> SessionExpired:
+        return SessionExpired(f"the session with {self._connect} is {self._state.value}")
+
+    # -- requests
+
+    async def _request(self, request: Request) -> object:
+        """Carry out a request of full paths; a refusal names the path that the caller knows."""
+        try:
+            _check_size(request)
+            return await self._carry_out(request)
+        except Refused as error:
+            error.path = self._connect.shown(error.path)
+            raise
+        except MultiFailed as failure:
+            failure.error.path = self._connect.shown(failure.error.path)
+            raise
+
+    async def _carry_out(self, request: Request) -> object:
+        """Send now, or wait for the connection; see `client.py` on what that may raise."""
+        loop = asyncio.get_running_loop()
+        answer: Answer = loop.create_future()
+        if self._state is SessionState.CONNECTED:
+            self._fly(request, answer)
+            return await answer
+        if self._state is not SessionState.SUSPENDED:
+            raise self._over()
+        waiting = _Waiting(request, answer)
+        self._waiting.append(waiting)
+        timer = loop.call_later(self._session_timeout_ms / 1000, self._give_up, waiting)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        """The session timeout has passed; a request that was sent meanwhile is not concerned."""
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            if not waiting.answer.done():
+                waiting.answer.set_exception(
+                    ConnectionLoss(f"{waiting.request.path}: no connection to {self._connect}")
+                )
+
+    async def _ask(self, request: Request, kind: type[Result]) -> Result:
+        answer = await self._request(request)
+        assert isinstance(answer, kind), f"{request} was answered with {answer!r}"
+        return answer
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        make_parents: bool = False,
+    ) -> str:
+        request = Create(self._connect.full(path), data, ephemeral, sequential)
+        try:
+            created = await self._ask(request, str)
+        except NoNode:
+            if not make_parents:
+                raise
+            await self._make_path(path.rpartition("/")[0] or "/")
+            created = await self._ask(request, str)
+        return self._connect.own(created)
+
+    async def _make_path(self, path: str) -> None:
+        """Create a persistent znode and those above it, as far as they are missing."""
+        full = self._connect.full(path)
+        names = full.strip("/").split("/") if full != "/" else []
+        for depth in range(1, len(names) + 1):
+            ancestor = "/" + "/".join(names[:depth])
+            if await self._request(Exists(ancestor, None)) is None:
+                try:
+                    await self._request(Create(ancestor))
+                except NodeExists:
+                    pass  # somebody else was faster
+
+    async def get(self, path: str, watch: Watch | None = None) -> Znode:
+        return await self._ask(Get(self._connect.full(path), self._chrooted(watch)), Znode)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
+        request = Exists(self._connect.full(path), self._chrooted(watch))
+        return cast(Stat | None, await self._request(request))
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        request = Children(self._connect.full(path), self._chrooted(watch))
+        return sorted(await self._ask(request, list))
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        return await self._ask(Set(self._connect.full(path), data, version), Stat)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        await self._request(Delete(self._connect.full(path), version))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Outcome]:
+        if not operations:
+            return []
+        request = Multi(tuple(op._replace(path=self._connect.full(op.path)) for op in operations))
+        outcomes: list[Outcome] = await self._ask(request, list)
+        return [self._connect.own(o) if isinstance(o, str) else o for o in outcomes]
+
+    def _chrooted(self, watch: Watch | None) -> Watch | None:
+        """A watch of its own for each registration, which gets paths as its caller knows them."""
+        if watch is None:
+            return None
+
+        def called(event: WatchEvent) -> None:
+            if self._state is not SessionState.CLOSED:
+                watch(WatchEvent(event.kind, self._connect.own(event.path)))
+
+        return called
+
+
+def _check_size(request: Request) -> None:
+    operations = request.operations if isinstance(request, Multi) else (request,)
+    size = sum(
+        _OPERATION_BYTES + len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0)
+        for op in operations
+    )
+    if size > REQUEST_BYTES_MAX:
+        raise TooLarge(request.path, size, REQUEST_BYTES_MAX)

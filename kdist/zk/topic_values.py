@@ -1,0 +1,151 @@
+"""What ZooKeeper keeps about topics: which brokers hold a partition, and who leads it.
+
+/brokers/topics/<topic>
+    version 1, Kafka 0.8    partitions: {"<partition>": [<broker id>, ...]}
+    version 2, Kafka 2.4    adding_replicas, removing_replicas: as partitions, during a reassignment
+    version 3, Kafka 2.8    topic_id: 16 bytes in base64url without padding
+/brokers/topics/<topic>/partitions/<partition>/state
+    version 1               leader (-1: none), leader_epoch, isr, controller_epoch,
+                            leader_recovery_state: 1 after an unclean election, else missing
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.zk.fields import Fields, to_json
+
+Replicas = Mapping[int, tuple[int, ...]]  # broker ids by partition, the preferred leader first
+
+NOBODY: Replicas = MappingProxyType({})
+
+
+class TopicAssignment(NamedTuple):
+    """A topic's replicas. `topic_id` is None where a broker before Kafka 2.8 made the topic."""
+
+    partitions: Replicas
+    topic_id: uuid.UUID | None
+    adding: Replicas = NOBODY
+    removing: Replicas = NOBODY
+
+    def encode(self) -> bytes:
+        fields: dict[str, object] = {
+            "removing_replicas": _by_text(self.removing),
+            "partitions": _by_text(self.partitions),
+        }
+        if self.topic_id is not None:
+            fields["topic_id"] = id_text(self.topic_id)
+        return to_json(fields | {"adding_replicas": _by_text(self.adding), "version": 3})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> TopicAssignment:
+        fields = Fields(path, data)
+        fields.version(1, 3)
+        assignment = cls(
+            fields.integers_by_partition("partitions"),
+            _topic_id(fields),
+            fields.integers_by_partition("adding_replicas"),
+            fields.integers_by_partition("removing_replicas"),
+        )
+        if any(not replicas for replicas in assignment.partitions.values()):
+            fields.fail("a partition has no replicas")
+        return assignment
+
+
+class PartitionState(NamedTuple):
+    """A partition's leader and ISR, without the znode's version (`with_version` adds it)."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    is_recovering: bool = False  # elected from outside the ISR, and not yet recovered (KIP-704)
+
+    def with_version(self, zk_version: int) -> LeaderAndIsr:
+        """As the rooms above pass it."""
+        return LeaderAndIsr(
+            self.leader, self.leader_epoch, self.isr, self.controller_epoch, zk_version
+        )
+
+    def encode(self) -> bytes:
+        fields: dict[str, object] = {
+            "controller_epoch": self.controller_epoch,
+            "leader": self.leader,
+            "version": 1,
+            "leader_epoch": self.leader_epoch,
+            "isr": self.isr,
+        }
+        return to_json(fields | ({"leader_recovery_state": 1} if self.is_recovering else {}))
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> PartitionState:
+        fields = Fields(path, data)
+        return cls(
+            leader=fields.required("leader", int),
+            leader_epoch=fields.required("leader_epoch", int),
+            isr=fields.integers("isr"),
+            controller_epoch=fields.required("controller_epoch", int),
+            is_recovering=bool(fields.optional("leader_recovery_state", int)),
+        )
+
+
+class PartitionSet(NamedTuple):
+    """Partitions that something is to be done about."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def encode(self) -> bytes:
+        items = [{"topic": p.topic, "partition": p.partition} for p in self.partitions]
+        return to_json({"version": 1, "partitions": items})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> PartitionSet:
+        return cls(tuple(_partition(item) for item in Fields(path, data).objects("partitions")))
+
+
+class Reassignment(NamedTuple):
+    """The replicas that partitions shall have."""
+
+    replicas: Mapping[TopicPartition, tuple[int, ...]]
+
+    def encode(self) -> bytes:
+        items = [
+            {"topic": p.topic, "partition": p.partition, "replicas": ids}
+            for p, ids in self.replicas.items()
+        ]
+        return to_json({"version": 1, "partitions": items})
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Reassignment:
+        items = Fields(path, data).objects("partitions")
+        return cls({_partition(item): item.integers("replicas") for item in items})
+
+
+def id_text(topic_id: uuid.UUID) -> str:
+    """A topic id as Kafka prints it: 22 characters of base64url."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+
+
+def _topic_id(fields: Fields) -> uuid.UUID | None:
+    text = fields.optional("topic_id", str)
+    if text is None:
+        return None
+    try:
+        found = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except (ValueError, binascii.Error):
+        fields.fail(f"'topic_id' is {text!r} and not 16 bytes in base64url")
+    return found
+
+
+def _partition(item: Fields) -> TopicPartition:
+    return TopicPartition(item.required("topic", str), item.required("partition", int))
+
+
+def _by_text(replicas: Replicas) -> dict[str, tuple[int, ...]]:
+    return {str(partition): ids for partition, ids in replicas.items()}

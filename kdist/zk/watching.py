@@ -1,0 +1,97 @@
+"""A watch that stays: it tells the current value now and after each change.
+
+ZooKeeper's watches are called once and die with the connection. A `Watcher` reads the value and
+arms the watch in one request, tells the value, and does so again after every event and every new
+connection or session. Changes that come faster than the reads are told as one: the last value is
+always told, each one in between is not. A value may be told twice, and unchanged: a broker that
+left and came back between two reads leaves the same list of children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from kdist.zk.client import SessionState, Watch, WatchEvent, Znode, ZooKeeper
+from kdist.zk.errors import ConnectionLoss, NoNode, SessionExpired
+
+Value = TypeVar("Value")
+
+
+class Watcher(ABC, Generic[Value]):
+    """Tells one path's value, or None while the znode does not exist, until `stop`.
+
+    `tell` runs on the loop; what it raises goes to the loop's exception handler, and ends the
+    watcher.
+    """
+
+    def __init__(self, zk: ZooKeeper, path: str, tell: Callable[[Value | None], None]) -> None:
+        self._zk = zk
+        self._path = path
+        self._tell = tell
+        self._is_stale = asyncio.Event()
+        self._is_stale.set()
+        self._remove_listener = zk.add_listener(self._hear_state)
+        self._task = asyncio.get_running_loop().create_task(self._keep_telling())
+        self._task.add_done_callback(self._end)
+
+    @abstractmethod
+    async def _read(self, watch: Watch) -> Value:
+        """Read and watch; `NoNode`."""
+
+    def stop(self) -> None:
+        """Tell nothing from here on."""
+        self._task.cancel()
+
+    def _hear_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._is_stale.set()
+
+    def _hear_event(self, _event: WatchEvent) -> None:
+        """A watch that was lost is armed again too: the read waits for the connection."""
+        self._is_stale.set()
+
+    async def _keep_telling(self) -> None:
+        while True:
+            await self._is_stale.wait()
+            # Cleared before the read: an event during it, or right after, asks for another.
+            self._is_stale.clear()
+            try:
+                value = await self._read_or_none()
+            except (ConnectionLoss, SessionExpired):
+                continue  # CONNECTED makes it stale again
+            self._tell(value)
+
+    async def _read_or_none(self) -> Value | None:
+        """With a watch armed at the moment of the read, also where there is nothing."""
+        while True:
+            try:
+                return await self._read(self._hear_event)
+            except NoNode:
+                if await self._zk.exists(self._path, self._hear_event) is None:
+                    return None
+            # Created between the two requests.
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._remove_listener()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            task.get_loop().call_exception_handler(
+                {"message": f"watching {self._path}", "exception": error, "task": task}
+            )
+
+
+class DataWatcher(Watcher[Znode]):
+    """Tells data and stat."""
+
+    async def _read(self, watch: Watch) -> Znode:
+        return await self._zk.get(self._path, watch)
+
+
+class ChildrenWatcher(Watcher[list[str]]):
+    """Tells the children's names, sorted."""
+
+    async def _read(self, watch: Watch) -> list[str]:
+        return await self._zk.children(self._path, watch)

@@ -1,0 +1,203 @@
+"""Every znode that kdist reads or writes: one row each, with its path, kind and value.
+
+    BROKER.path(7)               "/brokers/ids/7"
+    BROKER.decode(path, data)    a BrokerRegistration, or CorruptZnode with path and reason
+    BROKER.encode(registration)  the bytes
+    BROKER.names(path)           ("7",), or None if the path is not of this row
+
+Paths are below the chroot. Sources: Kafka's `ZkData.scala` from 0.8 to 3.9 (ZooKeeper mode); for
+what is Kafka's the bytes are Kafka's. docs/formats/znodes.md shows them.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
+from urllib.parse import quote, unquote
+
+from kdist.zk.cluster_values import (
+    ClusterId,
+    ConsumerRegistration,
+    ControllerInfo,
+    EntitySettings,
+    Features,
+    LockHolder,
+    LogDirEvent,
+    ProducerIdBlock,
+    SettingsChange,
+)
+from kdist.zk.errors import CorruptZnode
+from kdist.zk.fields import to_integer
+from kdist.zk.registration import BrokerRegistration
+from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, TopicAssignment
+
+T = TypeVar("T")
+
+DEFAULT_ENTITY = (
+    "<default>"  # settings of all brokers, clients or users that have none of their own
+)
+
+_NAME = re.compile(r"\{[a-z]+\}")
+
+
+class Kind(enum.Enum):
+    """How a znode is created."""
+
+    PERSISTENT = "persistent"
+    EPHEMERAL = "ephemeral"
+    SEQUENTIAL = "sequential"  # persistent too; the path is a prefix that digits are added to
+
+
+@dataclass(frozen=True)
+class ZnodeRow(Generic[T]):
+    """A row of the table. `{names}` in the template are what `path` is given, in order."""
+
+    template: str
+    kind: Kind
+    encode: Callable[[T], bytes]
+    decode: Callable[[str, bytes], T]
+
+    def path(self, *names: str | int) -> str:
+        """The path with these names; a sequential one's is the prefix to create it by."""
+        assert len(names) == len(_NAME.findall(self.template)), f"{self.template} of {names}"
+        given = iter(names)
+        return _NAME.sub(lambda _: self._written(str(next(given))), self.template)
+
+    def names(self, path: str) -> tuple[str, ...] | None:
+        """What `path` was given, and after that a sequential znode's digits."""
+        pattern = _NAME.sub("([^/]+)", self.template)
+        found = re.fullmatch(pattern + (r"(\d+)" if self._is_sequential else ""), path)
+        return tuple(self._read(name) for name in found.groups()) if found else None
+
+    @property
+    def parent(self) -> str:
+        """The path that its znodes are children of, of a row with one name or a sequential one."""
+        return self.template.rpartition("/")[0] or "/"
+
+    @property
+    def _is_sequential(self) -> bool:
+        return self.kind is Kind.SEQUENTIAL
+
+    @property
+    def _is_quoted(self) -> bool:
+        """Below `/config` Kafka quotes names, as those of users may hold anything."""
+        return self.template.startswith("/config/")
+
+    def _written(self, name: str) -> str:
+        name = quote(name, safe="") if self._is_quoted and name != DEFAULT_ENTITY else name
+        assert name not in ("", ".", ".."), f"{name!r} cannot be a part of {self.template}"
+        assert "/" not in name, f"{name!r} cannot be a part of {self.template}"
+        return name
+
+    def _read(self, name: str) -> str:
+        return unquote(name) if self._is_quoted else name
+
+
+class Encoded(Protocol):
+    """A value that knows its bytes."""
+
+    def encode(self) -> bytes: ...
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Self: ...
+
+
+E = TypeVar("E", bound=Encoded)
+
+
+def _row(template: str, kind: Kind, value: type[E]) -> ZnodeRow[E]:
+    return ZnodeRow(template, kind, value.encode, value.decode)
+
+
+def _empty(template: str, kind: Kind = Kind.PERSISTENT) -> ZnodeRow[None]:
+    """A znode whose path says it all; what another broker wrote into it does not matter."""
+    return ZnodeRow(template, kind, lambda _: b"", lambda _path, _data: None)
+
+
+def _number(template: str, kind: Kind = Kind.PERSISTENT) -> ZnodeRow[int]:
+    """A decimal number, not JSON."""
+    return ZnodeRow(template, kind, lambda number: str(number).encode("ascii"), to_integer)
+
+
+def _text(template: str, kind: Kind) -> ZnodeRow[str]:
+    """UTF-8, not JSON."""
+    return ZnodeRow(template, kind, str.encode, _decoded)
+
+
+def _decoded(path: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise CorruptZnode(path, f"{data[:40]!r} is not UTF-8") from None
+
+
+_P, _E, _S = Kind.PERSISTENT, Kind.EPHEMERAL, Kind.SEQUENTIAL
+
+# Brokers. The transaction that created a registration (`Stat.czxid`) is the broker's epoch.
+BROKERS = _empty("/brokers/ids")
+BROKER = _row("/brokers/ids/{id}", _E, BrokerRegistration)
+BROKER_SEQUENCE = _empty("/brokers/seqid")  # each write's version is a new broker id
+
+# Topics
+TOPICS = _empty("/brokers/topics")
+TOPIC = _row("/brokers/topics/{topic}", _P, TopicAssignment)
+PARTITIONS = _empty("/brokers/topics/{topic}/partitions")
+PARTITION = _empty("/brokers/topics/{topic}/partitions/{partition}")
+PARTITION_STATE = _row("/brokers/topics/{topic}/partitions/{partition}/state", _P, PartitionState)
+
+# The controller; who is elected writes both in one transaction (see `election.py`)
+CONTROLLER = _row("/controller", _E, ControllerInfo)
+CONTROLLER_EPOCH = _number("/controller_epoch")
+
+# The cluster
+CLUSTER_ID = _row("/cluster/id", _P, ClusterId)
+FEATURE = _row("/feature", _P, Features)
+PRODUCER_ID_BLOCK = _row("/latest_producer_id_block", _P, ProducerIdBlock)  # empty at first
+
+# Dynamic settings
+TOPIC_SETTINGS = _row("/config/topics/{topic}", _P, EntitySettings)
+BROKER_SETTINGS = _row("/config/brokers/{id}", _P, EntitySettings)
+CLIENT_SETTINGS = _row("/config/clients/{client}", _P, EntitySettings)
+USER_SETTINGS = _row("/config/users/{user}", _P, EntitySettings)
+USER_CLIENT_SETTINGS = _row("/config/users/{user}/clients/{client}", _P, EntitySettings)
+IP_SETTINGS = _row("/config/ips/{address}", _P, EntitySettings)
+SETTINGS_CHANGES = _empty("/config/changes")
+SETTINGS_CHANGE = _row("/config/changes/config_change_", _S, SettingsChange)
+
+# Work for the controller
+TOPIC_DELETIONS = _empty("/admin/delete_topics")
+TOPIC_DELETION = _empty("/admin/delete_topics/{topic}")
+REASSIGNMENT = _row("/admin/reassign_partitions", _P, Reassignment)
+PREFERRED_ELECTION = _row("/admin/preferred_replica_election", _P, PartitionSet)
+ISR_CHANGES = _empty("/isr_change_notification")
+ISR_CHANGE = _row("/isr_change_notification/isr_change_", _S, PartitionSet)
+LOG_DIR_EVENTS = _empty("/log_dir_event_notification")
+LOG_DIR_EVENT = _row("/log_dir_event_notification/log_dir_event_", _S, LogDirEvent)
+
+# The old consumer's registry
+CONSUMERS = _empty("/consumers")
+CONSUMER_IDS = _empty("/consumers/{group}/ids")
+CONSUMER_ID = _row("/consumers/{group}/ids/{consumer}", _E, ConsumerRegistration)
+CONSUMER_OWNERS = _empty("/consumers/{group}/owners/{topic}")
+CONSUMER_OWNER = _text("/consumers/{group}/owners/{topic}/{partition}", _E)  # the consumer's stream
+CONSUMER_OFFSETS = _empty("/consumers/{group}/offsets/{topic}")
+CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}")
+
+# kdist's own
+LOCKS = _empty("/kdist/locks")
+LOCK = _row("/kdist/locks/{name}", _E, LockHolder)
+
+ROWS: tuple[ZnodeRow[object], ...] = tuple(
+    row for row in list(globals().values()) if isinstance(row, ZnodeRow)
+)
+
+# What a broker makes at its start where it is missing, in this order; empty, with its parents.
+STARTING_PATHS = (
+    *(row.path() for row in (CONSUMERS, BROKERS, TOPICS, SETTINGS_CHANGES, TOPIC_DELETIONS)),
+    *(row.path() for row in (BROKER_SEQUENCE, ISR_CHANGES, PRODUCER_ID_BLOCK, LOG_DIR_EVENTS)),
+    *(TOPIC_SETTINGS.parent, CLIENT_SETTINGS.parent, USER_SETTINGS.parent),
+    *(BROKER_SETTINGS.parent, IP_SETTINGS.parent, LOCKS.path()),
+)

@@ -1,0 +1,203 @@
+"""The zk room against a real ZooKeeper: the contract, and what a server's process can do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zookeeper_server import ZooKeeperHost, free_port, real_world, zookeeper_host
+
+from kdist.errors import UserError
+from kdist.runtime.disk import Disk
+from kdist.zk import znodes
+from kdist.zk.client import Create, SessionState, Znode
+from kdist.zk.cluster_values import ControllerInfo
+from kdist.zk.connect_string import ConnectString
+from kdist.zk.election import (
+    Leadership,
+    claim,
+    current_controller,
+    fenced_multi,
+    find_leadership,
+)
+from kdist.zk.errors import ConnectionLoss, Fenced
+from kdist.zk.kazoo_client import KazooZooKeeper
+from kdist.zk.server import ServerSettings, start_server
+from kdist.zk.watching import DataWatcher
+from tests.unit.zk.zk_contract import RequestContract, in_loop, in_state, until
+from tests.unit.zk.zk_session_contract import SessionContract
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
+    with zookeeper_host(tmp_path_factory.mktemp("zookeeper")) as host:
+        yield host
+
+
+class TestRealZooKeeper(RequestContract, SessionContract):
+    """The same tests as for the one in memory."""
+
+    @pytest.fixture
+    def enter(self, host: ZooKeeperHost) -> Any:
+        return partial(real_world, host.settings)
+
+
+@pytest.fixture
+def own_host(tmp_path: Path) -> Iterator[ZooKeeperHost]:
+    """A server for one test alone, which may stop it."""
+    with zookeeper_host(tmp_path) as host:
+        yield host
+
+
+@in_loop
+async def test_sessions_and_znodes_outlive_a_server_that_is_killed(own_host: ZooKeeperHost) -> None:
+    async with real_world(own_host.settings) as world:
+        zk = await world.client()
+        await zk.create("/e", b"kept", ephemeral=True)
+        session_id = zk.session_id
+        await own_host.running.kill()
+        await in_state(zk, SessionState.SUSPENDED)
+        await own_host.start()
+        await in_state(zk, SessionState.CONNECTED)
+        assert zk.session_id == session_id
+        assert (await zk.get("/e")).data == b"kept"
+
+
+@in_loop
+async def test_a_server_that_stands_still_is_given_up_until_it_goes_on(
+    own_host: ZooKeeperHost,
+) -> None:
+    async with real_world(own_host.settings) as world:
+        zk = await world.client()
+        await zk.create("/a")
+        own_host.running.pause()
+        with pytest.raises(ConnectionLoss):
+            await zk.set("/a", b"outcome unknown")
+        await in_state(zk, SessionState.SUSPENDED)
+        own_host.running.go_on()
+        await until(lambda: zk.state in (SessionState.CONNECTED, SessionState.EXPIRED))
+        if zk.state is SessionState.EXPIRED:
+            await zk.reconnect()
+        assert (await zk.get("/a")).data in (b"", b"outcome unknown")
+
+
+@in_loop
+async def test_close_does_not_wait_for_a_server_that_is_gone(own_host: ZooKeeperHost) -> None:
+    async with real_world(own_host.settings) as world:
+        zk = await world.client()
+        await own_host.running.kill()
+        async with asyncio.timeout(10):
+            await zk.close()
+        assert zk.state is SessionState.CLOSED
+
+
+@in_loop
+async def test_a_server_that_nobody_runs_is_named() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    zk = KazooZooKeeper(ConnectString.parse(address), 1_000, connection_timeout_ms=500)
+    with pytest.raises(ConnectionLoss, match=f"{address} answered within 500 ms"):
+        await zk.connect()
+    assert zk.state is SessionState.CLOSED
+
+
+@in_loop
+async def test_a_taken_port_is_named(host: ZooKeeperHost, tmp_path: Path) -> None:
+    settings = host.settings._replace(directory=str(tmp_path))
+    with pytest.raises(UserError, match=f"{settings.address}: the port is taken"):
+        await start_server(settings, Disk(), os.environ)
+    assert list(tmp_path.iterdir()) == []
+
+
+@in_loop
+async def test_a_port_that_is_taken_meanwhile_is_named(tmp_path: Path) -> None:
+    settings = ServerSettings(str(tmp_path), free_port())
+    server = await start_server(settings, Disk(), os.environ)
+    with socket.socket() as other:
+        other.bind((settings.host, settings.port))  # and no `listen`: nobody can connect to it
+        with pytest.raises(UserError, match=f"{settings.address}: the port is taken"):
+            await server.wait_until_ready()
+
+
+@in_loop
+async def test_a_server_that_cannot_run_says_where_its_log_is(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("in the way of the directory")
+    settings = ServerSettings(str(tmp_path), free_port())
+    server = await start_server(settings, Disk(), os.environ)
+    with pytest.raises(UserError, match=f"{tmp_path}/zookeeper.log says: .*data"):
+        await server.wait_until_ready()
+
+
+@in_loop
+async def test_a_storm_of_watches_reaches_every_watcher(host: ZooKeeperHost) -> None:
+    async with real_world(host.settings) as world:
+        zk, other = await world.client(), await world.client()
+        await asyncio.gather(*(other.create(f"/n{n}") for n in range(200)))
+        told: dict[str, bytes] = {}
+
+        def tell(path: str, value: Znode | None) -> None:
+            told[path] = value.data if value else b""
+
+        watchers = [
+            DataWatcher(zk, path, partial(tell, path)) for path in (f"/n{n}" for n in range(200))
+        ]
+        await until(lambda: len(told) == 200)
+        for turn in range(5):
+            data = b"%d" % turn
+            await asyncio.gather(*(other.set(f"/n{n}", data) for n in range(200)))
+            if turn == 2:
+                await world.suspend(zk)
+                await world.resume(zk)
+        await until(lambda: set(told.values()) == {b"4"})
+        for watcher in watchers:
+            watcher.stop()
+
+
+@in_loop
+async def test_a_paused_controller_is_replaced_and_fenced(host: ZooKeeperHost) -> None:
+    async with real_world(host.settings) as world:
+        one, two = await world.client(), await world.client()
+        old = await claim(one, 1, 0)
+        assert old is not None
+        seats: list[ControllerInfo | None] = []
+        watcher = DataWatcher(
+            two,
+            "/controller",
+            lambda z: seats.append(z and znodes.CONTROLLER.decode("/controller", z.data)),
+        )
+        await until(lambda: seats == [ControllerInfo(1, 0)])
+        world.ways[one].hold()
+        write = asyncio.ensure_future(
+            fenced_multi(one, old.epoch_zk_version, [Create("/by-the-old")])
+        )
+        await until(lambda: seats[-1] is None)
+        new = await claim(two, 2, 0)
+        assert new == Leadership(old.epoch + 1, old.epoch_zk_version + 1)
+        world.ways[one].mend()
+        with pytest.raises(ConnectionLoss):
+            await write
+        await in_state(one, SessionState.EXPIRED)
+        await one.reconnect()
+        with pytest.raises(Fenced):
+            await fenced_multi(one, old.epoch_zk_version, [Create("/by-the-old")])
+        assert await one.exists("/by-the-old") is None
+        assert await claim(one, 1, 0) is None
+        await fenced_multi(two, new.epoch_zk_version, [Create("/by-the-new")])
+        watcher.stop()
+
+
+@in_loop
+async def test_one_of_many_claims_at_once_wins(host: ZooKeeperHost) -> None:
+    async with real_world(host.settings) as world:
+        clients = [await world.client() for _ in range(5)]
+        won = await asyncio.gather(*(claim(zk, n, 0) for n, zk in enumerate(clients)))
+        assert [leadership for leadership in won if leadership] == [Leadership(1, 1)]
+        winner = next(n for n, leadership in enumerate(won) if leadership)
+        assert await find_leadership(clients[winner]) == Leadership(1, 1)
+        controller = await current_controller(clients[0])
+        assert controller == ControllerInfo(winner, 0)

@@ -1,0 +1,186 @@
+"""A real ZooKeeper for tests, and a way to each client that can be cut or held.
+
+`ZooKeeperHost` is the product's own server (`kdist.zk.server`) on a free port, one for a module of
+tests; only its own process is ever signalled. `Way` is a TCP relay in the test's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+from kazoo.client import KazooClient
+
+from kdist.runtime.disk import Disk
+from kdist.zk.client import SessionState, ZooKeeper
+from kdist.zk.connect_string import ConnectString
+from kdist.zk.kazoo_client import KazooZooKeeper
+from kdist.zk.server import ServerSettings, ZooKeeperServer, start_server
+from tests.unit.zk.zk_contract import in_state
+
+TICK_MS = 50  # sessions may be as short as 100 ms
+SESSION_TIMEOUT_MS = 1_000  # kazoo's pings need some room
+CONNECTION_TIMEOUT_MS = 15_000
+
+_chroots = count(1)
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class ZooKeeperHost:
+    """One server and its directory; it can be started again on what it wrote."""
+
+    def __init__(self, directory: Path) -> None:
+        self.settings = ServerSettings(str(directory), free_port(), tick_ms=TICK_MS)
+        self.server: ZooKeeperServer | None = None
+
+    @property
+    def running(self) -> ZooKeeperServer:
+        assert self.server is not None, "start it first"
+        return self.server
+
+    async def start(self) -> None:
+        """Start it and wait until it serves."""
+        self.server = await start_server(self.settings, Disk(), os.environ)
+        await self.server.wait_until_ready()
+
+
+@contextmanager
+def zookeeper_host(directory: Path) -> Iterator[ZooKeeperHost]:
+    """A running server for synchronous fixtures; it is stopped in the end."""
+    host = ZooKeeperHost(directory)
+    asyncio.run(host.start())
+    try:
+        yield host
+    finally:
+        asyncio.run(host.running.stop())
+
+
+class Way:
+    """A relay to the server on a port of its own: open, cut (it resets) or held (it is silent)."""
+
+    def __init__(self, target: ServerSettings) -> None:
+        self._target = target
+        self._open = asyncio.Event()
+        self._open.set()
+        self._is_cut = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._carriers: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        """The address that clients connect to."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        return f"{host}:{port}"
+
+    def cut(self) -> None:
+        """Close all connections and take no more."""
+        self._is_cut = True
+        for writer in self._writers:
+            writer.transport.abort()
+
+    def hold(self) -> None:
+        """Keep connections and carry nothing: as when the process at one end stands still."""
+        self._open.clear()
+
+    def mend(self) -> None:
+        """As at first."""
+        self._is_cut = False
+        self._open.set()
+
+    def close(self) -> None:
+        self._server.close()
+        self.cut()
+        for carrier in self._carriers:
+            carrier.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            writer.transport.abort()
+            return
+        try:
+            there = await asyncio.open_connection(self._target.host, self._target.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        for source, sink in ((reader, there[1]), (there[0], writer)):
+            self._writers.add(sink)
+            carrier = asyncio.ensure_future(self._carry(source, sink))
+            self._carriers.add(carrier)
+            carrier.add_done_callback(self._carriers.discard)
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while chunk := await source.read(65536):
+                await self._open.wait()
+                sink.write(chunk)
+                await sink.drain()
+        except ConnectionError:
+            pass  # the other direction ends with it
+        finally:
+            self._writers.discard(sink)
+            sink.transport.abort()
+
+
+class RealWorld:
+    """The contract's world over the network, below a chroot of its own."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.chroot = f"/world{next(_chroots)}"
+        self.ways: dict[ZooKeeper, Way] = {}
+
+    async def client(
+        self, chroot: str = "", session_timeout_ms: int = SESSION_TIMEOUT_MS
+    ) -> KazooZooKeeper:
+        way = Way(self.settings)
+        connect = ConnectString.parse(await way.start() + self.chroot + chroot)
+        client = KazooZooKeeper(connect, session_timeout_ms, CONNECTION_TIMEOUT_MS)
+        self.ways[client] = way
+        await client.connect()
+        return client
+
+    async def suspend(self, client: ZooKeeper) -> None:
+        self.ways[client].cut()
+        await in_state(client, SessionState.SUSPENDED)
+
+    async def resume(self, client: ZooKeeper) -> None:
+        self.ways[client].mend()
+
+    async def expire(self, client: ZooKeeper) -> None:
+        """Whoever has a session's id and password may take it over, and end it."""
+        assert isinstance(client, KazooZooKeeper)
+        session = client._session
+        assert session is not None
+        await asyncio.to_thread(partial(_end, self.settings.address, session.client.client_id))
+
+
+def _end(address: str, client_id: tuple[int, bytes]) -> None:
+    usurper = KazooClient(address, client_id=client_id)
+    usurper.start()
+    usurper.stop()
+    usurper.close()
+
+
+@asynccontextmanager
+async def real_world(settings: ServerSettings) -> AsyncIterator[RealWorld]:
+    """A world, and the end of its clients and their ways."""
+    world = RealWorld(settings)
+    yield world
+    for way in world.ways.values():
+        way.mend()
+    await asyncio.gather(*(client.close() for client in world.ways))
+    for way in world.ways.values():
+        way.close()

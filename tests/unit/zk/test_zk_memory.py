@@ -1,0 +1,172 @@
+"""What only the ensemble in memory has: its levers, its delays, its seed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.zk.client import SessionState, WatchEvent, WatchKind
+from kdist.zk.errors import ConnectionLoss, NoNode
+from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from tests.unit.zk.zk_virtual import connected, run
+
+
+def test_no_session_runs_out_while_the_servers_are_down() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk = await connected(ensemble)
+        await zk.create("/e", ephemeral=True)
+        session_id = zk.session_id
+        ensemble.stop()
+        await asyncio.sleep(600)
+        assert zk.state is SessionState.SUSPENDED
+        ensemble.start()
+        await asyncio.sleep(1)
+        assert (zk.state, zk.session_id) == (SessionState.CONNECTED, session_id)
+        assert await zk.exists("/e") is not None
+
+    run(scenario)
+
+
+def test_nobody_connects_to_servers_that_are_down() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        ensemble.stop()
+        zk = ensemble.client(connection_timeout_ms=1_000)
+        with pytest.raises(ConnectionLoss, match="answered within 1000 ms"):
+            await zk.connect()
+        assert zk.state is SessionState.CLOSED
+        ensemble.start()
+        await zk.connect()
+        assert zk.state is SessionState.CONNECTED
+
+    run(scenario)
+
+
+def test_who_knocks_while_the_servers_are_down_gets_in_when_they_are_back() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        ensemble.stop()
+        zk = ensemble.client()
+        connecting = asyncio.ensure_future(zk.connect())
+        await asyncio.sleep(1)
+        ensemble.start()
+        await connecting
+        assert zk.state is SessionState.CONNECTED
+
+    run(scenario)
+
+
+def test_a_lost_answer_leaves_both_outcomes_possible() -> None:
+    carried_out = set()
+    for seed in range(40):
+
+        async def scenario(ensemble: MemoryEnsemble) -> None:
+            zk = await connected(ensemble)
+            request = asyncio.ensure_future(zk.create("/a"))
+            await asyncio.sleep(0.004)
+            ensemble.suspend(zk)
+            try:
+                await request
+            except ConnectionLoss:
+                carried_out.add(ensemble.tree.exists("/a") is not None)
+
+        run(scenario, seed)
+    assert carried_out == {True, False}
+
+
+def order_of_answers(seed: int) -> list[str]:
+    """Two clients create three znodes each, all at once; whose answer comes when."""
+    answered: list[str] = []
+
+    async def create(zk: MemoryZooKeeper, name: str) -> None:
+        await zk.create(f"/{name}")
+        answered.append(name)
+
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        clients = {"a": await connected(ensemble), "b": await connected(ensemble)}
+        await asyncio.gather(
+            *(create(zk, f"{client}{n}") for client, zk in clients.items() for n in range(3))
+        )
+
+    run(scenario, seed)
+    return answered
+
+
+def test_clients_overtake_each_other_and_none_itself() -> None:
+    orders = [order_of_answers(seed) for seed in range(20)]
+    for order in orders:
+        assert [name for name in order if name[0] == "a"] == ["a0", "a1", "a2"]
+        assert [name for name in order if name[0] == "b"] == ["b0", "b1", "b2"]
+    assert {order[0] for order in orders} == {"a0", "b0"}
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    def transcript(seed: int) -> list[object]:
+        seen: list[object] = []
+
+        async def scenario(ensemble: MemoryEnsemble) -> None:
+            zk, other = await connected(ensemble), await connected(ensemble)
+            await zk.create("/p")
+            loop = asyncio.get_running_loop()
+            for n in range(5):
+                await zk.children("/p", seen.append)
+                await asyncio.gather(other.create(f"/p/{n}"), zk.set("/p", b"x"))
+                seen.append(loop.time())
+            ensemble.expire(zk)
+            await asyncio.sleep(1)
+            seen.append(zk.state)
+
+        run(scenario, seed)
+        return seen
+
+    assert transcript(1) == transcript(1)
+    assert transcript(1) != transcript(2)
+
+
+def test_a_paused_client_finds_its_session_gone() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk, other = await connected(ensemble), await connected(ensemble)
+        await zk.create("/e", ephemeral=True)
+        gone: list[WatchEvent] = []
+        await other.exists("/e", gone.append)
+        ensemble.suspend(zk, noticed_after_ms=10_000)
+        ensemble.resume(zk)
+        await asyncio.sleep(7)
+        assert zk.state is SessionState.CONNECTED
+        assert gone == [WatchEvent(WatchKind.DELETED, "/e")]
+        await asyncio.sleep(4)
+        assert zk.state is SessionState.EXPIRED
+
+    run(scenario)
+
+
+def test_a_chroot_is_made_though_the_connection_is_lost_meanwhile() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk = ensemble.client("/a/b")
+        connecting = asyncio.ensure_future(zk.connect())
+        while zk.state is not SessionState.CONNECTED:
+            await asyncio.sleep(0.001)
+        ensemble.suspend(zk)
+        await asyncio.sleep(1)
+        ensemble.resume(zk)
+        await connecting
+        assert ensemble.tree.exists("/a/b") is not None
+
+    run(scenario)
+
+
+def test_a_client_that_closes_while_cut_off_leaves_its_session_to_expire() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk, other = await connected(ensemble), await connected(ensemble)
+        await zk.create("/e", ephemeral=True)
+        ensemble.suspend(zk)
+        await asyncio.sleep(0.1)
+        await zk.close()
+        assert await other.exists("/e") is not None
+        await asyncio.sleep(7)
+        assert await other.exists("/e") is None
+        ensemble.resume(zk)
+        await zk.connect()
+        with pytest.raises(NoNode):
+            await zk.get("/e")
+
+    run(scenario)

@@ -1,0 +1,138 @@
+"""Watchers: the last value is always told, whatever happens between the reads."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.zk.client import SessionState, Znode
+from kdist.zk.errors import ZooKeeperError
+from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.zk.watching import ChildrenWatcher, DataWatcher
+from tests.unit.zk.zk_virtual import connected, run
+
+LONG_S = 60.0  # longer than every timeout and delay
+PATH = "/p"
+
+
+def test_a_watcher_tells_first_that_there_is_nothing_then_what_comes() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk = await connected(ensemble)
+        told: list[Znode | None] = []
+        watcher = DataWatcher(zk, PATH, told.append)
+        for change in (zk.create(PATH, b"a"), zk.set(PATH, b"b"), zk.delete(PATH)):
+            await asyncio.sleep(1)
+            await change
+        await asyncio.sleep(1)
+        assert [value and value.data for value in told] == [None, b"a", b"b", None]
+        watcher.stop()
+        await zk.create(PATH)
+        await asyncio.sleep(1)
+        assert len(told) == 4
+
+    run(scenario)
+
+
+def test_a_watcher_goes_on_in_a_new_session() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk, other = await connected(ensemble), await connected(ensemble)
+        await other.create(PATH)
+        told: list[list[str] | None] = []
+        watcher = ChildrenWatcher(zk, PATH, told.append)
+        await asyncio.sleep(1)
+        ensemble.expire(zk)
+        await asyncio.sleep(1)
+        await other.create(f"{PATH}/a")
+        assert told == [[]]
+        await zk.reconnect()
+        await asyncio.sleep(1)
+        await other.create(f"{PATH}/b")
+        await asyncio.sleep(1)
+        assert told == [[], ["a"], ["a", "b"]]
+        watcher.stop()
+
+    run(scenario)
+
+
+def test_what_a_callback_raises_reaches_the_loop() -> None:
+    def fail(_value: object) -> None:
+        raise ZeroDivisionError
+
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        DataWatcher(await connected(ensemble), PATH, fail)
+        await asyncio.sleep(1)
+
+    with pytest.raises(ZeroDivisionError):
+        run(scenario)
+
+
+async def change_at_random(zk: MemoryZooKeeper, chance: random.Random) -> None:
+    """Create, set and delete the znode and its children, whatever is there."""
+    for n in range(chance.randint(1, 12)):
+        await asyncio.sleep(chance.choice((0, 0.001, 0.01)))
+        child = f"{PATH}/{chance.randint(0, 2)}"
+        change = chance.choice(
+            (
+                lambda: zk.create(PATH, b"new"),
+                lambda n=n: zk.set(PATH, b"%d" % n),
+                lambda: zk.delete(PATH),
+                lambda child=child: zk.create(child),
+                lambda child=child: zk.delete(child),
+            )
+        )
+        try:
+            await change()
+        except ZooKeeperError:
+            pass  # refused or lost: the tree is what it is
+
+
+async def break_at_random(
+    ensemble: MemoryEnsemble, zk: MemoryZooKeeper, chance: random.Random
+) -> None:
+    """Cut the watching client off, expire it, stop the servers; all is mended in the end."""
+    for _ in range(chance.randint(0, 4)):
+        await asyncio.sleep(chance.uniform(0, 0.03))
+        chance.choice(
+            (
+                lambda: ensemble.suspend(zk, chance.uniform(0, 20)),
+                lambda: ensemble.resume(zk),
+                lambda: ensemble.expire(zk),
+                ensemble.stop,
+                ensemble.start,
+            )
+        )()
+    ensemble.start()
+    ensemble.resume(zk)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_the_last_value_is_told_under_any_interleaving(seed: int) -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        chance = random.Random(seed)
+        zk, writers = await connected(ensemble), [await connected(ensemble) for _ in range(2)]
+        data: list[Znode | None] = []
+        names: list[list[str] | None] = []
+        watchers = (DataWatcher(zk, PATH, data.append), ChildrenWatcher(zk, PATH, names.append))
+        await asyncio.gather(
+            break_at_random(ensemble, zk, chance),
+            *(change_at_random(writer, chance) for writer in writers),
+        )
+        await asyncio.sleep(LONG_S)
+        while zk.state is SessionState.EXPIRED:
+            await zk.reconnect()
+            await asyncio.sleep(LONG_S)
+        there = ensemble.tree.exists(PATH) is not None
+        # A znode's stat counts children too, and children come and go without a data event.
+        last = data[-1]
+        assert (last and last.data) == (ensemble.tree.get(PATH).data if there else None)
+        assert names[-1] == (ensemble.tree.children(PATH) if there else None)
+        for watcher in watchers:
+            watcher.stop()
+        await asyncio.sleep(0)
+
+    run(scenario, seed)

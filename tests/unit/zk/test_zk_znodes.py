@@ -1,0 +1,242 @@
+"""The table of znodes: Kafka's bytes, old layouts, damage, and the page that shows them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.config.listeners import Listener
+from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.zk import znodes
+from kdist.zk.cluster_values import (
+    ClusterId,
+    ConsumerRegistration,
+    ControllerInfo,
+    EntitySettings,
+    Features,
+    LockHolder,
+    LogDirEvent,
+    ProducerIdBlock,
+    SettingsChange,
+)
+from kdist.zk.errors import CorruptZnode
+from kdist.zk.registration import BrokerRegistration, Endpoint
+from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, TopicAssignment
+
+PAGE = Path(__file__).parents[3] / "docs/formats/znodes.md"
+TOPIC_ID = uuid.UUID("49d85fc5-b6d2-4ac8-bd17-ac2d056e5b9c")
+PLAIN = Endpoint(Listener("PLAINTEXT", "host1", 9092), "PLAINTEXT")
+SECURE = Endpoint(Listener("CLIENT", "fe80::1", 9093), "SSL")
+
+# What Kafka's own encoders give for these values (3.9, and older where a version says so).
+KAFKA_BYTES = [
+    (znodes.CONTROLLER, ControllerInfo(3, 1620000000000),
+     b'{"version":2,"brokerid":3,"timestamp":"1620000000000","kraftControllerEpoch":-1}'),
+    (znodes.CONTROLLER_EPOCH, 17, b"17"),
+    (znodes.CLUSTER_ID, ClusterId("SRhZxbLaSrKu6FxwtBZnbg"),
+     b'{"version":"1","id":"SRhZxbLaSrKu6FxwtBZnbg"}'),
+    (znodes.BROKER, BrokerRegistration((PLAIN,), 1620000000000),
+     b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
+     b'"endpoints":["PLAINTEXT://host1:9092"],"jmx_port":-1,"port":9092,"host":"host1",'
+     b'"version":5,"timestamp":"1620000000000"}'),
+    (znodes.TOPIC, TopicAssignment({0: (1, 2), 1: (2, 1)}, TOPIC_ID),
+     b'{"removing_replicas":{},"partitions":{"0":[1,2],"1":[2,1]},'
+     b'"topic_id":"SdhfxbbSSsi9F6wtBW5bnA","adding_replicas":{},"version":3}'),
+    (znodes.PARTITION_STATE, PartitionState(1, 5, (1, 2), 17),
+     b'{"controller_epoch":17,"leader":1,"version":1,"leader_epoch":5,"isr":[1,2]}'),
+    (znodes.TOPIC_SETTINGS, EntitySettings({"retention.ms": "1000"}),
+     b'{"version":1,"config":{"retention.ms":"1000"}}'),
+    (znodes.SETTINGS_CHANGE, SettingsChange("topics/clicks"),
+     b'{"version":2,"entity_path":"topics/clicks"}'),
+    (znodes.ISR_CHANGE, PartitionSet((TopicPartition("clicks", 4),)),
+     b'{"version":1,"partitions":[{"topic":"clicks","partition":4}]}'),
+    (znodes.PREFERRED_ELECTION, PartitionSet((TopicPartition("clicks", 4),)),
+     b'{"version":1,"partitions":[{"topic":"clicks","partition":4}]}'),
+    (znodes.REASSIGNMENT, Reassignment({TopicPartition("clicks", 4): (1, 2)}),
+     b'{"version":1,"partitions":[{"topic":"clicks","partition":4,"replicas":[1,2]}]}'),
+    (znodes.LOG_DIR_EVENT, LogDirEvent(3), b'{"version":1,"broker":3,"event":1}'),
+    (znodes.PRODUCER_ID_BLOCK, ProducerIdBlock(3, 1000, 1999),
+     b'{"version":1,"broker":3,"block_start":"1000","block_end":"1999"}'),
+    (znodes.FEATURE, Features(True, {"metadata.version": 8}),
+     b'{"version":2,"status":1,"features":{"metadata.version":{"max_version_level":8}}}'),
+    (znodes.CONSUMER_ID, ConsumerRegistration({"clicks": 2}, "static", 1620000000000),
+     b'{"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1620000000000"}'),
+    (znodes.CONSUMER_OWNER, "group_host-1-0", b"group_host-1-0"),
+    (znodes.CONSUMER_OFFSET, 4711, b"4711"),
+    (znodes.TOPIC_DELETION, None, b""),
+    (znodes.LOCK, LockHolder("host1", 7), b'{"version":1,"holder":"host1","timestamp":"7"}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "data"), KAFKA_BYTES, ids=[row[0].template for row in KAFKA_BYTES]
+)
+def test_a_value_has_kafkas_bytes_and_is_read_from_them(
+    row: znodes.ZnodeRow[Any], value: object, data: bytes
+) -> None:
+    assert row.encode(value) == data
+    assert row.decode("/path", data) == value
+
+
+@pytest.mark.parametrize(
+    ("row", "data"),
+    [(row, data) for row, _, data in KAFKA_BYTES if data.startswith(b"{")],
+)
+def test_keys_that_nobody_asks_for_are_ignored(row: znodes.ZnodeRow[Any], data: bytes) -> None:
+    with_more = json.dumps(json.loads(data) | {"unheard_of": [{}]}).encode()
+    assert row.decode("/path", with_more) == row.decode("/path", data)
+
+
+def fault(row: znodes.ZnodeRow[Any], data: bytes) -> CorruptZnode | None:
+    """What decoding finds wrong; any other exception fails the test."""
+    try:
+        row.decode("/the/path", data)
+    except CorruptZnode as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("row", "data"),
+    [(row, data) for row, value, data in KAFKA_BYTES if value is not None],
+)
+def test_damage_is_a_corrupt_znode_or_a_value_but_nothing_else(
+    row: znodes.ZnodeRow[Any], data: bytes
+) -> None:
+    wrong: list[object] = [None, True, -1, 2.5, "x", [], [None], {}, {"x": None}, [1, "2"]]
+    damaged = [data[:end] for end in range(len(data))] + [b"[" * 100_000, b"\xff", b"null"]
+    if data.startswith(b"{"):
+        fields = json.loads(data)
+        damaged += [json.dumps(fields | {key: bad}).encode() for key in fields for bad in wrong]
+    faults = [found for each in damaged if (found := fault(row, each))]
+    assert all(str(found) == f"/the/path: {found.reason}" for found in faults)
+    assert all(found.reason for found in faults)
+    assert len(faults) > (0 if row is znodes.CONSUMER_OWNER else len(damaged) // 4)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_value_or_corrupt(data: bytes) -> None:
+    for row in znodes.ROWS:
+        found = fault(row, data)
+        assert found is None or found.path == "/the/path"
+
+
+def test_a_registration_keeps_rack_machine_listeners_and_features() -> None:
+    full = BrokerRegistration(
+        (SECURE, PLAIN), 7, "rack-1", "host1", {"metadata.version": {"max_version": 8}}, 9999
+    )
+    data = znodes.BROKER.encode(full)
+    assert znodes.BROKER.decode("/brokers/ids/1", data) == full
+    fields = json.loads(data)
+    assert fields["endpoints"] == ["CLIENT://[fe80::1]:9093", "PLAINTEXT://host1:9092"]
+    assert (fields["host"], fields["port"], fields["rack"]) == ("host1", 9092, "rack-1")
+    assert full.endpoint("CLIENT") == SECURE
+    assert full.endpoint("OTHER") is None
+
+
+def test_a_registration_without_plaintext_has_no_address_for_old_clients() -> None:
+    fields = json.loads(znodes.BROKER.encode(BrokerRegistration((SECURE,), 7)))
+    assert (fields["host"], fields["port"]) == (None, -1)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b'{"jmx_port":-1,"timestamp":"7","host":"host1","version":1,"port":9092}', (PLAIN,)),
+        (b'{"version":2,"host":"host1","port":9092,"endpoints":["PLAINTEXT://host1:9092"],'
+         b'"timestamp":"7"}', (PLAIN,)),
+        (b'{"version":4,"timestamp":7,"endpoints":["CLIENT://[fe80::1]:9093"],"host":null,'
+         b'"port":-1,"listener_security_protocol_map":{"CLIENT":"SSL"}}', (SECURE,)),
+        (b'{"version":9,"timestamp":"7","endpoints":["PLAINTEXT://host1:9092"]}', (PLAIN,)),
+    ],
+)  # fmt: skip
+def test_registrations_of_other_versions_are_read(
+    data: bytes, expected: tuple[Endpoint, ...]
+) -> None:
+    assert znodes.BROKER.decode("/brokers/ids/1", data) == BrokerRegistration(expected, 7)
+
+
+def test_a_topic_of_kafka_0_8_has_no_id_and_no_reassignment() -> None:
+    data = b'{"version":1,"partitions":{"10":[3],"2":[1,2]}}'
+    assignment = znodes.TOPIC.decode("/brokers/topics/t", data)
+    assert assignment == TopicAssignment({2: (1, 2), 10: (3,)}, None)
+    assert list(assignment.partitions) == [2, 10]
+
+
+def test_a_partition_state_becomes_a_leader_and_isr_with_its_version() -> None:
+    state = PartitionState(1, 5, (1, 2), 17, is_recovering=True)
+    assert state.with_version(9) == LeaderAndIsr(1, 5, (1, 2), 17, 9)
+    data = znodes.PARTITION_STATE.encode(state)
+    assert json.loads(data)["leader_recovery_state"] == 1
+    assert znodes.PARTITION_STATE.decode("/path", data) == state
+
+
+def test_the_old_form_of_a_settings_change_is_read() -> None:
+    old = b'{"version":1,"entity_type":"topics","entity_name":"clicks"}'
+    assert znodes.SETTINGS_CHANGE.decode("/path", old) == SettingsChange("topics/clicks")
+
+
+def test_an_empty_settings_znode_has_no_settings() -> None:
+    assert znodes.TOPIC_SETTINGS.decode("/path", b"") == EntitySettings({})
+
+
+def test_text_outside_ascii_is_utf_8() -> None:
+    settings = EntitySettings({"k": "\u00e4\u4e2d"})
+    assert "\u00e4\u4e2d".encode() in znodes.USER_SETTINGS.encode(settings)
+
+
+@pytest.mark.parametrize(
+    ("row", "names", "path"),
+    [
+        (znodes.BROKER, (7,), "/brokers/ids/7"),
+        (znodes.PARTITION_STATE, ("clicks", 0), "/brokers/topics/clicks/partitions/0/state"),
+        (znodes.CONTROLLER, (), "/controller"),
+        (znodes.BROKER_SETTINGS, ("<default>",), "/config/brokers/<default>"),
+        (znodes.USER_CLIENT_SETTINGS, ("CN=a/b c*", "<default>"),
+         "/config/users/CN%3Da%2Fb%20c%2A/clients/<default>"),
+    ],
+)  # fmt: skip
+def test_a_path_is_made_from_names_and_gives_them_back(
+    row: znodes.ZnodeRow[Any], names: tuple[str | int, ...], path: str
+) -> None:
+    assert row.path(*names) == path
+    assert row.names(path) == tuple(str(name) for name in names)
+    assert row.names(path + "/more") is None
+
+
+def test_a_sequential_path_is_a_prefix_and_gives_its_digits_back() -> None:
+    assert znodes.ISR_CHANGE.path() == "/isr_change_notification/isr_change_"
+    assert znodes.ISR_CHANGE.names("/isr_change_notification/isr_change_0000000042") == (
+        "0000000042",
+    )
+    assert znodes.ISR_CHANGE.names("/isr_change_notification/isr_change_") is None
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".", ".."])
+def test_a_name_that_would_lead_elsewhere_is_a_bug(name: str) -> None:
+    with pytest.raises(AssertionError):
+        znodes.TOPIC.path(name)
+
+
+def test_no_path_belongs_to_two_rows() -> None:
+    templates = [row.template for row in znodes.ROWS]
+    assert len(set(templates)) == len(templates)
+
+
+def test_the_page_shows_every_row_and_no_other() -> None:
+    lines = [line.split("|") for line in PAGE.read_text().splitlines() if line.startswith("| `/")]
+    shown = {(cells[1].strip(" `"), cells[2].strip()) for cells in lines}
+    assert shown == {(row.template, row.kind.value) for row in znodes.ROWS}
+
+
+def test_the_page_shows_kafkas_bytes() -> None:
+    page = PAGE.read_text()
+    for row, _, data in KAFKA_BYTES:
+        if data.startswith(b"{"):
+            assert f"\n{data.decode()}\n" in page, row.template
