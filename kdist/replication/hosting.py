@@ -1,0 +1,207 @@
+"""Hosting partitions: logs created, opened, replaced and deleted as the controller says.
+
+What is to be done about each is decided by `leadership.py`; here it is done, and takes its time
+where the disk is asked: what blocks is done for one partition in a turn of the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from kdist.errors import ApiError, DiskFailed, Error
+from kdist.model import ZERO_UUID, TopicPartition
+from kdist.replication.leadership import (
+    Hosted,
+    Plan,
+    Stopped,
+    Told,
+    plan_leadership,
+    stop_fault,
+)
+from kdist.replication.partition import Partition, PartitionWorld
+from kdist.storage.directory import LogDirectory
+from kdist.storage.faults import CorruptFile
+from kdist.storage.log import Log
+from kdist.storage.meta import load_partition_metadata, save_partition_metadata
+from kdist.storage.names import PARTITION_METADATA
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[Partition], None]
+Settle = Callable[[Error], None]
+
+
+class Hosting:
+    """The partitions hosted here, by topic and number. Owner: `Replicas`."""
+
+    def __init__(self, directory: LogDirectory, world: PartitionWorld) -> None:
+        self.partitions: dict[tuple[str, int], Partition] = {}
+        self.on_leader: list[Listener] = []
+        self.on_resign: list[Listener] = []
+        self._directory = directory
+        self._world = world
+        self._tasks = directory.around.tasks
+        self._work: deque[Callable[[], None]] = deque()  # the first is being done, or about to be
+
+    def host(self, told: Told, settle: Settle) -> None:
+        """Make the partition what the controller says; `settle` gets the outcome, later perhaps."""
+        partition = self.partitions.get(told.key)
+        if partition is None:
+            self._in_turn(partial(self._host_new, told, settle))
+            return
+        hosted = _hosted(partition)
+        plan = plan_leadership(
+            told, self._world.broker_id, hosted, has_log=True, log_topic_id=partition.topic_id
+        )
+        if isinstance(plan, Error):
+            settle(plan)
+        else:
+            self._take(partition, told, settle)
+
+    def _in_turn(self, work: Callable[[], None]) -> None:
+        """Do what asks the disk in a turn of its own: there may be thousands of these."""
+        self._work.append(work)
+        if len(self._work) == 1:
+            self._tasks.call_soon(self._work_next)
+
+    def _work_next(self) -> None:
+        self._work[0]()
+        self._work.popleft()
+        if self._work:
+            self._tasks.call_soon(self._work_next)
+
+    def _host_new(self, told: Told, settle: Settle) -> None:
+        log = self._directory.logs.get(told.key)
+        log_topic_id = ZERO_UUID if log is None else self._topic_id_of(log)
+        plan = plan_leadership(
+            told,
+            self._world.broker_id,
+            None,
+            has_log=log is not None,
+            log_topic_id=log_topic_id,
+        )
+        if isinstance(plan, Error):
+            settle(plan)
+        elif log is None:
+            self._create_after(told, settle, Error.NONE)
+        elif plan is Plan.OPEN:
+            self._open(log, log_topic_id, told, settle)
+        else:
+            logger.warning("the log of %s is that of an earlier topic, and goes", told.key)
+            self._delete(told.key, partial(self._create_after, told, settle))
+
+    def _topic_id_of(self, log: Log) -> uuid.UUID:
+        path = f"{log.directory}/{PARTITION_METADATA}"
+        try:
+            return load_partition_metadata(self._directory.files, path) or ZERO_UUID
+        except CorruptFile as fault:
+            logger.warning("%s: the log is taken for that of the topic of its name", fault)
+            return ZERO_UUID
+
+    def _open(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
+        if topic_id != told.topic_id != ZERO_UUID:
+            path = f"{log.directory}/{PARTITION_METADATA}"
+            topic_id = told.topic_id
+            save = partial(save_partition_metadata, self._directory.files, path, topic_id)
+            if not self._succeeds(save, settle):
+                return
+        log.configure(self._directory.around.settings_of(told.key.topic))
+        self._begin(log, topic_id, told, settle)
+
+    def _create_after(self, told: Told, settle: Settle, error: Error) -> None:
+        """Create the log once no checkpoint tells of an earlier one."""
+        if error:
+            settle(error)
+            return
+
+        def forgotten(failure: BaseException | None) -> None:
+            if failure is None:
+                self._in_turn(partial(self._create, told, settle))
+            else:
+                settle(_error_of(failure))
+
+        self._directory.forget(told.key, forgotten)
+
+    def _create(self, told: Told, settle: Settle) -> None:
+        directory = self._directory
+        settings = directory.around.settings_of(told.key.topic)
+        if self._succeeds(partial(directory.create, told.key, told.topic_id, settings), settle):
+            self._begin(directory.logs[told.key], told.topic_id, told, settle)
+
+    def _begin(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
+        partition = self.partitions[told.key] = Partition(self._world, log, topic_id)
+        self._take(partition, told, settle)
+
+    def _take(self, partition: Partition, told: Told, settle: Settle) -> None:
+        was_leader, epoch_before = partition.is_leader, partition.leader_epoch
+        if partition.topic_id == ZERO_UUID:
+            partition.topic_id = told.topic_id
+        partition.lead_or_follow(told.state, told.replicas)
+        if partition.is_leader:
+            if not was_leader or partition.leader_epoch != epoch_before:
+                _tell(self.on_leader, partition)
+        elif was_leader:
+            _tell(self.on_resign, partition)
+        settle(Error.NONE)
+
+    def stop(self, stopped: Stopped, settle: Settle) -> None:
+        """Lead the partition no more, delete it if so told; `settle` gets the outcome."""
+        partition = self.partitions.get(stopped.key)
+        error = stop_fault(stopped, _hosted(partition))
+        if error:
+            settle(error)
+            return
+        if partition is not None:
+            self.resign(partition)
+        if not stopped.is_delete:
+            settle(Error.NONE)
+        elif partition is not None:
+            del self.partitions[stopped.key]
+            partition.when_idle(partial(self._delete, stopped.key, settle))
+        elif stopped.key in self._directory.logs:
+            self._delete(stopped.key, settle)
+        else:
+            settle(Error.NONE)
+
+    def resign(self, partition: Partition) -> None:
+        """Lead it no more; it stays hosted."""
+        was_leader = partition.is_leader
+        partition.resign()
+        if was_leader:
+            _tell(self.on_resign, partition)
+
+    def _delete(self, key: TopicPartition, settle: Settle) -> None:
+        def deleted(error: BaseException | None) -> None:
+            settle(Error.NONE if error is None else _error_of(error))
+
+        self._succeeds(partial(self._directory.delete, key, deleted), settle)
+
+    def _succeeds(self, work: Callable[[], object], settle: Settle) -> bool:
+        """Do what touches the disk, where nobody above would hear of a failure."""
+        try:
+            work()
+        except ApiError as error:
+            logger.warning("an order of the controller fails: %s", error)
+            settle(error.error)
+            return False
+        except DiskFailed as error:
+            self._directory.around.on_failure(error)
+            return False
+        return True
+
+
+def _tell(listeners: list[Listener], partition: Partition) -> None:
+    for listener in listeners:
+        listener(partition)
+
+
+def _hosted(partition: Partition | None) -> Hosted | None:
+    return None if partition is None else Hosted(partition.topic_id, partition.state)
+
+
+def _error_of(failure: BaseException) -> Error:
+    return failure.error if isinstance(failure, ApiError) else Error.KAFKA_STORAGE_ERROR

@@ -1,0 +1,151 @@
+"""What a broker does about one partition of a LeaderAndIsr or StopReplica request (pure).
+
+    hosted here   log on disk        the controller says          then
+    yes           -                  another topic id             INCONSISTENT_TOPIC_ID
+    yes           -                  an older state               STALE_CONTROLLER_EPOCH
+    yes           -                  the same or a newer one      UPDATE
+    no            of this topic      anything                     OPEN
+    no            of another topic   anything                     REPLACE: that topic was deleted
+    no            none               anything                     CREATE
+
+Source: KIP-516, KIP-570, Kafka's `ReplicaManager.becomeLeaderOrFollower` and `stopReplicas`.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kdist.errors import Error
+from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition, topic_name_fault
+from kdist.protocol.leader_and_isr import LeaderAndIsrPartition, LeaderAndIsrRequest
+from kdist.protocol.stop_replica import StopReplicaRequest
+from kdist.protocol.update_metadata import UpdateMetadataRequest
+
+_NO_EPOCH = -1
+_EPOCH_DURING_DELETE = -2
+
+
+class Plan(enum.Enum):
+    """What makes a partition hosted."""
+
+    UPDATE = "take the new state"
+    OPEN = "host the log that is on disk"
+    REPLACE = "delete the log that is on disk, then create one"
+    CREATE = "create a log"
+
+
+class Told(NamedTuple):
+    """One partition of a LeaderAndIsr request."""
+
+    key: TopicPartition
+    topic_id: uuid.UUID
+    state: LeaderAndIsr
+    replicas: tuple[int, ...]
+
+
+class Stopped(NamedTuple):
+    """One partition of a StopReplica request."""
+
+    key: TopicPartition
+    leader_epoch: int
+    is_delete: bool
+
+
+class Hosted(NamedTuple):
+    """What the broker knows of a partition that it hosts."""
+
+    topic_id: uuid.UUID
+    state: LeaderAndIsr
+
+
+def plan_leadership(
+    told: Told, broker_id: int, hosted: Hosted | None, *, has_log: bool, log_topic_id: uuid.UUID
+) -> Plan | Error:
+    """What to do, or why not. A topic id of zeros is one that is not known."""
+    if topic_name_fault(told.key.topic) or told.key.partition < 0:
+        return Error.INVALID_TOPIC_EXCEPTION
+    if broker_id not in told.replicas:
+        return Error.UNKNOWN_TOPIC_OR_PARTITION
+    if hosted is not None:
+        if not _may_be_same(told.topic_id, hosted.topic_id):
+            return Error.INCONSISTENT_TOPIC_ID
+        if _age(told.state) < _age(hosted.state):
+            return Error.STALE_CONTROLLER_EPOCH
+        return Plan.UPDATE
+    if not has_log:
+        return Plan.CREATE
+    return Plan.OPEN if _may_be_same(told.topic_id, log_topic_id) else Plan.REPLACE
+
+
+def _may_be_same(one: uuid.UUID, other: uuid.UUID) -> bool:
+    return one == other or ZERO_UUID in (one, other)
+
+
+def _age(state: LeaderAndIsr) -> tuple[int, int]:
+    return state.leader_epoch, state.zk_version
+
+
+def stop_fault(stopped: Stopped, hosted: Hosted | None) -> Error:
+    """Why a partition may not be stopped; NONE if it may."""
+    if hosted is None or stopped.leader_epoch in (_NO_EPOCH, _EPOCH_DURING_DELETE):
+        return Error.NONE
+    if stopped.leader_epoch < hosted.state.leader_epoch:
+        return Error.FENCED_LEADER_EPOCH
+    return Error.NONE
+
+
+def fence(
+    request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
+    controller_epoch: int,
+    broker_epoch: int,
+) -> Error:
+    """Whether the controller that sent the request was replaced, or means an earlier registration.
+
+    Its broker epoch may be ahead of what this broker knows: it hears of a registration first.
+    """
+    if -1 < request.broker_epoch < broker_epoch:
+        return Error.STALE_BROKER_EPOCH
+    if request.controller_epoch < controller_epoch:
+        return Error.STALE_CONTROLLER_EPOCH
+    return Error.NONE
+
+
+def told_in(request: LeaderAndIsrRequest) -> Iterator[Told]:
+    """The partitions of a request of any version."""
+    for state in request.ungrouped_partition_states:
+        yield _told(state.topic_name, ZERO_UUID, state)
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield _told(topic.topic_name, topic.topic_id, state)
+
+
+def _told(topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartition) -> Told:
+    return Told(
+        TopicPartition(topic, state.partition_index),
+        topic_id,
+        LeaderAndIsr(
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=tuple(state.isr),
+            controller_epoch=state.controller_epoch,
+            zk_version=state.partition_epoch,
+        ),
+        tuple(state.replicas),
+    )
+
+
+def stopped_in(request: StopReplicaRequest) -> Iterator[Stopped]:
+    """The partitions of a request of any version."""
+    for one in request.ungrouped_partitions:
+        key = TopicPartition(one.topic_name, one.partition_index)
+        yield Stopped(key, _NO_EPOCH, request.delete_partitions)
+    for topic in request.topics:
+        for index in topic.partition_indexes:
+            yield Stopped(TopicPartition(topic.name, index), _NO_EPOCH, request.delete_partitions)
+    for states in request.topic_states:
+        for state in states.partition_states:
+            key = TopicPartition(states.topic_name, state.partition_index)
+            yield Stopped(key, state.leader_epoch, state.delete_partition)

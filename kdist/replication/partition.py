@@ -1,0 +1,259 @@
+"""A partition's replica on this broker: what clients may append to it, and see of it.
+
+    log start offset      last stable offset    high watermark      log end offset
+           | committed, decided  | committed, open       | not committed      |
+
+A record is committed when every in-sync replica has it. With the one replica there is for now that
+is at once, or with `flush.before.expose` when this disk has it. Offsets of producers, bytes and
+files are the log's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kdist.config.topic import TopicSettings
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, NO_OFFSET, LeaderAndIsr, TopicPartition
+from kdist.records.batch import Batch, TimestampType
+from kdist.records.compression import Codec
+from kdist.records.validate import Rules, validate
+from kdist.replication.delayed import Delayed, Waiting
+from kdist.replication.exposure import Exposures, ExposureWait, OnExposed
+from kdist.replication.writer import Done, Writer, Writers
+from kdist.storage.append import Appended
+from kdist.storage.epochs import EpochEnd
+from kdist.storage.flushing import Flusher
+from kdist.storage.log import Log
+from kdist.wire.varint import Buffer
+
+READ_COMMITTED = 1  # of Fetch's and ListOffsets' isolation levels
+ACKS_ALL = -1
+NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, zk_version=-1)
+NOTHING = Appended(NO_OFFSET, NO_OFFSET)
+"""What became of an empty message set."""
+
+_TOPIC_CODECS = {
+    "producer": None,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+_TIMESTAMP_TYPES = {
+    "CreateTime": TimestampType.CREATE_TIME,
+    "LogAppendTime": TimestampType.LOG_APPEND_TIME,
+}
+
+
+class PartitionWorld(NamedTuple):
+    """What every partition is given by its owner, `Replicas`."""
+
+    broker_id: int
+    writers: Writers
+    waiting: Waiting
+    flusher: Flusher
+    exposures: Exposures
+
+
+class Partition:
+    """Owner: `Replicas`. It hosts the replica until `close`; whoever keeps one asks `is_leader`."""
+
+    __slots__ = (
+        "_append",
+        "_is_flushing",
+        "_rules",
+        "_world",
+        "_writer",
+        "is_leader",
+        "key",
+        "leader_epoch",
+        "log",
+        "replicas",
+        "state",
+        "topic_id",
+        "watchers",
+    )
+
+    def __init__(self, world: PartitionWorld, log: Log, topic_id: uuid.UUID) -> None:
+        self._world = world
+        self._writer = Writer(log, world.writers, self._grown)
+        self._append = self._writer.append
+        self._is_flushing = False
+        self.key: TopicPartition = log.partition
+        self.log = log
+        self.topic_id = topic_id
+        self.state = NOBODY
+        self.replicas: tuple[int, ...] = ()
+        self.is_leader = False
+        self.leader_epoch = NO_EPOCH
+        self.watchers: dict[Delayed, None] = {}
+        self.configure(log.settings)
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.key} epoch {self.leader_epoch} of {self.log!r}>"
+
+    def configure(self, settings: TopicSettings) -> None:
+        """Take new values of the topic's settings."""
+        if settings is not self.log.settings:
+            self.log.configure(settings)
+        self._rules = rules_of(settings)
+
+    # Who leads
+
+    def lead_or_follow(self, state: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
+        """Take what the controller says; it is newer than what was said before."""
+        self.state, self.replicas = state, replicas
+        self.leader_epoch = state.leader_epoch
+        self.is_leader = state.leader == self._world.broker_id
+        if self.is_leader and self.log.epochs.assign(state.leader_epoch, self.log.end_offset):
+            self.log.save_epochs()
+        self._world.waiting.changed(self)
+
+    def resign(self) -> None:
+        """Nobody here takes or gives records any more; who waits for that hears it."""
+        self.is_leader = False
+        self.state = self.state._replace(leader=-1)  # whom clients would else be sent back to
+        self._world.waiting.changed(self)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call once nothing is being appended, perhaps at once."""
+        self._writer.when_idle(callback)
+
+    def require_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
+        """Raise NOT_LEADER_OR_FOLLOWER, or for a client that knows an epoch, that it is wrong.
+
+        FENCED_LEADER_EPOCH: the client's is older; UNKNOWN_LEADER_EPOCH: newer (KIP-320).
+        """
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise ApiError(Error.FENCED_LEADER_EPOCH)
+            raise ApiError(Error.UNKNOWN_LEADER_EPOCH)
+        if not self.is_leader:
+            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
+
+    # Appending
+
+    def append(
+        self, records: Buffer, version: int, acks: int, now_ms: int, done: Done
+    ) -> Appended | None:
+        """Append what a Produce of `version` carries, as the leader.
+
+        What became of it, or None if `done` will be told later, since the disk is slow. It is in
+        this log then; `await_exposed` tells when it is on all in-sync replicas. Raises `ApiError`
+        for what is refused, `DiskFailed`.
+        """
+        if not self.is_leader:
+            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
+        settings = self.log.settings
+        if acks == ACKS_ALL and len(self.state.isr) < settings.min_insync_replicas:
+            raise ApiError(Error.NOT_ENOUGH_REPLICAS)
+        batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
+        if not batches:
+            return NOTHING
+        if len(records) > settings.segment_bytes:
+            size = len(records)
+            raise ApiError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit a segment")
+        appended = self._append(batches, self.leader_epoch, now_ms, done)
+        if self.watchers and appended is not None:
+            self._grown()
+        return appended
+
+    def append_own(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
+        """Append batches that the broker itself has made; otherwise as `append`."""
+        if not self.is_leader:
+            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
+        appended = self._append(batches, self.leader_epoch, now_ms, done)
+        if appended is not None:
+            self._grown()
+        return appended
+
+    @property
+    def is_append_time(self) -> bool:
+        """The broker sets the timestamps of records."""
+        return self._rules.is_append_time
+
+    def _grown(self) -> None:
+        """The log has: those who wait for records see to it when this turn of the loop ends."""
+        if not self.watchers:
+            return
+        if self.log.settings.flush_before_expose:
+            self._world.exposures.look_for(self)
+        else:
+            self._world.waiting.changed(self)
+
+    # Waiting for exposure
+
+    def await_exposed(
+        self, end_offset: int, timeout_ms: int, client: object, done: OnExposed
+    ) -> None:
+        """Call `done` with NONE once all below `end_offset` is committed; or with the error.
+
+        REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR if it cannot be flushed.
+        """
+        wait = ExposureWait(self, end_offset, done)
+        if not wait.attempt():
+            self._world.waiting.add(wait, (self,), timeout_ms, client)
+
+    def request_flush(self) -> None:
+        """Have what is in the log flushed; those who wait for the high watermark hear of it."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._world.flusher.request(self.log, self._flushed)
+
+    def expect_exposure(self) -> None:
+        """Somebody is about to wait for records here: there may be some that are not exposed."""
+        if self.log.exposable_offset < self.log.end_offset:
+            self._world.exposures.look_for(self)
+
+    def _flushed(self, error: BaseException | None) -> None:
+        self._is_flushing = False
+        waiting = self._world.waiting
+        if isinstance(error, ApiError):
+            for operation in tuple(self.watchers):
+                if isinstance(operation, ExposureWait):
+                    waiting.end(operation)
+                    operation.done(error.error)
+        elif error is None:  # a disk that failed is the flusher's to tell
+            waiting.changed(self)
+
+    # Reading
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that is not committed."""
+        return self.log.exposable_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark."""
+        high_watermark = self.log.exposable_offset
+        undecided = self.log.producers.first_undecided_offset
+        return high_watermark if undecided is None else min(undecided, high_watermark)
+
+    def visible_end(self, replica_id: int, isolation_level: int) -> int:
+        """The first offset that the one who asks may not see: a consumer (-1) or a follower."""
+        if replica_id >= 0:
+            return self.log.end_offset
+        if isolation_level == READ_COMMITTED:
+            return self.last_stable_offset
+        return self.log.exposable_offset
+
+    def epoch_end(self, leader_epoch: int) -> EpochEnd:
+        """The end of the newest epoch up to `leader_epoch`, as OffsetForLeaderEpoch answers it."""
+        return self.log.epochs.end_offset_for(leader_epoch, self.log.end_offset)
+
+
+def rules_of(settings: TopicSettings) -> Rules:
+    """What a topic's settings ask of its records (pure)."""
+    return Rules(
+        message_bytes_max=settings.max_message_bytes,
+        codec=_TOPIC_CODECS[settings.compression_type],
+        is_compacted="compact" in settings.cleanup_policy,
+        timestamp_type=_TIMESTAMP_TYPES[settings.message_timestamp_type],
+        timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
+    )

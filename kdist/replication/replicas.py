@@ -1,0 +1,257 @@
+"""All partitions of one broker: found by name, and told by the controller what they are.
+
+The controller's requests are carried out one after the other, in the order they came, as deleting a
+log and creating it again take their time; the partitions of one request at once. Each answer has an
+error for each partition. What becomes of each is `hosting.py`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from kdist.config.topic import TopicSettings
+from kdist.errors import ApiError, Error
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.leader_and_isr import (
+    LeaderAndIsrPartitionResult,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicResult,
+)
+from kdist.protocol.stop_replica import (
+    StoppedPartitionResult,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from kdist.replication.delayed import Schedule, Waiting
+from kdist.replication.exposure import Exposures
+from kdist.replication.hosting import Hosting
+from kdist.replication.leadership import (
+    Told,
+    fence,
+    stopped_in,
+    told_in,
+)
+from kdist.replication.partition import Partition, PartitionWorld
+from kdist.replication.writer import Writers
+from kdist.storage.directory import LogDirectory
+
+logger = logging.getLogger(__name__)
+
+_FIRST_VERSION_OF_TOPIC_IDS = 5  # of LeaderAndIsr
+
+
+class Replicas:
+    """Owner: the event loop. `broker_epoch` is set by whoever registers the broker.
+
+    `on_leader` are called when this broker begins to lead a partition, or goes on in a new epoch;
+    `on_resign` when it no longer does.
+    """
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        broker_id: int,
+        schedule: Schedule,
+        metrics: ReplicationMetrics,
+        is_known: Callable[[TopicPartition], bool],
+    ) -> None:
+        """`schedule` has its argument called when this turn of the loop ends: those who wait look
+        once at all that the turn brought. `is_known`: the cluster has such a partition."""
+        around = directory.around
+        self.directory = directory
+        self.broker_id = broker_id
+        self.metrics = metrics
+        self.waiting = waiting = Waiting(around.tasks, around.clock, schedule, metrics)
+        self.broker_epoch = -1
+        self.controller_epoch = 0
+        self._is_known = is_known
+        world = PartitionWorld(
+            broker_id=broker_id,
+            writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
+            waiting=waiting,
+            flusher=directory.flusher,
+            exposures=Exposures(around.tasks, waiting),
+        )
+        self._hosting = hosting = Hosting(directory, world)
+        self.partitions = hosting.partitions
+        self.on_leader, self.on_resign = hosting.on_leader, hosting.on_resign
+        self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
+        self._is_carrying_out = False
+        metrics.partitions = lambda: len(self.partitions)
+        metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
+        metrics.under_min_isr = lambda: sum(map(_is_under_min_isr, self.partitions.values()))
+        metrics.delayed_operations = lambda: len(waiting)
+
+    def get(self, key: tuple[str, int]) -> Partition:
+        """The partition of a topic's name and a number, hosted here; it need not be led here.
+
+        Raises NOT_LEADER_OR_FOLLOWER if the cluster has it elsewhere, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        partition = self.partitions.get(key)
+        if partition is None:
+            raise ApiError(
+                Error.NOT_LEADER_OR_FOLLOWER
+                if self._is_known(TopicPartition(*key))
+                else Error.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        return partition
+
+    def configure(self, topic: str, settings: TopicSettings) -> None:
+        """A topic's settings have changed."""
+        for key, log in self.directory.logs.items():
+            if key.topic != topic:
+                continue
+            partition = self.partitions.get(key)
+            if partition is None:
+                log.configure(settings)
+            else:
+                partition.configure(settings)
+
+    def drain(self, done: Callable[[], None]) -> None:
+        """Resign everywhere; `done` once nothing is being appended. The directory may be closed."""
+        partitions = list(self.partitions.values())
+        finish = _Countdown(len(partitions) + 1, done)
+        for partition in partitions:
+            self._hosting.resign(partition)
+            partition.when_idle(finish)
+        finish()
+
+    # What the controller says
+
+    def apply_leader_and_isr(
+        self,
+        request: LeaderAndIsrRequest,
+        version: int,
+        reply: Callable[[LeaderAndIsrResponse], None],
+    ) -> None:
+        """Host, lead or follow the partitions in the request; `reply` once that is done."""
+
+        def carry_out(finished: Callable[[], None]) -> None:
+            error = self._fence(request)
+            told = [] if error else list({each.key: each for each in told_in(request)}.values())
+            errors: dict[TopicPartition, Error] = {}
+
+            def finish() -> None:
+                if version < _FIRST_VERSION_OF_TOPIC_IDS:
+                    reply(_ungrouped_response(error, errors))
+                else:
+                    reply(_response(error, told, errors))
+                finished()
+
+            countdown = _Countdown(len(told) + 1, finish)
+            for each in told:
+                self._hosting.host(each, partial(_settle, errors, each.key, countdown))
+            countdown()
+
+        self._order(carry_out)
+
+    def apply_stop_replica(
+        self,
+        request: StopReplicaRequest,
+        reply: Callable[[StopReplicaResponse], None],
+    ) -> None:
+        """Lead the partitions in the request no more, delete those it says; then `reply`."""
+
+        def carry_out(finished: Callable[[], None]) -> None:
+            error = self._fence(request)
+            stopped = {} if error else {each.key: each for each in stopped_in(request)}
+            errors: dict[TopicPartition, Error] = {}
+
+            def finish() -> None:
+                results = [
+                    StoppedPartitionResult(
+                        topic_name=key.topic, partition_index=key.partition, error_code=found
+                    )
+                    for key, found in errors.items()
+                ]
+                reply(StopReplicaResponse(error_code=error, partition_errors=results))
+                finished()
+
+            countdown = _Countdown(len(stopped) + 1, finish)
+            for each in stopped.values():
+                self._hosting.stop(each, partial(_settle, errors, each.key, countdown))
+            countdown()
+
+        self._order(carry_out)
+
+    def _order(self, carry_out: Callable[[Callable[[], None]], None]) -> None:
+        self._orders.append(carry_out)
+        if not self._is_carrying_out:
+            self._carry_out_next()
+
+    def _carry_out_next(self) -> None:
+        self._is_carrying_out = bool(self._orders)
+        if self._orders:
+            self._orders.popleft()(self._carry_out_next)
+
+    def _fence(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> Error:
+        error = fence(request, self.controller_epoch, self.broker_epoch)
+        if error:
+            logger.warning(
+                "a request of controller %d is refused: %s", request.controller_id, error.name
+            )
+        else:
+            self.controller_epoch = request.controller_epoch
+        return error
+
+
+class _Countdown:
+    """Calls `done` at its `count`-th call."""
+
+    def __init__(self, count: int, done: Callable[[], None]) -> None:
+        self._left = count
+        self._done = done
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._done()
+
+
+def _settle(
+    errors: dict[TopicPartition, Error],
+    key: TopicPartition,
+    countdown: Callable[[], None],
+    error: Error,
+) -> None:
+    errors[key] = error
+    countdown()
+
+
+def _is_under_min_isr(partition: Partition) -> bool:
+    return (
+        partition.is_leader
+        and len(partition.state.isr) < partition.log.settings.min_insync_replicas
+    )
+
+
+def _ungrouped_response(error: Error, errors: dict[TopicPartition, Error]) -> LeaderAndIsrResponse:
+    results = [
+        LeaderAndIsrPartitionResult(
+            topic_name=key.topic, partition_index=key.partition, error_code=found
+        )
+        for key, found in errors.items()
+    ]
+    return LeaderAndIsrResponse(error_code=error, partition_errors=results)
+
+
+def _response(
+    error: Error, told: list[Told], errors: dict[TopicPartition, Error]
+) -> LeaderAndIsrResponse:
+    topics: dict[uuid.UUID, LeaderAndIsrTopicResult] = {}
+    for each in told:
+        topic = topics.setdefault(
+            each.topic_id, LeaderAndIsrTopicResult(topic_id=each.topic_id, partition_errors=[])
+        )
+        topic.partition_errors.append(
+            LeaderAndIsrPartitionResult(
+                partition_index=each.key.partition, error_code=errors[each.key]
+            )
+        )
+    return LeaderAndIsrResponse(error_code=error, topics=list(topics.values()))

@@ -1,0 +1,274 @@
+"""A broker's replicas on a simulated disk, in virtual time, for the tests of what stands on them.
+
+`World` tells them what a controller would; `Turns` stands for the turns of the network's loop: what
+is to happen at the end of one happens there, and what a request's bytes were is gone after it.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.errors import Error
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.metrics.storage import StorageMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.leader_and_isr import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopic,
+)
+from kdist.protocol.stop_replica import (
+    StoppedPartition,
+    StoppedTopic,
+    StoppedTopicState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UngroupedPartition,
+)
+from kdist.records.batch import read_header
+from kdist.records.build import build_batch, read_batch
+from kdist.replication.partition import Partition
+from kdist.replication.replicas import Replicas
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.runtime.virtual_tasks import VirtualTasks
+from kdist.storage.directory import Identity, LogDirectory, Surroundings
+
+BROKER = 1
+CLICKS = TopicPartition("clicks", 0)
+VIEWS = TopicPartition("views", 3)
+TOPIC_ID = uuid.UUID(int=7)
+START_MS = 1_700_000_000_000
+
+
+class Turns:
+    """The end of a turn: callbacks wait for `end`, which a task brings about by itself as well."""
+
+    def __init__(self, tasks: VirtualTasks) -> None:
+        self._tasks = tasks
+        self._callbacks: list[Callable[[], None]] = []
+
+    def schedule(self, callback: Callable[[], None]) -> None:
+        if not self._callbacks:
+            self._tasks.call_soon(self.end)
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+class Client:
+    """A connection as handlers see it."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class World:
+    """One broker. `failures` is what `on_failure` heard; `known` the cluster's other partitions."""
+
+    def __init__(
+        self, *, seed: int = 0, topic: TopicSettings | None = None, **storage: Any
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.clock = VirtualClock(START_MS)
+        self.disk = SimulatedDisk(self.chance, self.clock)
+        self.disk.make_directory("/d01")
+        self.disk.sync_directory("/")
+        self.topic = topic or TopicSettings()
+        defaults = {"reserved_bytes": 0, "preallocation_step_bytes": 0, "writeback_step_bytes": 0}
+        self.storage = StorageSettings(**{**defaults, **storage})
+        self.failures: list[BaseException] = []
+        self.known: set[TopicPartition] = set()
+        self.open()
+
+    def open(self) -> None:
+        """Start on what the disk holds."""
+        self.tasks = VirtualTasks(self.clock, self.chance)
+        self.turns = Turns(self.tasks)
+        self.metrics = ReplicationMetrics()
+        around = Surroundings(
+            files=self.disk,
+            clock=self.clock,
+            tasks=self.tasks,
+            chance=self.chance,
+            settings=self.storage,
+            metrics=StorageMetrics(),
+            settings_of=lambda _topic: self.topic,
+            on_failure=self.failures.append,
+        )
+        self.directory = LogDirectory("/d01", Identity(BROKER, "cluster"), around)
+        self.replicas = Replicas(
+            self.directory,
+            BROKER,
+            self.turns.schedule,
+            self.metrics,
+            lambda key: key in self.known,
+        )
+        self.replicas.broker_epoch = 5
+
+    def restart(self) -> None:
+        """Stop cleanly and start again."""
+        self.settle()
+        self.directory.close()
+        self.open()
+
+    def settle(self, ms: float = 50) -> None:
+        """Let what was asked for happen."""
+        self.tasks.run_for_ms(ms)
+
+    # What a controller says
+
+    def tell(
+        self,
+        key: TopicPartition = CLICKS,
+        *,
+        version: int = 7,
+        topic_id: uuid.UUID = TOPIC_ID,
+        controller_epoch: int = 1,
+        broker_epoch: int = 5,
+        **state: Any,
+    ) -> LeaderAndIsrResponse:
+        """Send a LeaderAndIsr of one partition and wait for its answer."""
+        heard: list[LeaderAndIsrResponse] = []
+        told = told_state(key, version, controller_epoch, **state)
+        topics = LeaderAndIsrTopic(topic_name=key.topic, topic_id=topic_id, partition_states=[told])
+        request = LeaderAndIsrRequest(
+            controller_id=9,
+            controller_epoch=controller_epoch,
+            broker_epoch=broker_epoch,
+            ungrouped_partition_states=[told] if version < 2 else [],
+            topic_states=[topics] if version >= 2 else [],
+            live_leaders=[],
+        )
+        self.replicas.apply_leader_and_isr(request, version, heard.append)
+        assert self.tasks.run_until(lambda: bool(heard), 10_000)
+        return heard[0]
+
+    def stop(
+        self, key: TopicPartition = CLICKS, *, leader_epoch: int = -2, delete: bool = True
+    ) -> StopReplicaResponse:
+        """Send a StopReplica of one partition and wait for its answer."""
+        heard: list[StopReplicaResponse] = []
+        self.replicas.apply_stop_replica(stop_request(key, leader_epoch, delete), heard.append)
+        assert self.tasks.run_until(lambda: bool(heard), 10_000)
+        return heard[0]
+
+    def lead(self, key: TopicPartition = CLICKS, **topic: Any) -> Partition:
+        """A partition that this broker leads, made if need be."""
+        if topic:
+            self.topic = replace(self.topic, **topic)
+        if key not in self.replicas.partitions:
+            answer = self.tell(key)
+            assert error_of(answer) is Error.NONE
+        return self.replicas.partitions[key]
+
+
+def told_state(
+    key: TopicPartition, version: int, controller_epoch: int, **state: Any
+) -> LeaderAndIsrPartition:
+    """One partition of a LeaderAndIsr: led by this broker unless `state` says otherwise."""
+    defaults = {
+        "leader": BROKER,
+        "leader_epoch": 0,
+        "isr": [BROKER],
+        "partition_epoch": 0,
+        "replicas": [BROKER],
+    }
+    return LeaderAndIsrPartition(
+        topic_name=key.topic if version < 2 else "",
+        partition_index=key.partition,
+        controller_epoch=controller_epoch,
+        **{**defaults, **state},
+    )
+
+
+def leader_request(
+    keys: Sequence[TopicPartition], topic_id: uuid.UUID = TOPIC_ID
+) -> LeaderAndIsrRequest:
+    """A LeaderAndIsr of partitions of one topic, all led by this broker."""
+    states = [told_state(key, 7, 1) for key in keys]
+    topic = LeaderAndIsrTopic(topic_name=keys[0].topic, topic_id=topic_id, partition_states=states)
+    return LeaderAndIsrRequest(
+        controller_id=9, controller_epoch=1, broker_epoch=5, topic_states=[topic], live_leaders=[]
+    )
+
+
+def stop_request(
+    key: TopicPartition, leader_epoch: int, delete: bool, version: int = 3
+) -> StopReplicaRequest:
+    """A StopReplica of one partition, in the form of a version."""
+    request = StopReplicaRequest(controller_id=9, controller_epoch=1, broker_epoch=5)
+    if version < 3:
+        request.delete_partitions = delete
+    if version == 0:
+        request.ungrouped_partitions = [
+            UngroupedPartition(topic_name=key.topic, partition_index=key.partition)
+        ]
+    elif version < 3:
+        request.topics = [StoppedTopic(name=key.topic, partition_indexes=[key.partition])]
+    else:
+        stopped = StoppedPartition(
+            partition_index=key.partition, leader_epoch=leader_epoch, delete_partition=delete
+        )
+        topic = StoppedTopicState(topic_name=key.topic, partition_states=[stopped])
+        request.topic_states = [topic]
+    return request
+
+
+def error_of(answer: LeaderAndIsrResponse | StopReplicaResponse) -> Error:
+    """The error of the one partition in an answer."""
+    if isinstance(answer, LeaderAndIsrResponse) and answer.topics:
+        return Error.of(answer.topics[0].partition_errors[0].error_code)
+    return Error.of(answer.partition_errors[0].error_code)
+
+
+def batch(values: Sequence[bytes | None], *, timestamp: int = START_MS, **fields: Any) -> bytearray:
+    """A record batch as a producer sends it."""
+    return build_batch(values, timestamp_ms=timestamp, **fields)
+
+
+def append(
+    world: World,
+    partition: Partition,
+    *values: bytes | None,
+    heard: list[Any] | None = None,
+    **fields: Any,
+) -> int:
+    """Append a batch as a producer would and end the turn; its first offset.
+
+    With `heard`, the outcome may come later, and goes there.
+    """
+    outcomes: list[Any] = [] if heard is None else heard
+    data = batch(values, **{"timestamp": world.clock.now_ms(), **fields})
+    outcome = partition.append(data, 9, 1, world.clock.now_ms(), outcomes.append)
+    if outcome is None:
+        return -1
+    outcomes.append(outcome)
+    world.turns.end()
+    return outcome.start_offset
+
+
+def values_in(data: bytes) -> list[tuple[int, bytes | None]]:
+    """Offset and value of every record in whole batches; a cut one at the end is passed over."""
+    found: list[tuple[int, bytes | None]] = []
+    position = 0
+    while position + 61 <= len(data):
+        header = read_header(data, position)
+        if header.size > len(data) - position:
+            break
+        found += [(record.offset, record.value) for record in read_batch(data, position)]
+        position += header.size
+    return found

@@ -1,0 +1,191 @@
+"""Delayed operations: each ends once, by a change, by the clock, or with its client."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.replication.delayed import Delayed, Waiting
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_tasks import VirtualTasks
+
+
+class Place:
+    """Something to watch."""
+
+    def __init__(self) -> None:
+        self.watchers: dict[Delayed, None] = {}
+        self.is_open = False
+
+
+class Visit(Delayed):
+    """Ends when all its places are open; writes down when and how."""
+
+    __slots__ = ("attempts", "clock", "ended", "places")
+
+    def __init__(self, clock: VirtualClock, *places: Place) -> None:
+        self.clock = clock
+        self.places = places
+        self.attempts = 0
+        self.ended: list[tuple[str, int]] = []
+
+    def attempt(self) -> bool:
+        self.attempts += 1
+        is_done = all(place.is_open for place in self.places)
+        if is_done:
+            self.ended.append(("done", self.clock.monotonic_ns() // 1_000_000))
+        return is_done
+
+    def expire(self) -> None:
+        self.ended.append(("expired", self.clock.monotonic_ns() // 1_000_000))
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.tasks = VirtualTasks(self.clock, random.Random(0))
+        self.metrics = ReplicationMetrics()
+        self.waiting = Waiting(self.tasks, self.clock, self.tasks.call_soon, self.metrics)
+
+    def wait(self, *places: Place, timeout_ms: int = 500, client: object = None) -> Visit:
+        visit = Visit(self.clock, *places)
+        self.waiting.add(visit, places, timeout_ms, client)
+        return visit
+
+    def open(self, place: Place) -> None:
+        place.is_open = True
+        self.waiting.changed(place)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_an_operation_ends_when_what_it_watches_changes(stage: Stage) -> None:
+    place = Place()
+    visit = stage.wait(place)
+    stage.tasks.run_for_ms(10)
+    stage.open(place)
+    stage.tasks.run_for_ms(1000)
+    assert visit.ended == [("done", 10)]
+    assert not place.watchers
+    assert len(stage.waiting) == 0
+
+
+def test_an_operation_expires_once_when_its_time_is_up_and_not_before(stage: Stage) -> None:
+    visit = stage.wait(Place(), timeout_ms=500)
+    stage.tasks.run_for_ms(500)
+    assert not visit.ended
+    stage.tasks.run_for_ms(5000)
+    assert visit.ended == [("expired", 501)]
+    assert stage.metrics.expired_operations == 1
+
+
+def test_a_change_that_is_not_enough_leaves_it_waiting(stage: Stage) -> None:
+    first, second = Place(), Place()
+    visit = stage.wait(first, second)
+    stage.open(first)
+    stage.tasks.run_for_ms(1)
+    assert (visit.attempts, visit.ended) == (1, [])
+    stage.open(second)
+    stage.tasks.run_for_ms(1)
+    assert [how for how, _ in visit.ended] == ["done"]
+
+
+def test_many_changes_in_one_turn_are_one_attempt(stage: Stage) -> None:
+    place = Place()
+    visit = stage.wait(place)
+    for _ in range(10):
+        stage.waiting.changed(place)
+    stage.tasks.run_for_ms(1)
+    assert visit.attempts == 1
+
+
+def test_what_nobody_watches_wakes_nobody(stage: Stage) -> None:
+    stage.waiting.changed(Place())
+    stage.tasks.run_until_idle()
+    assert stage.clock.monotonic_ns() == 0
+
+
+def test_a_client_that_is_gone_gets_no_answer_and_leaves_nothing_behind(stage: Stage) -> None:
+    place, client, other = Place(), object(), object()
+    gone = [stage.wait(place, client=client) for _ in range(3)]
+    kept = stage.wait(place, client=other)
+    stage.waiting.cancel_all(client)
+    assert len(stage.waiting) == 1
+    stage.open(place)
+    stage.tasks.run_for_ms(1000)
+    assert [visit.ended for visit in gone] == [[], [], []]
+    assert len(kept.ended) == 1
+    assert not stage.waiting._clients
+
+
+def test_a_shorter_wait_than_the_others_is_up_in_time(stage: Stage) -> None:
+    visits = [stage.wait(Place(), timeout_ms=ms) for ms in (300, 5, 100, 0)]
+    stage.tasks.run_for_ms(1000)
+    assert [visit.ended[0][1] for visit in visits] == [301, 6, 101, 1]
+
+
+def test_one_that_begins_to_wait_while_others_expire_is_up_in_time(stage: Stage) -> None:
+    later: list[Visit] = []
+
+    class Renewing(Visit):
+        def expire(self) -> None:
+            super().expire()
+            later.append(stage.wait(Place(), timeout_ms=7))
+
+    renewing = Renewing(stage.clock, Place())
+    stage.waiting.add(renewing, renewing.places, 10, None)
+    stage.tasks.run_for_ms(100)
+    assert [visit.ended for visit in later] == [[("expired", 19)]]
+
+
+def test_empty_buckets_do_not_pile_up_while_everything_ends_early(stage: Stage) -> None:
+    place = Place()
+    place.is_open = True
+    for _ in range(5000):
+        stage.wait(place)
+        stage.waiting.changed(place)
+        stage.tasks.run_for_ms(1)
+    assert len(stage.waiting) == 0
+    assert len(stage.waiting._buckets) <= 600
+
+
+@given(st.data())
+def test_whatever_happens_each_operation_ends_exactly_once(data: st.DataObject) -> None:
+    stage = Stage()
+    places = [Place() for _ in range(4)]
+    clients = [object() for _ in range(3)]
+    visits: list[tuple[Visit, object, int]] = []
+    gone: set[int] = set()
+    for _ in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["wait", "wait", "open", "pass", "leave"])):
+            case "wait":
+                watched = data.draw(st.sets(st.integers(0, 3), min_size=1))
+                timeout_ms = data.draw(st.integers(0, 40))
+                client = data.draw(st.sampled_from(clients))
+                chosen = [places[number] for number in watched]
+                visit = Visit(stage.clock, *chosen)
+                if not visit.attempt():
+                    stage.waiting.add(visit, chosen, timeout_ms, client)
+                visits.append((visit, client, timeout_ms))
+            case "open":
+                stage.open(data.draw(st.sampled_from(places)))
+            case "pass":
+                stage.tasks.run_for_ms(data.draw(st.integers(0, 15)))
+            case "leave":
+                client = data.draw(st.sampled_from(clients))
+                stage.waiting.cancel_all(client)
+                gone |= {id(v) for v, c, _ in visits if c is client and not v.ended}
+    stage.tasks.run_for_ms(100)
+    counts = Counter(len(visit.ended) for visit, _, _ in visits if id(visit) not in gone)
+    assert set(counts) <= {1}
+    assert not any(visit.ended for visit, _, _ in visits if id(visit) in gone)
+    assert len(stage.waiting) == 0
+    assert not any(place.watchers for place in places)

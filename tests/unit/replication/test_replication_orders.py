@@ -1,0 +1,83 @@
+"""Orders of the controller that overtake the disk, and those that are fenced off."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.update_metadata import UpdateMetadataRequest
+from kdist.replication.leadership import fence
+from tests.unit.replication.replication_world import (
+    World,
+    append,
+    leader_request,
+    stop_request,
+)
+
+# --- any order of orders --------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["lead", "delete", "again", "pass", "append"]), st.integers(0, 2))
+    ),
+    st.integers(0, 99),
+)
+def test_orders_that_overtake_the_disk_leave_what_the_last_ones_say(
+    steps: list[tuple[str, int]], seed: int
+) -> None:
+    """The model: the topic id of each partition that the controller has made and not deleted."""
+    world = World(seed=seed)
+    model: dict[TopicPartition, uuid.UUID] = {}
+    answered: list[int] = []
+    sent = 0
+    for step, number in steps:
+        key = TopicPartition("clicks", number)
+        tell = lambda _answer, sent=sent: answered.append(sent)  # noqa: E731
+        if step == "pass":
+            world.settle(number)
+        elif step == "append":
+            if (hosted := world.replicas.partitions.get(key)) is not None:
+                append(world, hosted, b"x")
+        elif step == "delete" or (step == "again" and key in model):
+            world.replicas.apply_stop_replica(stop_request(key, -2, delete=True), tell)
+            sent += 1
+            model.pop(key, None)
+        if step in ("lead", "again"):
+            made = model.setdefault(key, uuid.UUID(int=1000 + sent))
+            tell = lambda _answer, sent=sent: answered.append(sent)  # noqa: E731
+            world.replicas.apply_leader_and_isr(leader_request([key], made), 7, tell)
+            sent += 1
+    world.settle(5000)
+    assert answered == list(range(sent))
+    hosted_ids = {each.key: each.topic_id for each in world.replicas.partitions.values()}
+    assert hosted_ids == model
+    assert set(world.directory.logs) == set(model)
+    assert not world.failures
+
+
+@pytest.mark.parametrize(
+    ("controller_epoch", "broker_epoch", "error"),
+    [
+        (1, 5, Error.NONE),
+        (2, -1, Error.NONE),
+        (0, 5, Error.STALE_CONTROLLER_EPOCH),
+        (1, 4, Error.STALE_BROKER_EPOCH),
+    ],
+)
+def test_updates_of_metadata_are_fenced_as_orders_are(
+    controller_epoch: int, broker_epoch: int, error: Error
+) -> None:
+    request = UpdateMetadataRequest(
+        controller_id=9,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
+        live_brokers=[],
+    )
+    assert fence(request, 1, 5) is error

@@ -1,0 +1,240 @@
+"""One partition: what it takes, what it shows to whom, and who waits for its high watermark."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from kdist.config.topic import TopicSettings
+from kdist.errors import ApiError, Error
+from kdist.records.batch import Batch, TimestampType, read_header
+from kdist.records.compression import Codec
+from kdist.replication.delayed import Delayed
+from kdist.replication.exposure import LOOK_EVERY_MS
+from kdist.replication.partition import NOTHING, READ_COMMITTED, Partition, rules_of
+from tests.unit.replication.replication_world import START_MS, World, append, batch
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def partition(world: World) -> Partition:
+    return world.lead()
+
+
+@pytest.fixture
+def careful(world: World) -> Partition:
+    """A partition that shows only what is flushed."""
+    return world.lead(flush_before_expose=True)
+
+
+def refusal(
+    partition: Partition, data: bytes | bytearray, version: int = 9, acks: int = 1
+) -> Error:
+    with pytest.raises(ApiError) as refused:
+        partition.append(data, version, acks, START_MS, lambda _: None)
+    return refused.value.error
+
+
+# --- appending ------------------------------------------------------------------------------------
+
+
+def test_offsets_are_dense_and_batches_carry_the_leader_epoch(
+    world: World, partition: Partition
+) -> None:
+    world.tell(leader_epoch=3, partition_epoch=1)
+    assert [append(world, partition, b"a", b"b"), append(world, partition, b"c")] == [0, 2]
+    header = read_header(partition.log.active.file.read(0, 61))
+    assert header.partition_leader_epoch == 3
+
+
+def test_a_follower_takes_no_records(world: World, partition: Partition) -> None:
+    world.tell(leader=-1, leader_epoch=1, partition_epoch=1)
+    assert refusal(partition, batch([b"a"])) is Error.NOT_LEADER_OR_FOLLOWER
+    data = batch([b"a"])
+    with pytest.raises(ApiError):
+        partition.append_own([Batch(read_header(data), data)], START_MS, lambda _: None)
+
+
+def test_an_empty_message_set_appends_nothing(partition: Partition) -> None:
+    assert partition.append(b"", 2, 1, START_MS, lambda _: None) is NOTHING
+    assert partition.log.end_offset == 0
+
+
+def test_a_batch_larger_than_a_segment_is_refused(world: World) -> None:
+    partition = world.lead(segment_bytes=200)
+    assert refusal(partition, batch([bytes(300)])) is Error.RECORD_LIST_TOO_LARGE
+
+
+def test_acks_all_needs_min_insync_replicas(world: World) -> None:
+    partition = world.lead(min_insync_replicas=2)
+    assert refusal(partition, batch([b"a"]), acks=-1) is Error.NOT_ENOUGH_REPLICAS
+    assert append(world, partition, b"a") == 0  # acks=1 does not ask for them
+
+
+@pytest.mark.parametrize(
+    ("changes", "attribute", "value"),
+    [
+        ({}, "codec", None),
+        ({"compression_type": "uncompressed"}, "codec", Codec.NONE),
+        ({"compression_type": "zstd"}, "codec", Codec.ZSTD),
+        ({"cleanup_policy": ("compact",)}, "is_compacted", True),
+        ({"max_message_bytes": 77}, "message_bytes_max", 77),
+        (
+            {"message_timestamp_type": "LogAppendTime"},
+            "timestamp_type",
+            TimestampType.LOG_APPEND_TIME,
+        ),
+        ({"message_timestamp_after_max_ms": 5}, "timestamp_after_max_ms", 5),
+        ({"message_timestamp_before_max_ms": 6}, "timestamp_before_max_ms", 6),
+    ],
+)
+def test_rules_follow_from_the_topics_settings(
+    changes: dict[str, Any], attribute: str, value: Any
+) -> None:
+    assert getattr(rules_of(TopicSettings(**changes)), attribute) == value
+
+
+# --- epochs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(-1, None), (5, None), (4, Error.FENCED_LEADER_EPOCH), (6, Error.UNKNOWN_LEADER_EPOCH)],
+)
+def test_a_clients_leader_epoch_is_compared(
+    world: World, partition: Partition, epoch: int, error: Error | None
+) -> None:
+    world.tell(leader_epoch=5, partition_epoch=1)
+    if error is None:
+        partition.require_leader(epoch)
+        return
+    with pytest.raises(ApiError) as refused:
+        partition.require_leader(epoch)
+    assert refused.value.error is error
+
+
+# --- what is visible ------------------------------------------------------------------------------
+
+
+def test_an_open_transaction_holds_back_who_reads_committed(
+    world: World, partition: Partition
+) -> None:
+    append(world, partition, b"plain")
+    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    append(world, partition, b"open", **fields)
+    append(world, partition, b"behind")
+    assert partition.last_stable_offset == 1
+    assert partition.visible_end(-1, READ_COMMITTED) == 1
+    assert partition.visible_end(-1, 0) == 3
+
+
+def test_what_is_not_flushed_is_seen_by_followers_only(world: World, careful: Partition) -> None:
+    append(world, careful, b"a")
+    assert (careful.high_watermark, careful.last_stable_offset) == (0, 0)
+    assert (careful.visible_end(-1, 0), careful.visible_end(2, 0)) == (0, 1)
+    careful.request_flush()
+    world.settle()
+    assert careful.visible_end(-1, 0) == 1
+
+
+# --- waiting for exposure -------------------------------------------------------------------------
+
+
+def test_without_flush_before_expose_records_are_exposed_at_once(
+    world: World, partition: Partition
+) -> None:
+    append(world, partition, b"a")
+    heard: list[Error] = []
+    partition.await_exposed(1, 100, None, heard.append)
+    assert heard == [Error.NONE]
+
+
+def test_many_who_wait_share_a_flush(world: World, careful: Partition) -> None:
+    heard: list[Error] = []
+    before = world.disk.calls["sync"]
+    for number in range(20):
+        append(world, careful, b"a")
+        careful.await_exposed(number + 1, 5000, None, heard.append)
+    world.settle(500)
+    assert heard == [Error.NONE] * 20
+    assert world.disk.calls["sync"] - before <= 2
+
+
+def test_who_comes_while_a_flush_runs_waits_for_the_next(world: World, careful: Partition) -> None:
+    heard: list[Error] = []
+    append(world, careful, b"a")
+    careful.await_exposed(1, 5000, None, heard.append)
+    world.tasks.run_for_ms(0)
+    append(world, careful, b"b")
+    careful.await_exposed(2, 5000, None, lambda error: heard.append(error))
+    world.tasks.run_until(lambda: len(heard) == 1, 5000)
+    assert careful.high_watermark == 1
+    world.settle()
+    assert heard == [Error.NONE] * 2
+    assert careful.high_watermark == 2
+
+
+def test_who_waits_too_long_hears_a_timeout_once(world: World, careful: Partition) -> None:
+    append(world, careful, b"a")
+    heard: list[Error] = []
+    careful.await_exposed(1, 0, None, heard.append)
+    world.settle(1000)
+    assert heard == [Error.REQUEST_TIMED_OUT]
+
+
+def test_who_waits_hears_that_the_disk_is_full(world: World, careful: Partition) -> None:
+    append(world, careful, b"a")
+    world.tell(leader_epoch=1, partition_epoch=1)  # a small file for the flush to write
+    world.disk.fail(errno.ENOSPC, when=lambda call: "leader-epoch" in call.path, forever=False)
+    heard: list[Error] = []
+    careful.await_exposed(1, 5000, None, heard.append)
+    world.settle(500)
+    assert heard == [Error.KAFKA_STORAGE_ERROR]
+    careful.await_exposed(1, 5000, None, heard.append)
+    world.settle(500)
+    assert heard[1:] == [Error.NONE]
+
+
+def test_who_waits_hears_that_another_leads(world: World, careful: Partition) -> None:
+    append(world, careful, b"a")
+    heard: list[Error] = []
+    careful.await_exposed(1, 5000, None, heard.append)
+    careful.resign()
+    world.turns.end()
+    assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_client_that_is_gone_hears_nothing(world: World, careful: Partition) -> None:
+    append(world, careful, b"a")
+    heard: list[Error] = []
+    client = object()
+    careful.await_exposed(1, 5000, client, heard.append)
+    world.replicas.waiting.cancel_all(client)
+    world.settle(6000)
+    assert heard == []
+    assert not careful.watchers
+
+
+def test_a_flush_that_nobody_here_asked_for_is_noticed(world: World, careful: Partition) -> None:
+    append(world, careful, b"a")
+    wakes: list[int] = []
+
+    class Watch(Delayed):
+        def attempt(self) -> bool:
+            wakes.append(careful.high_watermark)
+            return True
+
+    world.replicas.waiting.add(Watch(), (careful,), 60_000, None)
+    careful.expect_exposure()
+    world.settle(5 * LOOK_EVERY_MS)
+    assert wakes == []
+    world.directory.flusher.request(careful.log)
+    world.settle(5 * LOOK_EVERY_MS)
+    assert wakes == [1]
+    world.tasks.run_until_idle()

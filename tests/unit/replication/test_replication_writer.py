@@ -1,0 +1,272 @@
+"""Appends on a disk that is fast, slow, full, or fails: where they are written, who hears what."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.records.batch import Batch, read_header
+from kdist.replication.partition import Partition
+from kdist.replication.writer import SOON_WRITES, THREAD_FOR_NS
+from kdist.runtime.simulated_faults import Call
+from kdist.storage.append import Appended
+from tests.unit.replication.replication_world import START_MS, World, batch, values_in
+
+THREAD_FOR_MS = THREAD_FOR_NS / 1_000_000
+
+
+class Slowness:
+    """Makes the simulated disk's writes to segments take `ms`."""
+
+    def __init__(self, world: World) -> None:
+        self.ms = 0.0
+        self.writes = 0
+        self._world = world
+        world.disk.fail(when=self._delay)
+
+    def _delay(self, call: Call) -> bool:
+        if call.name == "write" and call.path.endswith(".log"):
+            self.writes += 1
+            self._world.clock.advance_ms(self.ms)
+        return False
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def partition(world: World) -> Partition:
+    return world.lead()
+
+
+def submit(partition: Partition, heard: list[Any], value: bytes = b"x", **fields: Any) -> None:
+    """Append one record; what became of it goes to `heard`, now or later."""
+    data = batch([value], **fields)
+    outcome = partition.append_own([Batch(read_header(data), data)], START_MS, heard.append)
+    if outcome is not None:
+        heard.append(outcome)
+
+
+def make_slow(world: World, partition: Partition) -> Slowness:
+    """Have two slow writes, so that a thread takes over."""
+    slowness = Slowness(world)
+    slowness.ms = 3
+    for _ in range(2):
+        submit(partition, [])
+    return slowness
+
+
+def contents(partition: Partition) -> list[bytes | None]:
+    file = partition.log.active.file
+    return [value for _, value in values_in(file.read(0, file.size()))]
+
+
+def test_a_fast_disk_has_written_when_append_returns(partition: Partition) -> None:
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert heard == [Appended(0, 1)]
+    assert contents(partition) == [b"x"]
+
+
+def test_one_slow_write_may_be_the_scheduler_and_changes_nothing(
+    world: World, partition: Partition
+) -> None:
+    slowness = Slowness(world)
+    slowness.ms = 3
+    submit(partition, [])
+    slowness.ms = 0
+    for _ in range(SOON_WRITES):
+        submit(partition, [])
+    slowness.ms = 3
+    submit(partition, [])
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize("slow_ms", [[3, 3], [30]])
+def test_a_slow_disk_is_written_by_a_thread(
+    world: World, partition: Partition, slow_ms: list[float]
+) -> None:
+    slowness = Slowness(world)
+    for slowness.ms in slow_ms:
+        submit(partition, [])
+    slowness.ms = 0
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert heard == []
+    world.settle()
+    assert heard == [Appended(len(slow_ms), len(slow_ms) + 1)]
+
+
+def test_a_large_write_has_more_time(world: World, partition: Partition) -> None:
+    slowness = Slowness(world)
+    slowness.ms = 3
+    for _ in range(3):
+        submit(partition, [], bytes(500_000))
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert len(heard) == 1
+
+
+def test_what_comes_while_a_write_is_under_way_shares_the_next(
+    world: World, partition: Partition
+) -> None:
+    slowness = make_slow(world, partition)
+    slowness.ms = slowness.writes = 0
+    heard: list[Any] = []
+    submit(partition, heard, b"first")
+    world.tasks.run_for_ms(0)
+    for number in range(5):
+        submit(partition, heard, b"%d" % number)
+    world.settle()
+    assert slowness.writes == 2
+    assert [outcome.start_offset for outcome in heard] == [2, 3, 4, 5, 6, 7]
+    assert contents(partition)[2:] == [b"first", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_the_thread_writes_bytes_of_its_own(world: World, partition: Partition) -> None:
+    make_slow(world, partition)
+    data = batch([b"kept"])
+    partition.append_own([Batch(read_header(data), data)], START_MS, lambda _: None)
+    data[:] = bytes(len(data))  # as the next request does to the receive buffer
+    world.settle()
+    assert contents(partition)[2:] == [b"kept"]
+
+
+def test_after_some_fast_seconds_the_loop_writes_again(world: World, partition: Partition) -> None:
+    make_slow(world, partition).ms = 0
+    world.tasks.run_for_ms(THREAD_FOR_MS)
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert len(heard) == 1
+
+
+def test_a_disk_that_stays_slow_keeps_the_thread(world: World, partition: Partition) -> None:
+    make_slow(world, partition)
+    world.tasks.run_for_ms(THREAD_FOR_MS - 100)
+    submit(partition, [])
+    world.tasks.run_for_ms(200)
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert heard == []
+    world.settle()
+    assert len(heard) == 1
+
+
+def test_a_full_disk_under_the_thread_fails_all_that_wait_and_nothing_of_it_counts(
+    world: World, partition: Partition
+) -> None:
+    make_slow(world, partition).ms = 0
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    heard: list[Any] = []
+    submit(partition, heard)
+    world.tasks.run_for_ms(0)
+    submit(partition, heard)
+    world.settle()
+    assert [type(outcome) for outcome in heard] == [DiskFull, DiskFull]
+    assert partition.log.end_offset == partition.log.reserved_offset == 2
+    submit(partition, heard, b"later")
+    world.settle()
+    assert heard[2] == Appended(2, 3)
+    assert contents(partition) == [b"x", b"x", b"later"]
+
+
+def test_a_full_disk_is_the_callers_error_while_the_loop_writes(
+    world: World, partition: Partition
+) -> None:
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    with pytest.raises(DiskFull):
+        submit(partition, [])
+    assert partition.log.end_offset == 0
+
+
+def test_a_disk_that_fails_under_the_thread_answers_nobody(
+    world: World, partition: Partition
+) -> None:
+    make_slow(world, partition).ms = 0
+    world.disk.fail(when=lambda call: call.name == "write")
+    heard: list[Any] = []
+    submit(partition, heard)
+    world.settle()
+    assert heard == []
+    assert [type(failure) for failure in world.failures] == [DiskFailed]
+
+
+def test_a_duplicate_of_what_is_under_way_waits_for_it(world: World, partition: Partition) -> None:
+    make_slow(world, partition).ms = 0
+    heard: list[Any] = []
+    fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    submit(partition, heard, **fields)
+    world.tasks.run_for_ms(0)
+    submit(partition, heard, **fields)
+    assert heard == []
+    world.settle()
+    assert [(outcome.start_offset, outcome.end_offset) for outcome in heard] == [(2, 3), (2, 3)]
+    assert heard[1].duplicate is not None
+    assert partition.log.end_offset == 3
+
+
+def test_a_wrong_sequence_is_refused_at_once_also_while_the_disk_is_slow(
+    world: World, partition: Partition
+) -> None:
+    make_slow(world, partition)
+    submit(partition, [], producer_id=5, producer_epoch=0, base_sequence=0)
+    with pytest.raises(ApiError) as refused:
+        submit(partition, [], producer_id=5, producer_epoch=0, base_sequence=9)
+    assert refused.value.error is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_idle_is_when_the_thread_is_through(world: World, partition: Partition) -> None:
+    told: list[int] = []
+    partition.when_idle(lambda: told.append(partition.log.end_offset))
+    assert told == [0]
+    make_slow(world, partition).ms = 0
+    submit(partition, [])
+    partition.when_idle(lambda: told.append(partition.log.end_offset))
+    assert told == [0]
+    world.settle()
+    assert told == [0, 3]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from(["append", "append", "pass", "slow", "fast", "full"])),
+    st.integers(0, 9),
+)
+def test_what_was_acknowledged_is_in_the_log_in_order(steps: list[str], seed: int) -> None:
+    world = World(seed=seed)
+    partition = world.lead()
+    slowness = Slowness(world)
+    heard: list[tuple[bytes, Any]] = []
+    for number, step in enumerate(steps):
+        value = b"%d" % number
+        match step:
+            case "append":
+                data = batch([value])
+                tell = lambda outcome, value=value: heard.append((value, outcome))  # noqa: E731
+                try:
+                    outcome = partition.append_own([Batch(read_header(data), data)], START_MS, tell)
+                except DiskFull as error:
+                    outcome = error  # type: ignore[assignment]
+                if outcome is not None:
+                    tell(outcome)
+            case "pass":
+                world.tasks.run_for_ms(2)
+            case "full":
+                world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+            case _:
+                slowness.ms = 30 if step == "slow" else 0
+    world.settle(500)
+    acknowledged = {o.start_offset: v for v, o in heard if isinstance(o, Appended)}
+    assert len(heard) == steps.count("append")
+    file = partition.log.active.file
+    assert dict(values_in(file.read(0, file.size()))) == acknowledged
+    assert sorted(acknowledged) == list(range(partition.log.end_offset))
