@@ -52,7 +52,13 @@ from kdist.errors import ApiError, Error, ProtocolError
 from kdist.protocol.decoding import decoder_source
 from kdist.protocol.encoding import encoder_source
 from kdist.protocol.schema import flexible_since
-from kdist.wire.primitives import get_tags, put_tags, refuse_count, refuse_length
+from kdist.wire.primitives import (
+    get_tags,
+    put_tags,
+    refuse_count,
+    refuse_length,
+    refuse_string,
+)
 from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
 
 M = TypeVar("M")
@@ -109,6 +115,7 @@ _RUNTIME: dict[str, Any] = {
     "put_unsigned": put_unsigned,
     "refuse_count": refuse_count,
     "refuse_length": refuse_length,
+    "refuse_string": refuse_string,
     "refuse_value": refuse_value,
     "unpack_from": struct.unpack_from,
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from kdist.protocol.schema import FIXED, Shape, WireField, wire_fields
 from kdist.protocol.source import Source
+from kdist.wire.primitives import STRING_BYTES_MAX
 
 _MAKE = {
     "string": 'str(buffer[position:end], "utf-8")',
@@ -93,6 +94,10 @@ class _Decoder:
     def _sized(self, kind: str, target: str, is_nullable: bool) -> None:
         self._prefix("size", "h" if kind == "string" else "i")
         with self._unless_null("size", target, is_nullable):
+            if kind == "string" and self.source.is_flexible:
+                # A compact length may say more than an int16, which other versions answer it with.
+                with self.source.block(f"if size > {STRING_BYTES_MAX}:"):
+                    self.source.line("refuse_string(size)")
             self.source.line("end = position + size")
             with self.source.block("if not position <= end <= limit:"):
                 self.source.line("refuse_length(size, limit - position)")

@@ -18,6 +18,8 @@ from typing import NoReturn
 from kdist.errors import ProtocolError
 from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
 
+STRING_BYTES_MAX = 0x7FFF  # what the plain form's length can say
+
 _INT16 = struct.Struct(">h")
 
 
@@ -27,7 +29,7 @@ def put_nullable_string(out: bytearray, value: str | None) -> None:
         out += b"\xff\xff"
         return
     raw = value.encode()
-    if len(raw) > 0x7FFF:
+    if len(raw) > STRING_BYTES_MAX:
         raise ValueError(f"a string of {len(raw)} bytes does not fit an int16 length")
     out += _INT16.pack(len(raw))
     out += raw
@@ -77,6 +79,11 @@ def get_tags(buffer: Buffer, position: int) -> tuple[dict[int, bytes], int]:
         tags[tag] = bytes(buffer[position:end])
         position = end
     return tags, position
+
+
+def refuse_string(size: int) -> NoReturn:
+    """A string is longer than the plain form could say: no field of Kafka's may be."""
+    raise ProtocolError(f"a string of {size} bytes, where {STRING_BYTES_MAX} are the most")
 
 
 def refuse_length(size: int, remaining: int) -> NoReturn:

@@ -59,3 +59,12 @@ def test_a_count_is_held_against_the_smallest_size_of_its_items():
     frame = bytes.fromhex("0000 0003 00000001 ffff ffff 0001 00000000 00000014") + bytes(100)
     with pytest.raises(ProtocolError, match="a count of 20 where 100 bytes remain"):
         decode_request(frame)
+
+
+def test_a_compact_string_longer_than_a_plain_one_can_be_is_refused():
+    # What it names would have to be written to records and older answers, which have no room.
+    frame = (
+        bytes.fromhex("0008 0008 00000001 ffff 00") + b"\xc1\xb8\x02" + b"g" * 40_000 + bytes(20)
+    )
+    with pytest.raises(ProtocolError, match="a string of 40000 bytes"):
+        decode_request(frame)

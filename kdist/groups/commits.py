@@ -1,0 +1,164 @@
+"""OffsetCommit: keep a group's positions.
+
+    from                               taken when the group is
+    a member, in its generation        STABLE or PREPARING; COMPLETING asks it to join again
+    outside: generation -1, no member  EMPTY, or not known yet
+
+A partition's refusal does not touch the others. Source: Apache Kafka's
+GroupCoordinator.handleCommitOffsets and its request handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from kdist.errors import Error
+from kdist.groups.append_errors import COMMIT_ERRORS
+from kdist.groups.group import Group
+from kdist.groups.member import UNKNOWN_MEMBER_ID
+from kdist.groups.membership import generation_fault
+from kdist.groups.offsets import Commits, CommittedOffset
+from kdist.groups.records import commit_records
+from kdist.groups.sessions import Sessions
+from kdist.groups.states import COMPLETING, DEAD, EMPTY
+from kdist.groups.world import World
+from kdist.model import NO_TIMESTAMP, TopicPartition
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitPartitionResult,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopicResult,
+)
+
+CommitReply = Callable[[OffsetCommitResponse], None]
+Results = Mapping[TopicPartition, Error]
+
+
+class Committer:
+    """Takes commits. Has no state of its own."""
+
+    def __init__(self, world: World, sessions: Sessions) -> None:
+        self._world = world
+        self._sessions = sessions
+
+    def commit(
+        self, group: Group, request: OffsetCommitRequest, commits: Commits, reply: CommitReply
+    ) -> None:
+        """Take `commits`, the request's partitions that exist; answer for them and the others."""
+        fault = commit_fault(group, request)
+        if fault is not Error.NONE:
+            self.answer(request, dict.fromkeys(commits, fault), reply)
+            return
+        if request.member_id in group.members:
+            self._sessions.restart(group, group.members[request.member_id])
+        length_max = self._world.settings.offset_metadata_max_bytes
+        kept = {
+            where: what
+            for where, what in commits.items()
+            if java_length(what.metadata) <= length_max
+        }
+        results = dict.fromkeys(commits, Error.OFFSET_METADATA_TOO_LARGE)
+        if kept:
+            self._store(group, kept, partial(self._answer_stored, request, results, kept, reply))
+        else:
+            self.answer(request, results, reply)
+
+    def answer(self, request: OffsetCommitRequest, results: Results, reply: CommitReply) -> None:
+        """Answer for all partitions of the request; those without a result do not exist."""
+        topics = [
+            OffsetCommitTopicResult(
+                name=topic.name,
+                partitions=[
+                    _result(topic.name, each.partition_index, results) for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        self._world.answer(reply, OffsetCommitResponse(topics=topics))
+
+    def _answer_stored(
+        self,
+        request: OffsetCommitRequest,
+        results: Results,
+        kept: Commits,
+        reply: CommitReply,
+        error: Error,
+    ) -> None:
+        self.answer(request, {**results, **dict.fromkeys(kept, error)}, reply)
+
+    def _store(self, group: Group, commits: Commits, answer: Callable[[Error], None]) -> None:
+        number = group.offsets.begin(commits)
+        records = commit_records(group.group_id, commits)
+        done = partial(self._stored, group, number, commits, answer)
+        self._world.append(group.group_id, records, done)
+
+    def _stored(
+        self,
+        group: Group,
+        number: int,
+        commits: Commits,
+        answer: Callable[[Error], None],
+        error: Error,
+    ) -> None:
+        if error is not Error.NONE:
+            self._world.metrics.failed_appends += 1
+            group.offsets.fail(number, commits)
+        else:
+            self._world.metrics.committed_offsets += len(commits)
+            group.offsets.finish(number, commits)
+        answer(COMMIT_ERRORS.get(error, error))
+
+
+def commit_fault(group: Group, request: OffsetCommitRequest) -> Error:
+    """Why the request may not commit to the group (pure); NONE if it may."""
+    assert group.state is not DEAD
+    is_outside = request.generation_id < 0
+    if is_outside and group.state is EMPTY:
+        return Error.NONE
+    is_nobody = request.member_id == UNKNOWN_MEMBER_ID and request.group_instance_id is None
+    if is_outside and is_nobody:
+        return Error.UNKNOWN_MEMBER_ID  # while a group has members, only they commit
+    fault = generation_fault(
+        group, request.member_id, request.group_instance_id, request.generation_id
+    )
+    if fault is Error.NONE and group.state is COMPLETING:
+        return Error.REBALANCE_IN_PROGRESS
+    return fault
+
+
+def commits_of(
+    request: OffsetCommitRequest, is_known: Callable[[TopicPartition], bool], now_ms: int
+) -> Commits:
+    """What a request commits, of partitions that exist."""
+    expires_ms = NO_TIMESTAMP
+    if request.retention_time_ms != NO_TIMESTAMP:
+        expires_ms = now_ms + request.retention_time_ms
+    return {
+        where: _committed(each, now_ms, expires_ms)
+        for topic in request.topics
+        for each in topic.partitions
+        if is_known(where := TopicPartition(topic.name, each.partition_index))
+    }
+
+
+def java_length(text: str) -> int:
+    """UTF-16 units, by which Kafka measures metadata (though its setting says bytes)."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _committed(each: OffsetCommitPartition, now_ms: int, expires_ms: int) -> CommittedOffset:
+    is_timed = each.commit_timestamp != NO_TIMESTAMP  # version 1
+    return CommittedOffset(
+        each.committed_offset,
+        each.committed_leader_epoch,
+        each.committed_metadata or "",
+        each.commit_timestamp if is_timed else now_ms,
+        expires_ms,
+    )
+
+
+def _result(topic: str, partition: int, results: Results) -> OffsetCommitPartitionResult:
+    error = results.get(TopicPartition(topic, partition), Error.UNKNOWN_TOPIC_OR_PARTITION)
+    return OffsetCommitPartitionResult(partition_index=partition, error_code=error)

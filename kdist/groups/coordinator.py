@@ -1,0 +1,280 @@
+"""The front door of the groups room: one method per API, and the coming and going of partitions.
+
+A request finds its group here, or learns that it cannot: INVALID_GROUP_ID, NOT_COORDINATOR, or
+COORDINATOR_LOAD_IN_PROGRESS. While a partition loads, heartbeats are answered without an error and
+syncs with REBALANCE_IN_PROGRESS, as old clients know no other answers.
+
+Every `reply` is called exactly once, during the call or later; records taken from a request are
+copied or encoded during the call. FindCoordinator is the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from kdist.config.groups import GroupSettings
+from kdist.errors import Error
+from kdist.groups import describing, fetches, membership
+from kdist.groups.answers import join_refused, sync_refused
+from kdist.groups.commits import CommitReply, Committer, commits_of
+from kdist.groups.group import Group, JoinReply, SyncReply
+from kdist.groups.join import Joiner
+from kdist.groups.joining import join_of
+from kdist.groups.loading import Loading
+from kdist.groups.member import UNKNOWN_MEMBER_ID, Caller
+from kdist.groups.placement import partition_for
+from kdist.groups.rebalance import Rebalancer
+from kdist.groups.registry import Registry
+from kdist.groups.states import COMPLETING, PREPARING
+from kdist.groups.sync import Syncer
+from kdist.groups.upkeep import Upkeep
+from kdist.groups.world import World
+from kdist.metrics.groups import GroupMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kdist.protocol.join_group import JoinGroupRequest, JoinGroupResponse
+from kdist.protocol.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMemberResult,
+)
+from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
+from kdist.protocol.offset_commit import OffsetCommitRequest
+from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from kdist.protocol.sync_group import SyncGroupRequest
+from kdist.wire.varint import Buffer
+
+PROTOCOL_NAME_MAY_BE_NONE_SINCE = 7  # JoinGroup
+PROTOCOL_IS_REQUIRED_SINCE = 5  # SyncGroup
+MEMBERS_SINCE = 3  # LeaveGroup
+EMPTY_GROUP_ID = ""  # may commit and fetch offsets, as clients of old did; nothing else
+
+
+class GroupCoordinator:
+    """Owns the groups of the partitions of `__consumer_offsets` that this broker leads."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._registry = Registry(world.partitions)
+        self._rebalancer = Rebalancer(self._world)
+        self._joiner = Joiner(self._world, self._rebalancer)
+        self._syncer = Syncer(self._world, self._rebalancer)
+        self._committer = Committer(self._world, self._rebalancer.sessions)
+        self._upkeep = Upkeep(self._world, self._registry, self._rebalancer)
+        self._offer_readings(world.metrics)
+
+    def start(self) -> None:
+        """Begin to forget what has had its time."""
+        self._upkeep.start()
+
+    def use(self, settings: GroupSettings) -> None:
+        """From now on these hold; what waits goes on as it began."""
+        self._world.settings = settings
+
+    def stop(self) -> None:
+        """Give up all partitions; who waits is told to look for another coordinator."""
+        self._upkeep.stop()
+        for partition in self._registry.partitions():
+            self.unload(partition)
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition whose leader coordinates the group."""
+        return partition_for(group_id, self._world.partitions)
+
+    def begin_loading(self, partition: int) -> Loading:
+        """This broker leads the partition now: replay its log, then `finish_loading`."""
+        return self._registry.begin_loading(partition)
+
+    def finish_loading(self, loading: Loading) -> None:
+        """The whole log was replayed. Without effect if the partition was unloaded meanwhile."""
+        self._upkeep.finish_loading(loading)
+        self._world.actions.run()
+
+    def load(self, partition: int, batches: Iterable[Buffer]) -> None:
+        """`begin_loading` to `finish_loading` in one turn, for small logs and tests."""
+        loading = self.begin_loading(partition)
+        for each in batches:
+            loading.replay(each)
+        self.finish_loading(loading)
+
+    def unload(self, partition: int) -> None:
+        """This broker does not lead the partition any more."""
+        self._upkeep.unload(partition)
+        self._world.actions.run()
+
+    def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """These were deleted: so is what groups have committed for them."""
+        self._upkeep.forget_partitions(partitions)
+        self._world.actions.run()
+
+    def join_group(self, request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> None:
+        """Answers when the next generation is there, unless there is nothing to wait for."""
+        if caller.version < PROTOCOL_NAME_MAY_BE_NONE_SINCE:
+            reply = _with_protocol_name(reply)
+        error, group = self._find_managed(request.group_id)
+        if error is Error.NONE:
+            error = self._session_timeout_fault(request.session_timeout_ms)
+        if group is None and error is Error.NONE:
+            if request.member_id == UNKNOWN_MEMBER_ID:
+                group = self._registry.create(request.group_id, self._world.clock.now_ms())
+            else:
+                error = Error.UNKNOWN_MEMBER_ID
+        if group is None or error is not Error.NONE:
+            self._world.answer(reply, join_refused(error, request.member_id))
+        else:
+            self._joiner.join(group, join_of(request, caller, reply))
+            self._drop_if_never_used(group)
+        self._world.actions.run()
+
+    def sync_group(self, request: SyncGroupRequest, caller: Caller, reply: SyncReply) -> None:
+        """Answers when the leader has given out the assignment."""
+        is_named = request.protocol_type is not None and request.protocol_name is not None
+        error, group = self._find_managed(request.group_id)
+        if caller.version >= PROTOCOL_IS_REQUIRED_SINCE and not is_named:
+            error = Error.INCONSISTENT_GROUP_PROTOCOL
+        elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            error = Error.REBALANCE_IN_PROGRESS
+        elif group is None and error is Error.NONE:
+            error = Error.UNKNOWN_MEMBER_ID
+        if group is None or error is not Error.NONE:
+            self._world.answer(reply, sync_refused(error))
+        else:
+            self._syncer.sync(group, request, reply)
+        self._world.actions.run()
+
+    def heartbeat(
+        self,
+        request: HeartbeatRequest,
+        _caller: Caller,
+        reply: Callable[[HeartbeatResponse], None],
+    ) -> None:
+        """Answers at once."""
+        error, group = self._find_managed(request.group_id)
+        if group is not None:
+            error = membership.heartbeat(self._rebalancer, group, request)
+        elif error is Error.NONE:
+            error = Error.UNKNOWN_MEMBER_ID
+        elif error is Error.COORDINATOR_LOAD_IN_PROGRESS:
+            error = Error.NONE
+        self._world.answer(reply, HeartbeatResponse(error_code=error))
+        self._world.actions.run()
+
+    def leave_group(
+        self,
+        request: LeaveGroupRequest,
+        caller: Caller,
+        reply: Callable[[LeaveGroupResponse], None],
+    ) -> None:
+        """Answers at once."""
+        error, group = self._find_managed(request.group_id)
+        results: list[LeavingMemberResult] = []
+        if error is Error.NONE:
+            results = self._leave(group, request, caller.version)
+        if caller.version < MEMBERS_SINCE:
+            error = Error.of(results[0].error_code) if results else error
+            results = []
+        self._world.answer(reply, LeaveGroupResponse(error_code=error, members=results))
+        self._world.actions.run()
+
+    def offset_commit(
+        self, request: OffsetCommitRequest, _caller: Caller, reply: CommitReply
+    ) -> None:
+        """Answers when the offsets are in the log."""
+        now_ms = self._world.clock.now_ms()
+        commits = commits_of(request, self._world.is_known, now_ms)
+        error, group = self._registry.find(request.group_id)
+        if group is None and error is Error.NONE and commits:
+            if request.generation_id < 0:
+                group = self._registry.create(request.group_id, now_ms)
+            else:
+                error = Error.ILLEGAL_GENERATION
+        if group is None or not commits:
+            self._committer.answer(request, dict.fromkeys(commits, error), reply)
+        else:
+            self._committer.commit(group, request, commits, reply)
+        self._world.actions.run()
+
+    def offset_fetch(
+        self,
+        request: OffsetFetchRequest,
+        caller: Caller,
+        reply: Callable[[OffsetFetchResponse], None],
+    ) -> None:
+        """Answers at once."""
+        self._world.answer(reply, fetches.fetch(request, caller.version, self._registry.find))
+        self._world.actions.run()
+
+    def describe_groups(
+        self,
+        request: DescribeGroupsRequest,
+        _caller: Caller,
+        reply: Callable[[DescribeGroupsResponse], None],
+    ) -> None:
+        """Answers at once."""
+        found = [describing.described(each, *self._registry.find(each)) for each in request.groups]
+        self._world.answer(reply, DescribeGroupsResponse(groups=found))
+        self._world.actions.run()
+
+    def list_groups(
+        self,
+        request: ListGroupsRequest,
+        _caller: Caller,
+        reply: Callable[[ListGroupsResponse], None],
+    ) -> None:
+        """Answers at once; while a partition loads, with an error beside the groups there are."""
+        is_loading = self._registry.is_loading
+        error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Error.NONE
+        found = describing.listed(self._registry, request.states_filter)
+        self._world.answer(reply, ListGroupsResponse(error_code=error, groups=found))
+        self._world.actions.run()
+
+    def _find_managed(self, group_id: str) -> tuple[Error, Group | None]:
+        """A group for requests that only members make."""
+        if group_id == EMPTY_GROUP_ID:
+            return Error.INVALID_GROUP_ID, None
+        return self._registry.find(group_id)
+
+    def _session_timeout_fault(self, timeout_ms: int) -> Error:
+        settings = self._world.settings
+        if settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
+            return Error.NONE
+        return Error.INVALID_SESSION_TIMEOUT
+
+    def _drop_if_never_used(self, group: Group) -> None:
+        """A refused join leaves no group behind that was not there before."""
+        if group.generation == 0 and group.is_unused:
+            self._registry.remove(group)
+
+    def _leave(
+        self, group: Group | None, request: LeaveGroupRequest, version: int
+    ) -> list[LeavingMemberResult]:
+        return [
+            LeavingMemberResult(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=Error.UNKNOWN_MEMBER_ID
+                if group is None
+                else membership.leave(self._rebalancer, group, each),
+            )
+            for each in membership.leaving_members(request, version)
+        ]
+
+    def _offer_readings(self, metrics: GroupMetrics) -> None:
+        registry = self._registry
+        metrics.groups = lambda: len(registry)
+        metrics.members = lambda: sum(len(each.members) for each in registry)
+        metrics.offsets = lambda: sum(len(each.offsets) for each in registry)
+        metrics.rebalancing_groups = lambda: sum(
+            each.state in (PREPARING, COMPLETING) for each in registry
+        )
+
+
+def _with_protocol_name(reply: JoinReply) -> JoinReply:
+    """Old versions have no bytes for "no protocol"."""
+
+    def answer(response: JoinGroupResponse) -> None:
+        response.protocol_name = response.protocol_name or ""
+        reply(response)
+
+    return answer

@@ -1,0 +1,68 @@
+"""DescribeGroups and ListGroups: groups as operators see them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kdist.errors import Error
+from kdist.groups.group import Group
+from kdist.groups.member import Member
+from kdist.groups.states import DEAD, STABLE
+from kdist.protocol.describe_groups import DescribedGroup, DescribedMember
+from kdist.protocol.list_groups import ListedGroup
+
+
+def described(group_id: str, error: Error, group: Group | None) -> DescribedGroup:
+    """A group; one that nobody knows is dead, without an error."""
+    if group is None:
+        state = DEAD.value if error is Error.NONE else ""
+        return _described(group_id, error, state, "", "", [])
+    is_stable = group.state is STABLE
+    protocol = group.protocol_name or "" if is_stable else ""
+    members = [_described_member(each, protocol, is_stable) for each in group.members.values()]
+    return _described(
+        group_id, error, group.state.value, group.protocol_type or "", protocol, members
+    )
+
+
+def listed(groups: Iterable[Group], states: Iterable[str]) -> list[ListedGroup]:
+    """The groups in one of `states`, in whatever case; in any if none is named (KIP-518)."""
+    wanted = {each.lower() for each in states}
+    return [
+        ListedGroup(
+            group_id=each.group_id,
+            protocol_type=each.protocol_type or "",
+            group_state=each.state.value,
+        )
+        for each in groups
+        if not wanted or each.state.value.lower() in wanted
+    ]
+
+
+def _described(
+    group_id: str,
+    error: Error,
+    state: str,
+    protocol_type: str,
+    protocol: str,
+    members: list[DescribedMember],
+) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=error,
+        group_id=group_id,
+        group_state=state,
+        protocol_type=protocol_type,
+        protocol_data=protocol,
+        members=members,
+    )
+
+
+def _described_member(member: Member, protocol: str, is_stable: bool) -> DescribedMember:
+    return DescribedMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(protocol) if is_stable else b"",
+        member_assignment=member.assignment if is_stable else b"",
+    )

@@ -1,0 +1,228 @@
+"""One group: its state, members, generation, and who of them waits for what.
+
+Nothing here answers, waits or writes; `rebalance.py` and its neighbours do. Invariants:
+- `joining` and `syncing` name members only; a waiting reply is taken out when it is answered.
+- Nobody is in `syncing` outside of COMPLETING; in `joining` outside of PREPARING is only a static
+  member that came back to a stable group, while its new id goes to the log.
+- A group with members has a leader, which is one of them, a protocol type, and at least one
+  protocol that all members support.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from kdist.errors import ProtocolError
+from kdist.groups.member import Member, Protocols
+from kdist.groups.offsets import GroupOffsets
+from kdist.groups.states import (
+    COMPLETING,
+    EMPTY,
+    FOLLOWERS,
+    STABLE,
+    GroupState,
+)
+from kdist.protocol.consumer_protocol import ConsumerProtocolSubscription
+from kdist.protocol.join_group import JoinGroupMember, JoinGroupResponse
+from kdist.protocol.sync_group import SyncGroupResponse
+from kdist.protocol.versioned import get_version, get_versioned
+from kdist.runtime.tasks import Timer
+
+CONSUMER = "consumer"  # the protocol type of groups whose members read topics
+
+JoinReply = Callable[[JoinGroupResponse], None]
+SyncReply = Callable[[SyncGroupResponse], None]
+
+
+class Group:
+    """Owner: the coordinator of its partition, on the event loop's thread."""
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = EMPTY
+        self.state_since_ms = now_ms  # -1: loaded from a record that does not say
+        self.generation = 0
+        self.protocol_type: str | None = None  # None: only offsets were ever committed
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}  # in the order they came
+        self.static_ids: dict[str, str] = {}  # instance id to member id
+        self.pending: dict[str, Timer] = {}  # ids given out (KIP-394), not yet joined with
+        self.joining: dict[str, JoinReply] = {}
+        self.syncing: dict[str, SyncReply] = {}
+        self.unsynced: set[str] = set()  # members that have not yet asked for their assignment
+        self.is_assigning = False  # the leader's assignment is on its way to the log
+        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+        self.is_gathering = False  # a new group's first members are waited for
+        self.has_newcomers = False  # one came since the gathering was last prolonged
+        self.join_timer: Timer | None = None
+        self.sync_timer: Timer | None = None
+        self.offsets = GroupOffsets()
+        self._support: Counter[str] = Counter()  # how many members support a protocol
+
+    @property
+    def is_consumers(self) -> bool:
+        """Whether the members say what topics they read, in a form known here."""
+        return self.protocol_type == CONSUMER
+
+    @property
+    def is_unused(self) -> bool:
+        """No member, none expected, no offset: nothing would be lost with the group."""
+        return self.state is EMPTY and not self.pending and not self.offsets
+
+    def become(self, state: GroupState, now_ms: int) -> None:
+        """Change the state."""
+        assert state in FOLLOWERS[self.state], f"{self.group_id}: {self.state} to {state}"
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """A member more. Type and protocols must be such as `supports`."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        if member.instance_id is not None:
+            assert member.instance_id not in self.static_ids
+            self.static_ids[member.instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._support.update(name for name, _metadata in member.protocols)
+        self.forget_pending(member.member_id)
+
+    def remove(self, member_id: str) -> Member:
+        """A member less. Who waits for an answer must have it, or get it, by other hands."""
+        member = self.members.pop(member_id)
+        member.end_session()
+        self._support.subtract(name for name, _metadata in member.protocols)
+        if member.instance_id is not None:
+            del self.static_ids[member.instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def forget_pending(self, member_id: str) -> None:
+        """An id that was given out is used now, or not awaited any more."""
+        timer = self.pending.pop(member_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give a static member that came back its new id; all else of it stays."""
+        old_id, member.member_id = member.member_id, member_id
+        assert member.instance_id is not None
+        self.static_ids[member.instance_id] = member_id
+        self.members = {each.member_id: each for each in self.members.values()}  # keeps its place
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+        if old_id in self.unsynced:
+            self.unsynced.remove(old_id)
+            self.unsynced.add(member_id)
+
+    def set_protocols(self, member: Member, protocols: Protocols) -> None:
+        """What the member supports from now on."""
+        self._support.subtract(name for name, _metadata in member.protocols)
+        member.protocols = protocols
+        self._support.update(name for name, _metadata in protocols)
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether one who joins with these leaves a protocol that all members support."""
+        if self.state is EMPTY:
+            return bool(protocol_type and protocols)
+        count = len(self.members)
+        return self.protocol_type == protocol_type and any(
+            self._support[name] == count for name, _metadata in protocols
+        )
+
+    def choose_protocol(self) -> str:
+        """The protocol with most votes of those that all members support (pure)."""
+        count = len(self.members)
+        candidates = {name for name, supporters in self._support.items() if supporters == count}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """How long the slowest member may take to join again; 0 without members."""
+        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
+
+    @property
+    def has_everyone_joined(self) -> bool:
+        """Whether nobody is waited for, not even those who were only given an id."""
+        return len(self.joining) == len(self.members) and not self.pending
+
+    def is_waiting(self, member_id: str) -> bool:
+        """Whether an answer to the member is due, so that it cannot be expected to heartbeat."""
+        return member_id in self.joining or member_id in self.syncing
+
+    def elect_leader(self) -> bool:
+        """Keep the leader if it has joined, else take another that has; False if none has."""
+        if self.leader_id not in self.joining:
+            joined = next((each for each in self.members if each in self.joining), None)
+            if joined is None:
+                return False
+            self.leader_id = joined
+        return True
+
+    def begin_generation(self, now_ms: int) -> None:
+        """The members as they are now are the next generation; without any, the group is EMPTY."""
+        self.generation += 1
+        self.protocol_name = self.choose_protocol() if self.members else None
+        self.subscribed_topics = self.read_subscribed_topics()
+        self.is_assigning = False
+        self.unsynced = set(self.members)
+        self._support += Counter()  # drops what nobody supports any more
+        self.become(COMPLETING if self.members else EMPTY, now_ms)
+
+    def read_subscribed_topics(self) -> frozenset[str] | None:
+        """The topics that members read; None where they do not say so, or not in a known form.
+
+        The first version of the form is the beginning of all later ones.
+        """
+        if not self.is_consumers or (self.members and self.protocol_name is None):
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            metadata = member.metadata(self.protocol_name or "")
+            try:
+                get_version(metadata)
+                topics.update(get_versioned(ConsumerProtocolSubscription, metadata, 0).topics)
+            except ProtocolError:
+                return None  # some client's own form: not ours to judge
+        return frozenset(topics)
+
+    def described_members(self) -> list[JoinGroupMember]:
+        """What the leader is told: every member, with its metadata for the chosen protocol."""
+        assert self.state in (COMPLETING, STABLE)
+        assert self.protocol_name is not None
+        return [
+            JoinGroupMember(
+                member_id=each.member_id,
+                group_instance_id=each.instance_id,
+                metadata=each.metadata(self.protocol_name),
+            )
+            for each in self.members.values()
+        ]
+
+    def stop_timers(self) -> None:
+        """Nothing more happens to the group by itself."""
+        for member in self.members.values():
+            member.end_session()
+        for member_id in list(self.pending):
+            self.forget_pending(member_id)
+        self.stop_join_timer()
+        self.stop_sync_timer()
+
+    def stop_join_timer(self) -> None:
+        """Joins are not waited for any more."""
+        self.is_gathering = False
+        if self.join_timer is not None:
+            self.join_timer.cancel()
+            self.join_timer = None
+
+    def stop_sync_timer(self) -> None:
+        """Syncs are not waited for any more."""
+        self.unsynced.clear()
+        if self.sync_timer is not None:
+            self.sync_timer.cancel()
+            self.sync_timer = None

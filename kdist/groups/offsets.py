@@ -1,0 +1,116 @@
+"""What a group has committed: a position per partition, and the commits still on their way (pure).
+
+A commit counts once its record is in the log: `begin` when it is to be appended, then `finish` or
+`fail`. Commits of one partition may be under way together; the one that stands last in the log
+wins, whatever order their ends come in. Offsets that a transaction carries (KIP-98) will be a
+second kind of commits under way, held until the transaction's marker; none are made yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+
+
+class CommittedOffset(NamedTuple):
+    """A position: the offset of the next record to read.
+
+    `expire_timestamp_ms` is set where a client of versions 2 to 4 asked for its own retention.
+    """
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+    expire_timestamp_ms: int = NO_TIMESTAMP
+
+
+NOTHING_COMMITTED = CommittedOffset(NO_OFFSET)
+
+Commits = dict[TopicPartition, CommittedOffset]
+
+
+class _Kept(NamedTuple):
+    committed: CommittedOffset
+    order: int  # place of its record among the appends of this group
+
+
+class GroupOffsets:
+    """Owned by its group."""
+
+    def __init__(self) -> None:
+        self._kept: dict[TopicPartition, _Kept] = {}
+        self._under_way: dict[TopicPartition, set[int]] = {}
+        self._appends = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept or self._under_way)
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        return iter(self._kept)
+
+    def get(self, partition: TopicPartition) -> CommittedOffset:
+        """The position; its offset is -1 where there is none."""
+        kept = self._kept.get(partition)
+        return NOTHING_COMMITTED if kept is None else kept.committed
+
+    def is_under_way(self, partition: TopicPartition) -> bool:
+        """Whether a commit of the partition is not in the log yet."""
+        return partition in self._under_way
+
+    def load(self, partition: TopicPartition, committed: CommittedOffset) -> None:
+        """Take what the log says."""
+        self._kept[partition] = _Kept(committed, 0)
+
+    def begin(self, commits: Iterable[TopicPartition]) -> int:
+        """A commit of these is appended next. Returns its number, for `finish` or `fail`."""
+        self._appends += 1
+        for partition in commits:
+            self._under_way.setdefault(partition, set()).add(self._appends)
+        return self._appends
+
+    def finish(self, number: int, commits: Commits) -> None:
+        """The commit is in the log. What was forgotten in the meantime stays forgotten."""
+        for partition, committed in commits.items():
+            if self._end(number, partition):
+                kept = self._kept.get(partition)
+                if kept is None or kept.order < number:
+                    self._kept[partition] = _Kept(committed, number)
+
+    def fail(self, number: int, commits: Iterable[TopicPartition]) -> None:
+        """The commit did not get into the log: what was before holds."""
+        for partition in commits:
+            self._end(number, partition)
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Drop positions and commits under way; returns those that need a tombstone."""
+        found = [each for each in partitions if each in self._kept or each in self._under_way]
+        for partition in found:
+            self._kept.pop(partition, None)
+            self._under_way.pop(partition, None)
+        return found
+
+    def find(
+        self, condition: Callable[[TopicPartition, CommittedOffset], bool]
+    ) -> list[TopicPartition]:
+        """The partitions without a commit under way that meet the condition."""
+        return [
+            partition
+            for partition, kept in self._kept.items()
+            if partition not in self._under_way and condition(partition, kept.committed)
+        ]
+
+    def _end(self, number: int, partition: TopicPartition) -> bool:
+        """Whether the commit of the partition was still awaited; it is not from now on."""
+        numbers = self._under_way.get(partition)
+        if numbers is None or number not in numbers:
+            return False
+        numbers.remove(number)
+        if not numbers:
+            del self._under_way[partition]
+        return True

@@ -1,0 +1,218 @@
+"""How a group comes from one generation to the next.
+
+    prepare         syncs that wait are sent back to join; from now on joins are parked
+    maybe_complete  once everyone has joined; or the join timer is up: who did not join is out
+    complete        the next generation: a leader, a protocol, an answer to every join
+    (sync.py)       the leader's assignment goes to the log and to the members: STABLE
+
+The join timer runs for the longest rebalance timeout of the members. The first generation of an
+empty group waits `group.initial.rebalance.delay.ms` instead, and a new group's again and again
+while members come (KIP-134), so that a fleet that starts together rebalances once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from kdist.errors import Error
+from kdist.groups.answers import join_refused, joined, sync_refused
+from kdist.groups.append_errors import GENERATION_ERRORS
+from kdist.groups.group import Group, JoinReply, SyncReply
+from kdist.groups.member import Member
+from kdist.groups.records import generation_record
+from kdist.groups.sessions import Sessions
+from kdist.groups.states import EMPTY, FOLLOWERS, PREPARING
+from kdist.groups.world import World
+from kdist.protocol.join_group import JoinGroupResponse
+from kdist.protocol.sync_group import SyncGroupResponse
+
+# How often at most it is looked whether an absent static member came back: a client may ask for a
+# rebalance timeout of 0.
+ABSENT_WAIT_MS_MIN = 1000
+
+logger = logging.getLogger(__name__)
+
+
+class Rebalancer:
+    """Moves groups. Has no state of its own; one for all groups of a coordinator."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.sessions = Sessions(world, self.remove, self.remove_pending)
+
+    def add(self, group: Group, member: Member, protocol_type: str, reply: JoinReply) -> None:
+        """A new member joins: the group rebalances."""
+        if group.state is PREPARING and group.generation == 0:
+            group.has_newcomers = True
+        member.is_new = True
+        group.add(member, protocol_type)
+        self.park_join(group, member, reply)
+        self.sessions.restart(group, member)
+        self.maybe_prepare(group, f"member {member.member_id} is new")
+
+    def remove(self, group: Group, member: Member, why: str) -> None:
+        """A member is out, and the group rebalances."""
+        self._expel(group, member.member_id)
+        self.maybe_prepare(group, f"member {member.member_id} {why}")
+        self.maybe_complete(group)
+
+    def remove_pending(self, group: Group, member_id: str) -> None:
+        """Nobody is waited for any more under an id that was given out."""
+        group.forget_pending(member_id)
+        self.maybe_complete(group)
+
+    def park_join(self, group: Group, member: Member, reply: JoinReply) -> None:
+        """Answer the member's join later. A join of it that waits already was given up on."""
+        self.answer_join(
+            group,
+            member.member_id,
+            join_refused(Error.REBALANCE_IN_PROGRESS, member.member_id),
+        )
+        group.joining[member.member_id] = reply
+
+    def park_sync(self, group: Group, member: Member, reply: SyncReply) -> None:
+        """Answer the member's sync later, likewise."""
+        self.answer_sync(group, member.member_id, sync_refused(Error.REBALANCE_IN_PROGRESS))
+        group.syncing[member.member_id] = reply
+
+    def answer_join(self, group: Group, member_id: str, response: JoinGroupResponse) -> None:
+        """Answer the member's join if one waits."""
+        reply = group.joining.pop(member_id, None)
+        if reply is not None:
+            self._world.answer(reply, response)
+
+    def answer_sync(self, group: Group, member_id: str, response: SyncGroupResponse) -> None:
+        """Answer the member's sync if one waits."""
+        reply = group.syncing.pop(member_id, None)
+        if reply is not None:
+            self._world.answer(reply, response)
+
+    def answer_syncs(
+        self, group: Group, response_to: Callable[[Member], SyncGroupResponse]
+    ) -> None:
+        """Answer every sync that waits; from now on those members are to heartbeat again."""
+        for member_id in list(group.syncing):
+            member = group.members[member_id]
+            self.answer_sync(group, member_id, response_to(member))
+            self.sessions.restart(group, member)
+
+    def maybe_prepare(self, group: Group, why: str) -> None:
+        """Begin a rebalance, unless one waits for joins already."""
+        if PREPARING in FOLLOWERS[group.state]:
+            self.prepare(group, why)
+
+    def prepare(self, group: Group, why: str) -> None:
+        """Ask all members to join again."""
+        self.answer_syncs(group, lambda _member: sync_refused(Error.REBALANCE_IN_PROGRESS))
+        group.stop_sync_timer()
+        was_empty = group.state is EMPTY
+        group.become(PREPARING, self._world.clock.now_ms())
+        logger.info("group %s: rebalances, as %s", group.group_id, why)
+        if was_empty:
+            delay_ms = self._world.settings.initial_rebalance_delay_ms
+            self._gather(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0))
+        else:
+            self._await_joins(group)
+            self.maybe_complete(group)
+
+    def maybe_complete(self, group: Group) -> None:
+        """Go on to the next generation if nobody is waited for."""
+        if group.state is PREPARING and not group.is_gathering and group.has_everyone_joined:
+            self._complete(group)
+
+    def store(
+        self, group: Group, assignments: Mapping[str, bytes], done: Callable[[Error], None]
+    ) -> None:
+        """Append the group's generation; `done` gets the error as members may see it."""
+        record = generation_record(group, assignments)
+        self._world.append(group.group_id, [record], partial(self._stored, group, done))
+
+    def _stored(self, group: Group, done: Callable[[Error], None], error: Error) -> None:
+        if error is not Error.NONE:
+            self._world.metrics.failed_appends += 1
+            logger.warning(
+                "group %s: generation %d is not in the log: %s",
+                group.group_id,
+                group.generation,
+                error.name,
+            )
+        done(GENERATION_ERRORS.get(error, error))
+
+    def _await_joins(self, group: Group, least_ms: int = 0) -> None:
+        group.stop_join_timer()
+        group.join_timer = self._world.call_later(
+            max(group.rebalance_timeout_ms, least_ms), partial(self._complete, group)
+        )
+
+    def _gather(self, group: Group, delay_ms: int, left_ms: int) -> None:
+        group.stop_join_timer()
+        group.is_gathering = True
+        group.has_newcomers = False
+        group.join_timer = self._world.call_later(
+            delay_ms, partial(self._gathered, group, delay_ms, left_ms)
+        )
+
+    def _gathered(self, group: Group, delay_ms: int, left_ms: int) -> None:
+        if group.has_newcomers and left_ms > 0:
+            initial_ms = self._world.settings.initial_rebalance_delay_ms
+            self._gather(group, min(initial_ms, left_ms), max(left_ms - delay_ms, 0))
+        else:
+            self._complete(group)
+
+    def _complete(self, group: Group) -> None:
+        """Everyone has joined, or the time is up."""
+        self._drop_absent(group)
+        if group.members and not group.elect_leader():
+            # Only static members are left and none of them is here: their sessions decide.
+            self._await_joins(group, ABSENT_WAIT_MS_MIN)
+            return
+        group.stop_join_timer()
+        group.begin_generation(self._world.clock.now_ms())
+        if group.members:
+            self._answer_joins(group)
+        else:
+            logger.info("group %s: empty at generation %d", group.group_id, group.generation)
+            # If this is not stored, the last generation is loaded after a crash, and times out.
+            self.store(group, {}, _ignore)
+
+    def _drop_absent(self, group: Group) -> None:
+        """Who did not join in time is out, but for static members, whose sessions decide."""
+        for member in list(group.members.values()):
+            if member.member_id not in group.joining and not member.is_static:
+                logger.info("group %s: %s did not join again", group.group_id, member.member_id)
+                group.remove(member.member_id)
+
+    def _answer_joins(self, group: Group) -> None:
+        logger.info(
+            "group %s: generation %d has %d members, %s leads",
+            group.group_id,
+            group.generation,
+            len(group.members),
+            group.leader_id,
+        )
+        for member in group.members.values():
+            self.answer_join(group, member.member_id, joined(group, member))
+            member.is_new = False
+            self.sessions.restart(group, member)
+        group.sync_timer = self._world.call_later(
+            group.rebalance_timeout_ms, partial(self._syncs_expired, group)
+        )
+
+    def _expel(self, group: Group, member_id: str) -> None:
+        """What the member waits for, if it is still there, tells it to start over."""
+        self.answer_join(group, member_id, join_refused(Error.UNKNOWN_MEMBER_ID))
+        self.answer_sync(group, member_id, sync_refused(Error.UNKNOWN_MEMBER_ID))
+        group.remove(member_id)
+
+    def _syncs_expired(self, group: Group) -> None:
+        """Who has not asked for its assignment in time is out."""
+        late = list(group.unsynced)
+        for member_id in late:
+            self._expel(group, member_id)
+        self.prepare(group, f"{len(late)} members did not sync")
+
+
+def _ignore(_error: Error) -> None:
+    """The generation of an empty group has nobody to be told."""

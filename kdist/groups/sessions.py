@@ -1,0 +1,51 @@
+"""The timers that end memberships: a member that is not heard of for its session timeout is out.
+
+A member that waits for an answer cannot heartbeat, so its session does not end then; it starts
+anew with the answer. A new member is an exception: it has no member id to come back with, so a
+client that gave up waiting would leave a member behind that no session ends. It gets five minutes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from kdist.groups.group import Group
+from kdist.groups.member import Member
+from kdist.groups.world import World
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+logger = logging.getLogger(__name__)
+
+Remove = Callable[[Group, Member, str], None]
+RemovePending = Callable[[Group, str], None]
+
+
+class Sessions:
+    """Starts the timers; `remove` and `remove_pending` are what they lead to."""
+
+    def __init__(self, world: World, remove: Remove, remove_pending: RemovePending) -> None:
+        self._world = world
+        self._remove = remove
+        self._remove_pending = remove_pending
+
+    def restart(self, group: Group, member: Member) -> None:
+        """The member was heard of, or is to heartbeat from now on."""
+        member.end_session()
+        timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
+        member.session = self._world.call_later(timeout_ms, partial(self._end, group, member))
+
+    def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
+        """An id was given out; it is to be joined with in time."""
+        group.pending[member_id] = self._world.call_later(
+            timeout_ms, partial(self._remove_pending, group, member_id)
+        )
+
+    def _end(self, group: Group, member: Member) -> None:
+        if not member.is_new and group.is_waiting(member.member_id):
+            return  # the answer restarts it
+        logger.info("group %s: nothing came from %s", group.group_id, member.member_id)
+        self._world.metrics.expired_members += 1
+        self._remove(group, member, "was not heard of")

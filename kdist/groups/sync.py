@@ -1,0 +1,81 @@
+"""SyncGroup: the leader hands in the assignment, everyone takes theirs.
+
+In COMPLETING the leader's assignment goes to the log with the generation, and only then to the
+members: what a member reads by survives the coordinator. In STABLE a sync is answered at once, also
+a repeated one. Source: Apache Kafka's GroupCoordinator.handleSyncGroup; KIP-559.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from kdist.errors import Error
+from kdist.groups.answers import sync_refused, synced
+from kdist.groups.group import Group, SyncReply
+from kdist.groups.membership import generation_fault
+from kdist.groups.rebalance import Rebalancer
+from kdist.groups.states import COMPLETING, PREPARING, STABLE
+from kdist.groups.world import World
+from kdist.protocol.sync_group import SyncGroupRequest
+
+
+class Syncer:
+    """Takes syncs. Has no state of its own."""
+
+    def __init__(self, world: World, rebalancer: Rebalancer) -> None:
+        self._world = world
+        self._rebalancer = rebalancer
+
+    def sync(self, group: Group, request: SyncGroupRequest, reply: SyncReply) -> None:
+        """Answer now, or when the assignment is in the log."""
+        fault = _fault(group, request)
+        if fault is not Error.NONE:
+            self._world.answer(reply, sync_refused(fault))
+            return
+        member = group.members[request.member_id]
+        group.unsynced.discard(member.member_id)
+        if not group.unsynced:
+            group.stop_sync_timer()
+        if group.state is STABLE:
+            self._world.answer(reply, synced(group, member))
+            self._rebalancer.sessions.restart(group, member)
+            return
+        self._rebalancer.park_sync(group, member, reply)
+        if group.leader_id == member.member_id and not group.is_assigning:
+            self._assign(group, request)
+
+    def _assign(self, group: Group, request: SyncGroupRequest) -> None:
+        """Store what the leader says; members that it does not name get nothing."""
+        given = {each.member_id: each.assignment for each in request.assignments}
+        assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
+        group.is_assigning = True
+        done = partial(self._stored, group, group.generation, assignments)
+        self._rebalancer.store(group, assignments, done)
+
+    def _stored(
+        self, group: Group, generation: int, assignments: dict[str, bytes], error: Error
+    ) -> None:
+        if group.state is not COMPLETING or group.generation != generation:
+            return  # a rebalance came between and has answered all
+        if error is not Error.NONE:
+            self._rebalancer.answer_syncs(group, lambda _member: sync_refused(error))
+            self._rebalancer.prepare(group, f"its assignment was not stored: {error.name}")
+            return
+        for member in group.members.values():
+            member.assignment = assignments[member.member_id]
+        group.become(STABLE, self._world.clock.now_ms())
+        self._rebalancer.answer_syncs(group, partial(synced, group))
+        self._world.metrics.finished_rebalances += 1
+
+
+def _fault(group: Group, request: SyncGroupRequest) -> Error:
+    fault = generation_fault(
+        group, request.member_id, request.group_instance_id, request.generation_id
+    )
+    if fault is not Error.NONE:
+        return fault
+    if request.protocol_type not in (None, group.protocol_type):
+        return Error.INCONSISTENT_GROUP_PROTOCOL
+    if request.protocol_name not in (None, group.protocol_name):
+        return Error.INCONSISTENT_GROUP_PROTOCOL
+    return Error.REBALANCE_IN_PROGRESS if group.state is PREPARING else Error.NONE

@@ -1,0 +1,116 @@
+"""What happens to groups without their members: load, unload, expiry, deleted topics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from functools import partial
+
+from kdist.errors import Error
+from kdist.groups.answers import join_refused, sync_refused
+from kdist.groups.expiry import choose_expired
+from kdist.groups.group import Group
+from kdist.groups.loading import Loading
+from kdist.groups.rebalance import Rebalancer
+from kdist.groups.records import tombstones
+from kdist.groups.registry import Registry
+from kdist.groups.states import DEAD
+from kdist.groups.world import World
+from kdist.model import TopicPartition
+from kdist.runtime.tasks import Timer
+
+GROUPS_PER_TURN = 50  # that are looked over before the event loop goes on with other work
+MINUTE_MS = 60_000
+
+logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Part of the coordinator; owns the timer of the expiry."""
+
+    def __init__(self, world: World, registry: Registry, rebalancer: Rebalancer) -> None:
+        self._world = world
+        self._registry = registry
+        self._rebalancer = rebalancer
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Look over the groups from time to time."""
+        interval_ms = self._world.settings.offsets_retention_check_interval_ms
+        self._timer = self._world.call_later(interval_ms, self._begin_round)
+
+    def stop(self) -> None:
+        """Do so no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def finish_loading(self, loading: Loading) -> None:
+        """Coordinate the loaded groups: their members are to heartbeat from now on."""
+        groups = self._registry.finish_loading(loading, self._world.clock.now_ms())
+        for group in groups:
+            for member in group.members.values():
+                self._rebalancer.sessions.restart(group, member)
+            if len(group.members) > self._world.settings.max_size:
+                self._rebalancer.prepare(group, "it has more members than group.max.size")
+        logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))
+
+    def unload(self, partition: int) -> None:
+        """Send the members of the partition's groups to look for their new coordinator."""
+        for group in self._registry.unload(partition):
+            self._bury(group)
+
+    def expire(self, groups: Iterable[Group]) -> None:
+        """Forget what has had its time in these groups, and groups that are not used any more."""
+        now_ms = self._world.clock.now_ms()
+        retention_ms = self._world.settings.offsets_retention_minutes * MINUTE_MS
+        for group in groups:
+            expired = group.offsets.forget(choose_expired(group, now_ms, retention_ms))
+            self._world.metrics.expired_offsets += len(expired)
+            self._take_back(group, expired)
+
+    def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions were deleted: so is what was committed for them."""
+        for group in list(self._registry):
+            self._take_back(group, group.offsets.forget(partitions))
+
+    def _begin_round(self) -> None:
+        self._expire_some([group.group_id for group in self._registry])
+
+    def _expire_some(self, group_ids: list[str]) -> None:
+        """Look over some groups, and over the others in the loop's next turns."""
+        now, later = group_ids[:GROUPS_PER_TURN], group_ids[GROUPS_PER_TURN:]
+        found = map(self._registry.get, now)
+        self.expire([group for group in found if group is not None])
+        if later:
+            self._timer = self._world.call_later(0, partial(self._expire_some, later))
+        else:
+            self.start()
+
+    def _take_back(self, group: Group, partitions: list[TopicPartition]) -> None:
+        """Write tombstones for the offsets, and for the group if nothing is left of it."""
+        is_unused = group.is_unused
+        if is_unused:
+            logger.info("group %s: nothing is left of it", group.group_id)
+            self._registry.remove(group)
+            self._bury(group)
+        # A group without a generation was never written, only its offsets were.
+        is_gone = is_unused and group.generation > 0
+        records = tombstones(group.group_id, partitions, is_group_gone=is_gone)
+        if records:
+            self._world.append(group.group_id, records, self._taken_back)
+
+    def _taken_back(self, error: Error) -> None:
+        """If they are not in the log, the next load brings the offsets back, and they expire."""
+        if error is not Error.NONE:
+            self._world.metrics.failed_appends += 1
+            logger.warning("tombstones of expired offsets are not in the log: %s", error.name)
+
+    def _bury(self, group: Group) -> None:
+        for member_id in list(group.joining):
+            refused = join_refused(Error.NOT_COORDINATOR, member_id)
+            self._rebalancer.answer_join(group, member_id, refused)
+        for member_id in list(group.syncing):
+            self._rebalancer.answer_sync(group, member_id, sync_refused(Error.NOT_COORDINATOR))
+        group.stop_timers()
+        group.become(DEAD, self._world.clock.now_ms())

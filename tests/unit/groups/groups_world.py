@@ -1,0 +1,93 @@
+"""A coordinator in virtual time, over a log in memory that can hold back and fail its appends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from kdist.config.groups import GroupSettings
+from kdist.errors import Error
+from kdist.groups.coordinator import GroupCoordinator
+from kdist.groups.world import LogRecord, World
+from kdist.metrics.groups import GroupMetrics
+from kdist.model import TopicPartition
+from kdist.records.build import build_batch
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_tasks import VirtualTasks
+
+PARTITIONS = 3
+
+
+class MemoryLog:
+    """An `OffsetsLog`. `error` is what appends get; while `is_holding`, they wait for `release`."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.error = Error.NONE
+        self.is_holding = False
+        self.appended: dict[int, list[list[LogRecord]]] = {}
+        self.on_append: Callable[[int, list[LogRecord]], None] = lambda _partition, _records: None
+        self._held: list[Callable[[], None]] = []
+        self._clock = clock
+
+    def append(
+        self, partition: int, records: list[LogRecord], done: Callable[[Error], None]
+    ) -> None:
+        error = self.error
+        if error is Error.NONE:
+            self.appended.setdefault(partition, []).append(records)
+            self.on_append(partition, records)
+        if self.is_holding:
+            self._held.append(lambda: done(error))
+        else:
+            done(error)
+
+    def release(self) -> None:
+        """Let the appends be done that wait, each with what it met when it was made."""
+        held, self._held = self._held, []
+        for done in held:
+            done()
+
+    def batches(self, partition: int) -> list[bytes]:
+        """The partition as record batches."""
+        made, offset = [], 0
+        for records in self.appended.get(partition, []):
+            keys, values = [key for key, _ in records], [value for _, value in records]
+            now_ms = self._clock.now_ms()
+            made.append(bytes(build_batch(values, keys, timestamp_ms=now_ms, base_offset=offset)))
+            offset += len(records)
+        return made
+
+
+class GroupsWorld:
+    """A coordinator of all partitions and what it stands on; topics are all known but "nowhere"."""
+
+    def __init__(self, seed: int = 0, **settings: Any) -> None:
+        self.settings = GroupSettings(**{"min_session_timeout_ms": 100, **settings})
+        self.clock = VirtualClock()
+        self.tasks = VirtualTasks(self.clock, random.Random(seed))
+        self.log = MemoryLog(self.clock)
+        self.metrics = GroupMetrics()
+        self.chance = random.Random(seed)
+        self.coordinator = self.restarted(is_empty=True)
+
+    def restarted(self, *, is_empty: bool = False) -> GroupCoordinator:
+        """A coordinator that starts with what is in the log."""
+        world = World(
+            settings=self.settings,
+            partitions=PARTITIONS,
+            clock=self.clock,
+            tasks=self.tasks,
+            chance=self.chance,
+            log=self.log,
+            metrics=self.metrics,
+            is_known=self.is_known,
+        )
+        coordinator = GroupCoordinator(world)
+        for partition in range(PARTITIONS):
+            coordinator.load(partition, [] if is_empty else self.log.batches(partition))
+        return coordinator
+
+    @staticmethod
+    def is_known(partition: TopicPartition) -> bool:
+        return partition.topic != "nowhere"

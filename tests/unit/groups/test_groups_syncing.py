@@ -1,0 +1,274 @@
+"""SyncGroup: assignments go to the log first, then to the members; and what comes between."""
+
+from __future__ import annotations
+
+from groups_transcript import play, told
+
+
+def test_followers_wait_for_the_leaders_assignment() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        join b v=0
+        join c v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a b' c'
+            b joined generation 1 by range, leader a
+            c joined generation 1 by range, leader a
+        sync b
+        heartbeat c
+            c heartbeat NONE
+        sync a give=a:p0,b:p1,c:p2
+            log: readers generation 1 a:p0 b:p1 c:p2
+            b is assigned p1
+            a is assigned p0
+        sync c
+            c is assigned p2
+    """
+    assert play(script) == told(script)
+
+
+def test_an_assignment_is_given_out_when_it_is_in_the_log() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        join b v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a b'
+            b joined generation 1 by range, leader a
+        sync b
+        log holds
+        sync a give=a:p0,b:p1
+            log: readers generation 1 a:p0 b:p1
+        describe
+            readers CompletingRebalance consumer by -, a() -, b() -
+        log continues
+            b is assigned p1
+            a is assigned p0
+        describe
+            readers Stable consumer by range, a() p0, b() p1
+    """
+    assert play(script) == told(script)
+
+
+def test_members_that_the_leader_does_not_name_get_nothing() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        join b v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a b'
+            b joined generation 1 by range, leader a
+        sync b
+        sync a give=a:all
+            log: readers generation 1 a:all b:
+            b is assigned nothing
+            a is assigned all
+    """
+    assert play(script) == told(script)
+
+
+def test_what_a_follower_sends_as_assignment_is_not_read() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        join b v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a b'
+            b joined generation 1 by range, leader a
+        sync b give=a:stolen,b:stolen
+        sync a give=a:p0,b:p1
+            log: readers generation 1 a:p0 b:p1
+            b is assigned p1
+            a is assigned p0
+    """
+    assert play(script) == told(script)
+
+
+def test_a_stable_group_keeps_its_assignment_whatever_the_leader_sends() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        sync a give=a:first
+            log: readers generation 1 a:first
+            a is assigned first
+        sync a give=a:second
+            a is assigned first
+    """
+    assert play(script) == told(script)
+
+
+def test_a_leader_that_syncs_again_before_the_log_is_done_does_not_assign_twice() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        log holds
+        sync a give=a:first
+            log: readers generation 1 a:first
+        sync a give=a:second
+            a sync REBALANCE_IN_PROGRESS
+        log continues
+            a is assigned first
+    """
+    assert play(script) == told(script)
+
+
+def test_a_sync_of_another_generation_is_refused() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        sync a generation=0
+            a sync ILLEGAL_GENERATION
+        sync a generation=2
+            a sync ILLEGAL_GENERATION
+        sync a generation=-1
+            a sync ILLEGAL_GENERATION
+    """
+    assert play(script) == told(script)
+
+
+def test_a_sync_of_somebody_unknown_is_refused() -> None:
+    script = """
+        sync a id=x generation=1
+            a sync UNKNOWN_MEMBER_ID
+        set initial_rebalance_delay_ms=0
+        join b v=0
+        pass 0
+            b joined generation 1 by range, leader b, members b
+        sync a id=x generation=1
+            a sync UNKNOWN_MEMBER_ID
+        leave b
+            log: readers generation 2 empty
+            leave NONE: NONE
+        sync b
+            b sync UNKNOWN_MEMBER_ID
+    """
+    assert play(script) == told(script)
+
+
+def test_a_sync_while_joins_wait_is_sent_to_join() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        join b v=0
+        sync a give=a:all
+            a sync REBALANCE_IN_PROGRESS
+    """
+    assert play(script) == told(script)
+
+
+def test_from_version_5_protocol_type_and_name_have_to_be_the_groups() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=7
+            a join MEMBER_ID_REQUIRED
+        join a v=7
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        sync a v=5
+            a sync INCONSISTENT_GROUP_PROTOCOL
+        sync a v=5 type=consumer
+            a sync INCONSISTENT_GROUP_PROTOCOL
+        sync a v=5 type=connect by=range
+            a sync INCONSISTENT_GROUP_PROTOCOL
+        sync a v=5 type=consumer by=roundrobin
+            a sync INCONSISTENT_GROUP_PROTOCOL
+        sync a v=5 type=consumer by=range give=a:all
+            log: readers generation 1 a:all
+            a is assigned all
+    """
+    assert play(script) == told(script)
+
+
+def test_a_member_that_waits_for_its_assignment_need_not_heartbeat() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=1 session=50000
+        join b v=1 session=1000
+        pass 0
+            a joined generation 1 by range, leader a, members a b'
+            b joined generation 1 by range, leader a
+        sync b
+        pass 30000
+        sync a give=a:p0,b:p1
+            log: readers generation 1 a:p0 b:p1
+            b is assigned p1
+            a is assigned p0
+        pass 999
+        heartbeat b
+            b heartbeat NONE
+        pass 1000
+        heartbeat b
+            b heartbeat UNKNOWN_MEMBER_ID
+    """
+    assert play(script) == told(script)
+
+
+def test_a_member_that_does_not_sync_in_time_is_out() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=1 session=90000 rebalance=20000
+        join b v=1 session=90000 rebalance=20000
+        join c v=1 session=90000 rebalance=20000
+        pass 0
+            a joined generation 1 by range, leader a, members a b' c'
+            b joined generation 1 by range, leader a
+            c joined generation 1 by range, leader a
+        sync a give=a:p0,b:p1,c:p2
+            log: readers generation 1 a:p0 b:p1 c:p2
+            a is assigned p0
+        sync b
+            b is assigned p1
+        pass 19999
+        heartbeat a
+            a heartbeat NONE
+        pass 1
+        heartbeat a
+            a heartbeat REBALANCE_IN_PROGRESS
+        heartbeat c
+            c heartbeat UNKNOWN_MEMBER_ID
+        join a
+        join b
+            a joined generation 2 by range, leader a, members a b
+            b joined generation 2 by range, leader a
+    """
+    assert play(script) == told(script)
+
+
+def test_a_leader_that_does_not_sync_in_time_is_out() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=1 session=90000 rebalance=20000
+        join b v=1 session=90000 rebalance=20000
+        pass 0
+            a joined generation 1 by range, leader a, members a b'
+            b joined generation 1 by range, leader a
+        sync b
+        pass 20000
+            b sync REBALANCE_IN_PROGRESS
+        join b
+            b joined generation 2 by range, leader b, members b
+    """
+    assert play(script) == told(script)
+
+
+def test_if_nobody_syncs_in_time_the_group_is_empty() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=1 session=90000 rebalance=20000
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        pass 20000
+            log: readers generation 2 empty
+        describe
+            readers Empty consumer by -
+    """
+    assert play(script) == told(script)
