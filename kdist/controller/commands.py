@@ -1,0 +1,149 @@
+"""What clients ask of topics, carried out: each topic succeeds or fails by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, Protocol
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.controller.cluster import Topic
+from kdist.controller.executor import Executor
+from kdist.controller.topics import check_once, find_doomed, plan_growth, plan_topic
+from kdist.errors import ApiError, Error
+from kdist.protocol.create_partitions import GrownTopic
+from kdist.protocol.create_topics import NewTopic
+from kdist.protocol.delete_topics import DoomedTopic
+
+
+class Outcome(NamedTuple):
+    """What became of one topic; `topic` is as it is now, or would be, None where it failed.
+
+    `name` is None for a topic that was asked for by an unknown id.
+    """
+
+    name: str | None
+    error: Error = Error.NONE
+    sentence: str | None = None
+    topic: Topic | None = None
+
+
+class Bench(NamedTuple):
+    """What a command works with."""
+
+    executor: Executor
+    config: BrokerConfig
+    chance: random.Random
+
+
+class Carried(NamedTuple):
+    """Outcomes in the order of the request; all of `settling` are done when the brokers know."""
+
+    outcomes: list[Outcome]
+    settling: list[asyncio.Future[None]]
+
+
+class Command(Protocol):
+    """A request for some topics."""
+
+    @property
+    def names(self) -> Sequence[str | None]:
+        """The topics' names."""
+        ...
+
+    async def carry_out(self, bench: Bench) -> Carried:
+        """Do it. What a topic is refused for stands in its outcome."""
+        ...
+
+
+class CreateTopics(NamedTuple):
+    """Create topics, or only say whether they could be."""
+
+    topics: Sequence[NewTopic]
+    validate_only: bool
+
+    @property
+    def names(self) -> list[str | None]:
+        """The topics' names."""
+        return [new.name for new in self.topics]
+
+    async def carry_out(self, bench: Bench) -> Carried:
+        """See `Command`."""
+        outcomes = [await _outcome(new.name, self._create(new, bench)) for new in self.topics]
+        return await _with_leaders(outcomes, bench.executor, self.validate_only)
+
+    async def _create(self, new: NewTopic, bench: Bench) -> Topic:
+        check_once(new.name, self.names)
+        planned = plan_topic(new, bench.executor.cluster, bench.config, bench.chance)
+        if not self.validate_only:
+            await bench.executor.create(planned)
+        return planned.topic
+
+
+class GrowTopics(NamedTuple):
+    """Add partitions to topics, or only say whether they could be added."""
+
+    topics: Sequence[GrownTopic]
+    validate_only: bool
+
+    @property
+    def names(self) -> list[str | None]:
+        """The topics' names."""
+        return [grown.name for grown in self.topics]
+
+    async def carry_out(self, bench: Bench) -> Carried:
+        """See `Command`."""
+        outcomes = [await _outcome(grown.name, self._grow(grown, bench)) for grown in self.topics]
+        return await _with_leaders(outcomes, bench.executor, self.validate_only)
+
+    async def _grow(self, grown: GrownTopic, bench: Bench) -> Topic:
+        check_once(grown.name, self.names)
+        topic = plan_growth(grown, bench.executor.cluster)
+        if not self.validate_only:
+            await bench.executor.assign(topic)
+        return topic
+
+
+class DeleteTopics(NamedTuple):
+    """Delete topics with all their records."""
+
+    topics: Sequence[DoomedTopic]
+
+    @property
+    def names(self) -> list[str | None]:
+        """The topics' names."""
+        return [doomed.name for doomed in self.topics]
+
+    async def carry_out(self, bench: Bench) -> Carried:
+        """See `Command`."""
+        outcomes = [await _outcome(each.name, self._doom(each, bench)) for each in self.topics]
+        executor = bench.executor
+        doomed = [outcome.topic.name for outcome in outcomes if outcome.topic]
+        ended = [executor.deletions.ended(name, executor.cluster.alive) for name in doomed]
+        return Carried(outcomes, ended + executor.switchboard.told() if doomed else [])
+
+    async def _doom(self, doomed: DoomedTopic, bench: Bench) -> Topic:
+        if doomed.name is not None:
+            check_once(doomed.name, self.names)
+        topic = find_doomed(doomed, bench.executor.cluster, bench.config)
+        await bench.executor.doom(topic)
+        return topic
+
+
+async def _outcome(name: str | None, work: Awaitable[Topic]) -> Outcome:
+    try:
+        topic = await work
+    except ApiError as error:
+        sentence = str(error).removeprefix(f"{error.error.name}: ")
+        return Outcome(name, error.error, sentence)
+    return Outcome(topic.name, topic=topic)
+
+
+async def _with_leaders(outcomes: list[Outcome], executor: Executor, is_trial: bool) -> Carried:
+    """Give the new partitions leaders: of all topics of the request in the same writes."""
+    done = [outcome.topic for outcome in outcomes if outcome.topic]
+    if is_trial or not done:
+        return Carried(outcomes, [])
+    await executor.elect_first(each for topic in done for each in topic.partitions)
+    return Carried(outcomes, executor.switchboard.told())

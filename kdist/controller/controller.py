@@ -1,0 +1,189 @@
+"""A broker's candidacy for controller, and where its handlers ask for topics.
+
+Each broker runs one. It claims `/controller` whenever that is free, and reigns while its session is
+CONNECTED: SUSPENDED already ends the reign at once, since from then on another broker may be
+elected without this one hearing of it. If the session lives on, it finds its claim again and loads
+anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from kdist.controller.cluster import Cluster, OutOfDate
+from kdist.controller.commands import Command, CreateTopics, DeleteTopics, GrowTopics, Outcome
+from kdist.controller.reign import Reign, World
+from kdist.controller.states import ONLINE
+from kdist.controller.writing import Writer
+from kdist.errors import ApiError, Error
+from kdist.metrics.declare import Reading
+from kdist.protocol.create_partitions import GrownTopic
+from kdist.protocol.create_topics import NewTopic
+from kdist.protocol.delete_topics import DoomedTopic
+from kdist.zk import znodes
+from kdist.zk.client import SessionState, WatchEvent
+from kdist.zk.election import Leadership, claim, resign
+from kdist.zk.errors import ZooKeeperError
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 200  # between a reign that ended in doubt and the next claim
+
+
+class Controller:
+    """Owner: the loop. The broker runs `run` as a task, and `resign` before it closes ZooKeeper."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._leadership: Leadership | None = None
+        self._reign: Reign | None = None
+        self._reigning: asyncio.Task[None] | None = None
+        self._is_standing = True
+        self._changed = asyncio.Event()  # the session's state, or who is controller
+        metrics = world.metrics
+        metrics.brokers = self._reading(lambda cluster: len(cluster.brokers))
+        metrics.topics = self._reading(lambda cluster: sum(1 for _ in cluster.living_topics()))
+        metrics.partitions = self._reading(lambda cluster: sum(1 for _ in cluster.partitions()))
+        metrics.offline_partitions = self._reading(_count_offline)
+        metrics.doomed_topics = self._reading(lambda cluster: len(cluster.doomed))
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+        return self._reign is not None
+
+    # The life of a candidate
+
+    async def run(self) -> None:
+        """Stand for election, and reign when elected, until cancelled. Raises bugs only."""
+        remove_listener = self._world.zk.add_listener(self._hear_session)
+        try:
+            while True:
+                self._changed.clear()
+                if self._is_standing and self._world.zk.state is SessionState.CONNECTED:
+                    await self._try_campaign()
+                await self._changed.wait()
+        finally:
+            remove_listener()
+            self._end_reign()
+
+    async def resign(self) -> None:
+        """Act no more and stand no more, so that another broker is elected now.
+
+        `ZooKeeperError` if that cannot be said now; the end of the session will say it.
+        """
+        self._is_standing = False
+        self._end_reign()
+        if self._leadership is not None:
+            await resign(self._world.zk, self._leadership)
+
+    async def _try_campaign(self) -> None:
+        try:
+            await self._campaign()
+        except (ZooKeeperError, OutOfDate) as error:
+            logger.warning("not the controller until it has looked again: %s", error)
+            await asyncio.sleep(RETRY_MS / 1000)
+            self._changed.set()
+
+    async def _campaign(self) -> None:
+        """Claim, and reign until that ends; return at once if another broker is the controller."""
+        world = self._world
+        leadership = await claim(world.zk, world.broker_id, world.clock.now_ms())
+        stat = await world.zk.exists(znodes.CONTROLLER.path(), self._hear_controller)
+        if stat is None:
+            self._changed.set()  # it went between the two requests
+        elif leadership is not None and not self._is_standing:
+            await resign(world.zk, leadership)  # `resign` was called while the claim was under way
+        elif leadership is not None and stat.ephemeral_owner == world.zk.session_id:
+            await self._reign_with(leadership)
+
+    async def _reign_with(self, leadership: Leadership) -> None:
+        world = self._world
+        self._leadership = leadership
+        self._reign = Reign(world, Writer(world.zk, leadership))
+        task = self._reigning = asyncio.create_task(self._reign.run(), name="controller")
+        world.metrics.is_active, world.metrics.epoch = 1, leadership.epoch
+        logger.info("broker %d is the controller of epoch %d", world.broker_id, leadership.epoch)
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._end_reign()
+        if not task.cancelled():
+            task.result()
+
+    def _end_reign(self) -> None:
+        """At once, whatever is under way."""
+        if self._reign is not None and self._reigning is not None:
+            self._reigning.cancel()
+            self._reign.close()
+            self._reign = None
+            self._world.metrics.is_active = 0
+
+    def _hear_session(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED:
+            self._end_reign()
+        self._changed.set()
+
+    def _hear_controller(self, _: WatchEvent) -> None:
+        """`/controller` is gone: of another, or ours, which an operator may delete."""
+        self._end_reign()
+        self._changed.set()
+
+    # What handlers ask for
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], timeout_ms: int, validate_only: bool = False
+    ) -> list[Outcome]:
+        """Create topics and wait until all brokers alive know them, at most `timeout_ms`.
+
+        Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created, but not known everywhere.
+        NOT_CONTROLLER: ask the controller; what was asked for may have been done.
+        """
+        return await self._ask(CreateTopics(topics, validate_only), timeout_ms)
+
+    async def create_partitions(
+        self, topics: Sequence[GrownTopic], timeout_ms: int, validate_only: bool = False
+    ) -> list[Outcome]:
+        """Add partitions; as `create_topics`."""
+        return await self._ask(GrowTopics(topics, validate_only), timeout_ms)
+
+    async def delete_topics(self, topics: Sequence[DoomedTopic], timeout_ms: int) -> list[Outcome]:
+        """Delete topics and wait, at most `timeout_ms`, until they are gone.
+
+        A broker that is down holds a deletion back, and nobody waits for it; as `create_topics`.
+        """
+        return await self._ask(DeleteTopics(topics), timeout_ms)
+
+    async def _ask(self, command: Command, timeout_ms: int) -> list[Outcome]:
+        if self._reign is None:
+            return _all_failed(command, Error.NOT_CONTROLLER)
+        try:
+            outcomes, settling = await self._reign.ask(command)
+        except ApiError as error:
+            return _all_failed(command, error.error)
+        if settling:
+            _, late = await asyncio.wait(settling, timeout=max(0, timeout_ms) / 1000)
+            if late:
+                return [_timed_out(outcome) for outcome in outcomes]
+        return outcomes
+
+    def _reading(self, count: Callable[[Cluster], int]) -> Reading:
+        """A number of the picture; nothing while this broker has none."""
+        return lambda: float("nan") if self._reign is None else count(self._reign.cluster)
+
+
+def _all_failed(command: Command, error: Error) -> list[Outcome]:
+    return [Outcome(name, error, error.sentence) for name in command.names]
+
+
+def _timed_out(outcome: Outcome) -> Outcome:
+    if outcome.error is not Error.NONE:
+        return outcome
+    sentence = "It is done, but some brokers have not answered yet."
+    return outcome._replace(error=Error.REQUEST_TIMED_OUT, sentence=sentence)
+
+
+def _count_offline(cluster: Cluster) -> int:
+    return sum(cluster.partition_state(each) is not ONLINE for each in cluster.partitions())

@@ -1,0 +1,73 @@
+"""Which replicas of doomed topics have not been deleted yet.
+
+A topic's znodes go only after its last replica, so that no replica is left behind on a broker that
+was down: deletion waits until that broker is back. Clients do not see the topic meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from kdist.controller.cluster import Topic
+from kdist.model import TopicPartition
+
+
+class Deletions:
+    """Owned by the reign."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, dict[int, set[TopicPartition]]] = {}  # by topic, then broker
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+
+    def begin(self, topic: Topic) -> None:
+        """All replicas of the topic are to be deleted."""
+        left = self._left[topic.name] = {}
+        for partition in topic.partitions:
+            for replica in topic.assignment[partition.partition]:
+                left.setdefault(replica, set()).add(partition)
+
+    def left_on(self, broker_id: int) -> set[TopicPartition]:
+        """The replicas that the broker has yet to delete."""
+        return {each for left in self._left.values() for each in left.get(broker_id, ())}
+
+    def enter_deleted(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+        """The broker has deleted these."""
+        for partition in partitions:
+            left = self._left.get(partition.topic, {})
+            left.get(broker_id, set()).discard(partition)
+            if not left.get(broker_id, True):
+                del left[broker_id]
+
+    def complete(self) -> list[str]:
+        """The topics without replicas, whose znodes may go."""
+        return sorted(name for name, left in self._left.items() if not left)
+
+    def end(self, name: str) -> None:
+        """The topic's znodes are gone."""
+        self._left.pop(name, None)
+        self._release(name)
+
+    def ended(self, name: str, alive: frozenset[int]) -> asyncio.Future[None]:
+        """Done once the topic is gone, or only brokers that are down hold it back."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(name, []).append(waiter)
+        self.release_blocked(alive)
+        return waiter
+
+    def release_blocked(self, alive: frozenset[int]) -> None:
+        """Nobody waits for brokers that are down."""
+        for name in list(self._waiters):
+            left = self._left.get(name)
+            if left is None or (left and alive.isdisjoint(left)):
+                self._release(name)
+
+    def close(self) -> None:
+        """Somebody else goes on with it."""
+        for name in list(self._waiters):
+            self._release(name)
+
+    def _release(self, name: str) -> None:
+        for waiter in self._waiters.pop(name, ()):
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,108 @@
+"""Carries decisions out: in ZooKeeper, then in the picture, then by telling the brokers.
+
+In this order, so that a controller that dies in between leaves nothing that the next one cannot
+see: what ZooKeeper has, the next one tells; what it has not was never told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from kdist.controller import topics
+from kdist.controller.cluster import Cluster, Topic
+from kdist.controller.deletions import Deletions
+from kdist.controller.elections import Plan, plan_for_partitions
+from kdist.controller.switchboard import Switchboard
+from kdist.controller.writing import Writer
+from kdist.metrics.controller import ControllerMetrics
+from kdist.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """Owned by the reign, which calls one method at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: Writer,
+        switchboard: Switchboard,
+        metrics: ControllerMetrics,
+    ) -> None:
+        self.cluster = cluster
+        self.switchboard = switchboard
+        self.deletions = Deletions()
+        self._writer = writer
+        self._metrics = metrics
+
+    async def elect(self, plan: Plan) -> None:
+        """Give partitions the states of the plan."""
+        async for written in self._writer.write_states(plan):
+            self._metrics.elections += len(written)
+            self.cluster.put_states(written)
+            self.switchboard.tell_states(written)
+
+    async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
+        """Give a state to those that have none."""
+        new = [each for each in partitions if self.cluster.leader_and_isr(each) is None]
+        await self.elect(plan_for_partitions(self.cluster, new, self._writer.controller_epoch))
+
+    async def create(self, planned: topics.Planned) -> None:
+        """Create a topic; its partitions have no leader yet."""
+        await self._writer.create_topic(planned.topic, planned.configs)
+        self.cluster.topics[planned.topic.name] = planned.topic
+        logger.info(
+            "created topic %s with %d partitions",
+            planned.topic.name,
+            len(planned.topic.assignment),
+        )
+
+    async def assign(self, topic: Topic) -> None:
+        """Write a topic's new assignment, or its id."""
+        self.cluster.topics[topic.name] = await self._writer.write_topic(topic)
+
+    async def doom(self, topic: Topic) -> None:
+        """Begin to delete a topic."""
+        if topic.name not in self.cluster.doomed:
+            await self._writer.request_deletion(topic.name)
+            await self.delete(topic)
+
+    async def delete(self, topic: Topic) -> None:
+        """Go on with a deletion that ZooKeeper has a request for."""
+        logger.info("deleting topic %s", topic.name)
+        self.cluster.doomed.add(topic.name)
+        self.deletions.begin(topic)
+        self.switchboard.tell_gone(topic)
+        for broker_id in sorted(self.cluster.alive):
+            self.stop_replicas(broker_id)
+        await self.complete_deletions()
+
+    def stop_replicas(self, broker_id: int) -> None:
+        """Have a broker delete what it has of doomed topics."""
+        left = self.deletions.left_on(broker_id)
+        if left:
+            self.switchboard.stop(broker_id, left)
+
+    async def complete_deletions(self) -> None:
+        """Remove the znodes of doomed topics that have no replica left."""
+        for name in self.deletions.complete():
+            await self._writer.remove_topic(name)
+            self.cluster.drop_topics([name])
+            self.deletions.end(name)
+            self._metrics.deleted_topics += 1
+            logger.info("deleted topic %s", name)
+        self.deletions.release_blocked(self.cluster.alive)
+
+    async def refuse_deletion(self, name: str, why: str) -> None:
+        """Take back a request to delete a topic."""
+        logger.warning("topic %s is not deleted: %s", name, why)
+        await self._writer.withdraw_deletion(name)
+
+    def forget(self, topic: Topic) -> None:
+        """Someone removed the topic's znodes. Its replicas stay: that may have been a mistake."""
+        logger.warning("topic %s is gone from ZooKeeper; its replicas stay on disk", topic.name)
+        self.switchboard.tell_gone(topic)
+        self.cluster.drop_topics([topic.name])
+        self.deletions.end(topic.name)

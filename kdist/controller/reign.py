@@ -1,0 +1,250 @@
+"""One reign: what a broker does from its election as controller until it is not any more.
+
+It loads the picture from ZooKeeper, takes up what its predecessor left half done, and then handles
+one event after another: a watch has fired, a broker has deleted replicas, a client asks. Watches
+only say where to look; what to do follows from what is found there, so that a missed or repeated
+event does no harm, and starting is the same as following. When anything is in doubt (a write that
+found other versions than expected, a lost connection) the reign ends, and a new one loads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.controller.channels import Connect, Desk
+from kdist.controller.cluster import Cluster, LiveBroker, OutOfDate, Topic
+from kdist.controller.commands import Bench, Carried, Command
+from kdist.controller.elections import plan_for_broker_change
+from kdist.controller.executor import Executor
+from kdist.controller.loading import FoundState, Loader
+from kdist.controller.requests import Author
+from kdist.controller.switchboard import Switchboard
+from kdist.controller.topics import new_topic_id
+from kdist.controller.writing import Writer
+from kdist.errors import ApiError, Error
+from kdist.metrics.controller import ControllerMetrics
+from kdist.model import ZERO_UUID, TopicPartition
+from kdist.runtime.clock import Clock
+from kdist.zk.client import Watch, WatchEvent, ZooKeeper
+
+logger = logging.getLogger(__name__)
+
+Event = Callable[[], Awaitable[None]]
+
+
+class World(NamedTuple):
+    """What the controller is given by its broker. `config` may change while it runs."""
+
+    zk: ZooKeeper
+    clock: Clock
+    broker_id: int
+    config: Callable[[], BrokerConfig]
+    connect: Connect
+    listener: str  # the listener that brokers use among themselves
+    chance: random.Random
+    metrics: ControllerMetrics
+
+
+class Reign:
+    """Owns the picture and all that hangs on it; one task, `run`, changes them."""
+
+    def __init__(self, world: World, writer: Writer) -> None:
+        self.cluster = Cluster()
+        self._world = world
+        self._controller_epoch = writer.controller_epoch
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._asked: set[asyncio.Future[Carried]] = set()
+        self._watched: set[str] = set()  # topics whose znode has a watch of ours
+        self._loader = Loader(world.zk, world.listener)
+        self._switchboard = Switchboard(
+            Desk(
+                cluster=self.cluster,
+                author=Author(world.broker_id, writer.controller_epoch),
+                connect=world.connect,
+                metrics=world.metrics,
+                stopped=self._replicas_stopped,
+                deposed=self._deposed,
+            )
+        )
+        self._executor = Executor(self.cluster, writer, self._switchboard, world.metrics)
+
+    async def run(self) -> None:
+        """Reign until cancelled. Raises `ZooKeeperError` or `OutOfDate` when it is over."""
+        await self._take_up()
+        while True:
+            event = await self._events.get()
+            await event()
+
+    def close(self) -> None:
+        """Act no more, at once; who waits for an answer has to ask the next controller."""
+        self._switchboard.close()
+        self._executor.deletions.close()
+        for asked in list(self._asked):
+            if not asked.done():
+                asked.set_exception(ApiError(Error.NOT_CONTROLLER))
+
+    def ask(self, command: Command) -> asyncio.Future[Carried]:
+        """Have a command carried out in its turn; ApiError NOT_CONTROLLER if the reign ends."""
+        asked: asyncio.Future[Carried] = asyncio.get_running_loop().create_future()
+        self._asked.add(asked)
+        asked.add_done_callback(self._settle)
+        self._events.put_nowait(partial(self._carry_out, command, asked))
+        return asked
+
+    def _settle(self, asked: asyncio.Future[Carried]) -> None:
+        self._asked.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # who asked may have given up: it counts as looked at
+
+    async def _carry_out(self, command: Command, asked: asyncio.Future[Carried]) -> None:
+        bench = Bench(self._executor, self._world.config(), self._world.chance)
+        carried = await command.carry_out(bench)
+        if not asked.done():  # who asked may have given up
+            asked.set_result(carried)
+
+    # What has changed
+
+    async def _take_up(self) -> None:
+        """Load the picture, and finish what is half done."""
+        cluster = self.cluster
+        cluster.brokers = await self._loader.brokers(self._on(self._look_at_brokers))
+        doomed = await self._read_doomed()
+        names = await self._loader.topic_names(self._on(self._look_at_topics))
+        overtaken = await self._load_topics(names)
+        cluster.doomed |= cluster.topics.keys() & doomed  # before elections: these get no leader
+        logger.info("controller of %d brokers and %d topics", len(cluster.brokers), len(names))
+        epoch = self._controller_epoch
+        await self._executor.elect(plan_for_broker_change(cluster, epoch, overtaken))
+        for _, broker in sorted(cluster.brokers.items()):
+            self._switchboard.meet(broker)
+        await self._delete(doomed)
+
+    async def _look_at_brokers(self) -> None:
+        """Brokers registered, went, or registered anew."""
+        before = self.cluster.brokers
+        after = await self._loader.brokers(self._on(self._look_at_brokers))
+        gone = {i for i, broker in before.items() if after.get(i) != broker}
+        come = {i for i, broker in after.items() if before.get(i) != broker}
+        if not gone | come:
+            return
+        logger.info("brokers gone: %s; registered: %s", sorted(gone), sorted(come))
+        self.cluster.brokers = after
+        for broker_id in sorted(gone):
+            self._switchboard.part(broker_id)
+        epoch = self._controller_epoch
+        await self._executor.elect(plan_for_broker_change(self.cluster, epoch, gone & come))
+        self._switchboard.tell_brokers()
+        self._switchboard.tell_metadata(self._with_replicas_on(gone | come))
+        for broker_id in sorted(come):
+            self._switchboard.meet(after[broker_id])
+            self._executor.stop_replicas(broker_id)
+        self._executor.deletions.release_blocked(self.cluster.alive)
+
+    async def _look_at_topics(self) -> None:
+        """Topics were created, by us or by someone else, or are gone."""
+        names = set(await self._loader.topic_names(self._on(self._look_at_topics)))
+        for name in sorted(self.cluster.topics.keys() - names):
+            self._executor.forget(self.cluster.topics[name])
+        self._watched &= names
+        await self._load_and_begin(sorted(names - self._watched))
+
+    async def _look_at_topic(self, name: str) -> None:
+        """A topic's znode was written, by us or by someone else."""
+        if name in self._watched:
+            self._watched.discard(name)
+            await self._load_and_begin([name])
+
+    async def _look_at_deletions(self) -> None:
+        """Somebody asked for topics to be deleted."""
+        new = await self._read_doomed() - self.cluster.doomed
+        await self._load_topics(sorted(new - self.cluster.topics.keys()))
+        await self._delete(new)
+
+    async def _enter_deleted(self, broker_id: int, partitions: Collection[TopicPartition]) -> None:
+        """A broker has deleted replicas."""
+        self._executor.deletions.enter_deleted(broker_id, partitions)
+        await self._executor.complete_deletions()
+
+    # What follows
+
+    async def _load_and_begin(self, names: list[str]) -> None:
+        """Give states to the new partitions of topics that are new or have grown."""
+        await self._load_topics(names)
+        living = [topic for topic in self.cluster.living_topics() if topic.name in names]
+        await self._executor.elect_first(each for topic in living for each in topic.partitions)
+
+    async def _load_topics(self, names: Iterable[str]) -> set[int]:
+        """Enter topics as they are in ZooKeeper, and watch them.
+
+        Brokers that have registered anew since they became leader of one are returned.
+        """
+        found = await self._loader.topics(names, self._on_topic)
+        new = [topic for topic in found if topic.name not in self.cluster.topics]
+        for topic in found:
+            await self._enter(topic)
+        states = await self._loader.states(new)
+        self.cluster.put_states({each.partition: each.state for each in states})
+        return {each.state.leader for each in states if self._is_overtaken(each)}
+
+    async def _enter(self, found: Topic) -> None:
+        """Enter a topic. One that an old tool wrote has no id: it gets its last, or a new one."""
+        self._watched.add(found.name)
+        known = self.cluster.topics.get(found.name)
+        if found.id == ZERO_UUID:
+            topic_id = known.id if known else new_topic_id(self._world.chance)
+            await self._executor.assign(found._replace(id=topic_id))
+        elif known is not None and known.id != found.id:
+            raise OutOfDate(f"topic {found.name} was created anew by someone else")
+        else:
+            self.cluster.topics[found.name] = found
+
+    def _is_overtaken(self, found: FoundState) -> bool:
+        leader = self.cluster.brokers.get(found.state.leader)
+        return leader is not None and leader.epoch > found.mzxid
+
+    async def _read_doomed(self) -> set[str]:
+        """The topics whose deletion was asked for; none while deleting is off."""
+        doomed = set(await self._loader.doomed(self._on(self._look_at_deletions)))
+        if self._world.config().broker.delete_topic_enable:
+            return doomed
+        for name in sorted(doomed):
+            await self._executor.refuse_deletion(name, "deleting topics is off")
+        return set()
+
+    async def _delete(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            topic = self.cluster.topics.get(name)
+            if topic is None:
+                await self._executor.refuse_deletion(name, "there is no such topic")
+            else:
+                await self._executor.delete(topic)
+
+    def _with_replicas_on(self, broker_ids: set[int]) -> list[TopicPartition]:
+        replicas = self.cluster.replicas
+        return [p for p in self.cluster.partitions() if not broker_ids.isdisjoint(replicas(p))]
+
+    # Where events come from
+
+    def _on(self, event: Event) -> Watch:
+        def fired(_: WatchEvent) -> None:
+            self._events.put_nowait(event)
+
+        return fired
+
+    def _on_topic(self, name: str) -> Watch:
+        return self._on(partial(self._look_at_topic, name))
+
+    def _replicas_stopped(self, broker: LiveBroker, partitions: Collection[TopicPartition]) -> None:
+        self._events.put_nowait(partial(self._enter_deleted, broker.id, partitions))
+
+    def _deposed(self) -> None:
+        self._events.put_nowait(self._abdicate)
+
+    async def _abdicate(self) -> None:
+        raise OutOfDate("a broker knows a newer controller")

@@ -1,0 +1,222 @@
+"""What the controller says to one broker, made from the picture (pure).
+
+Versions are those of Kafka 3.9's ZooKeeper mode. A request of type FULL replaces all that the
+broker was told before: it opens each connection, so that nothing an earlier controller left half
+told stays behind. Partitions are in order, so that the same picture makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from kdist.controller.cluster import LEADER_DURING_DELETION, Cluster, LiveBroker
+from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.protocol.leader_and_isr import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+    LiveLeader,
+)
+from kdist.protocol.stop_replica import StoppedPartition, StoppedTopicState, StopReplicaRequest
+from kdist.protocol.update_metadata import Endpoint as WireEndpoint
+from kdist.protocol.update_metadata import (
+    LiveBroker as WireBroker,
+)
+from kdist.protocol.update_metadata import (
+    UpdatedPartition,
+    UpdatedTopic,
+    UpdateMetadataRequest,
+)
+
+LEADER_AND_ISR_VERSION = 7
+STOP_REPLICA_VERSION = 4
+UPDATE_METADATA_VERSION = 8
+
+INCREMENTAL, FULL = 1, 2
+EPOCH_DURING_DELETION = -2  # a leader epoch that fences nothing (KIP-570)
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+class Author(NamedTuple):
+    """Who speaks: the controller's broker id, and its epoch."""
+
+    controller_id: int
+    controller_epoch: int
+
+
+def leader_and_isr(
+    cluster: Cluster,
+    author: Author,
+    to: LiveBroker,
+    partitions: Iterable[TopicPartition],
+    is_full: bool,
+) -> LeaderAndIsrRequest:
+    """What `to` leads and follows of `partitions`; of all, if `is_full`."""
+    told = _states(cluster, cluster.partitions() if is_full else partitions)
+    mine = {each: state for each, state in told.items() if to.id in cluster.replicas(each)}
+    leaders = {state.leader for state in mine.values()} & cluster.alive
+    return LeaderAndIsrRequest(
+        controller_id=author.controller_id,
+        controller_epoch=author.controller_epoch,
+        broker_epoch=to.epoch,
+        type=FULL if is_full else INCREMENTAL,
+        topic_states=[
+            LeaderAndIsrTopic(
+                topic_name=name,
+                topic_id=cluster.topics[name].id,
+                partition_states=[_led(cluster, each, mine[each]) for each in members],
+            )
+            for name, members in _by_topic(mine)
+        ],
+        live_leaders=[_live_leader(cluster.brokers[leader]) for leader in sorted(leaders)],
+    )
+
+
+def update_metadata(
+    cluster: Cluster,
+    author: Author,
+    to: LiveBroker,
+    partitions: Iterable[TopicPartition],
+    gone: Mapping[TopicPartition, uuid.UUID],
+    is_full: bool,
+) -> UpdateMetadataRequest:
+    """All brokers alive, and the state of `partitions`; of all, if `is_full`.
+
+    `gone` are partitions of deleted topics, with the topic's id. They stand first, since a topic
+    of the same name may have been created since.
+    """
+    told = _states(cluster, cluster.partitions() if is_full else partitions)
+    removed = [
+        UpdatedTopic(
+            topic_name=name,
+            topic_id=gone[members[0]],
+            partition_states=[_removed(author, each) for each in members],
+        )
+        for name, members in _by_topic({} if is_full else gone)
+    ]
+    current = [
+        UpdatedTopic(
+            topic_name=name,
+            topic_id=cluster.topics[name].id,
+            partition_states=[_updated(cluster, each, told[each]) for each in members],
+        )
+        for name, members in _by_topic(told)
+    ]
+    return UpdateMetadataRequest(
+        controller_id=author.controller_id,
+        type=FULL if is_full else INCREMENTAL,
+        controller_epoch=author.controller_epoch,
+        broker_epoch=to.epoch,
+        topic_states=removed + current,
+        live_brokers=[_live_broker(broker) for _, broker in sorted(cluster.brokers.items())],
+    )
+
+
+def stop_replica(
+    author: Author, to: LiveBroker, partitions: Iterable[TopicPartition]
+) -> StopReplicaRequest:
+    """Delete the replicas that `to` has of `partitions`."""
+    return StopReplicaRequest(
+        controller_id=author.controller_id,
+        controller_epoch=author.controller_epoch,
+        broker_epoch=to.epoch,
+        topic_states=[
+            StoppedTopicState(
+                topic_name=name,
+                partition_states=[
+                    StoppedPartition(
+                        partition_index=each.partition,
+                        leader_epoch=EPOCH_DURING_DELETION,
+                        delete_partition=True,
+                    )
+                    for each in members
+                ],
+            )
+            for name, members in _by_topic(partitions)
+        ],
+    )
+
+
+def _states(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, LeaderAndIsr]:
+    """The states that there are to tell: of partitions that had a leader and are not doomed."""
+    found: dict[TopicPartition, LeaderAndIsr] = {}
+    for partition in partitions:
+        state = cluster.leader_and_isr(partition)
+        if state is not None and partition.topic not in cluster.doomed:
+            found[partition] = state
+    return found
+
+
+def _by_topic(
+    partitions: Iterable[TopicPartition],
+) -> Iterable[tuple[str, list[TopicPartition]]]:
+    for name, members in groupby(sorted(partitions), key=lambda each: each.topic):
+        yield name, list(members)
+
+
+def _led(cluster: Cluster, partition: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsrPartition:
+    topic = cluster.topics[partition.topic]
+    return LeaderAndIsrPartition(
+        partition_index=partition.partition,
+        controller_epoch=state.controller_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=list(state.isr),
+        partition_epoch=state.zk_version,
+        replicas=list(cluster.replicas(partition)),
+        adding_replicas=list(topic.adding.get(partition.partition, ())),
+        removing_replicas=list(topic.removing.get(partition.partition, ())),
+        is_new=state.leader_epoch == 0,
+    )
+
+
+def _updated(cluster: Cluster, partition: TopicPartition, state: LeaderAndIsr) -> UpdatedPartition:
+    replicas = cluster.replicas(partition)
+    return UpdatedPartition(
+        partition_index=partition.partition,
+        controller_epoch=state.controller_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=list(state.isr),
+        zk_version=state.zk_version,
+        replicas=list(replicas),
+        offline_replicas=[replica for replica in replicas if replica not in cluster.brokers],
+    )
+
+
+def _removed(author: Author, partition: TopicPartition) -> UpdatedPartition:
+    return UpdatedPartition(
+        partition_index=partition.partition,
+        controller_epoch=author.controller_epoch,
+        leader=LEADER_DURING_DELETION,
+        leader_epoch=EPOCH_DURING_DELETION,
+        isr=[],
+        zk_version=0,
+        replicas=[],
+    )
+
+
+def _live_leader(leader: LiveBroker) -> LiveLeader:
+    return LiveLeader(broker_id=leader.id, host_name=leader.address.host, port=leader.address.port)
+
+
+def _live_broker(live: LiveBroker) -> WireBroker:
+    return WireBroker(
+        id=live.id,
+        endpoints=[
+            WireEndpoint(
+                port=each.listener.port,
+                host=each.listener.host,
+                listener=each.listener.name,
+                security_protocol=SECURITY_PROTOCOLS[each.protocol],
+            )
+            for each in live.registration.endpoints
+            if each.protocol in SECURITY_PROTOCOLS
+        ],
+        rack=live.registration.rack,
+    )

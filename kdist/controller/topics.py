@@ -1,0 +1,205 @@
+"""What is asked of topics, judged against the picture: to create, grow or delete them (pure).
+
+A `plan_` function gives the topic as it will be, or raises the `ApiError` that answers for it.
+Source: Apache Kafka's `ZkAdminManager` and `AdminZkClient`; KIP-195 for partitions.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.config.faults import ConfigError
+from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
+from kdist.controller.placement import Assignment, check_explicit, interleave, place, start_of
+from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID, topic_name_fault
+from kdist.protocol.create_partitions import GrownTopic
+from kdist.protocol.create_topics import NewTopic, TopicSetting
+from kdist.protocol.delete_topics import DoomedTopic
+
+PARTITIONS_MAX = 10_000  # of a topic: what its znode holds within ZooKeeper's limit, with margin
+REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
+BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class Planned(NamedTuple):
+    """A topic to create, with its own settings."""
+
+    topic: Topic
+    configs: dict[str, str]
+
+
+def plan_topic(
+    new: NewTopic, cluster: Cluster, config: BrokerConfig, chance: random.Random
+) -> Planned:
+    """The topic that `new` asks for, with a new id and placed over the brokers alive."""
+    _check_new_name(new.name, cluster)
+    configs = _configs(new.configs, config)
+    chosen = _chosen(new, cluster) if new.assignments else None
+    assignment = chosen or _placed(new, cluster, config, chance)
+    return Planned(Topic(new.name, new_topic_id(chance), assignment, FIRST_ZK_VERSION), configs)
+
+
+def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
+    """The topic with its new partitions; those that it has stay as they are."""
+    topic = _known(grown.name, cluster)
+    if topic.name in INTERNAL_TOPICS:
+        raise _unusable("an internal topic keeps its partitions, whose count places its keys")
+    if topic.name in cluster.doomed:
+        raise _unusable("the topic is being deleted")
+    count = _count(topic)
+    if grown.count <= count:
+        raise ApiError(Error.INVALID_PARTITIONS, f"the topic has {count} partitions already")
+    _check_count(grown.count)
+    added = _added(grown, topic, cluster)
+    return topic._replace(assignment={**topic.assignment, **added})
+
+
+def find_doomed(doomed: DoomedTopic, cluster: Cluster, config: BrokerConfig) -> Topic:
+    """The topic to delete, by name or id; it may be doomed already."""
+    if not config.broker.delete_topic_enable:
+        raise ApiError(Error.TOPIC_DELETION_DISABLED)
+    if doomed.name is None:
+        by_id = (topic for topic in cluster.topics.values() if topic.id == doomed.topic_id)
+        topic = next(by_id, None)
+        if topic is None:
+            raise ApiError(Error.UNKNOWN_TOPIC_ID)
+    elif doomed.topic_id != ZERO_UUID:
+        raise ApiError(Error.INVALID_REQUEST, "a topic is named by its name or id, not by both")
+    else:
+        topic = _known(doomed.name, cluster)
+    if topic.name in INTERNAL_TOPICS:
+        raise _unusable("an internal topic cannot be deleted")
+    return topic
+
+
+def new_topic_id(chance: random.Random) -> uuid.UUID:
+    """An id that no topic has (KIP-516)."""
+    return uuid.UUID(int=chance.getrandbits(128), version=4)
+
+
+def check_once(name: str, names: Sequence[str | None]) -> None:
+    """ApiError INVALID_REQUEST if a request names the topic more than once."""
+    if names.count(name) > 1:
+        raise ApiError(Error.INVALID_REQUEST, f"the request names topic {name} more than once")
+
+
+def colliding(name: str, others: Iterable[str]) -> str | None:
+    """A topic that would have the same metrics as `name`, which write '.' as '_'."""
+    if "." not in name and "_" not in name:
+        return None
+    flat = name.replace(".", "_")
+    return next((other for other in others if other.replace(".", "_") == flat), None)
+
+
+def _check_new_name(name: str, cluster: Cluster) -> None:
+    fault = topic_name_fault(name)
+    if fault:
+        raise _unusable(f"the topic's name {fault}")
+    if name in cluster.topics:
+        end = "is being deleted" if name in cluster.doomed else "exists already"
+        raise ApiError(Error.TOPIC_ALREADY_EXISTS, f"topic {name} {end}")
+    other = colliding(name, cluster.topics)
+    if other:
+        raise _unusable(f"topic {name} collides with topic {other}: '.' and '_' count as the same")
+
+
+def _configs(settings: Iterable[TopicSetting], config: BrokerConfig) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for setting in settings:
+        if setting.value is None:
+            raise ApiError(Error.INVALID_CONFIG, f"{setting.name} has no value")
+        configs[setting.name] = setting.value
+    try:
+        config.topic(configs)
+    except ConfigError as error:
+        raise ApiError(Error.INVALID_CONFIG, " ".join(error.faults)) from error
+    return configs
+
+
+def _chosen(new: NewTopic, cluster: Cluster) -> Assignment:
+    if (new.num_partitions, new.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
+        raise ApiError(
+            Error.INVALID_REQUEST,
+            "with an assignment, partitions and replication factor must both be -1",
+        )
+    _check_count(len(new.assignments))
+    assignment = {each.partition_index: each.broker_ids for each in new.assignments}
+    if len(assignment) < len(new.assignments):
+        raise ApiError(Error.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    return _checked(assignment, 0, cluster)
+
+
+def _placed(
+    new: NewTopic, cluster: Cluster, config: BrokerConfig, chance: random.Random
+) -> Assignment:
+    count, factor = new.num_partitions, new.replication_factor
+    if count == BROKER_DEFAULT:
+        count = config.broker.num_partitions
+    if factor == BROKER_DEFAULT:
+        factor = config.broker.default_replication_factor
+    _check_count(count)
+    _check_factor(factor)
+    order = interleave(live.placed for live in cluster.brokers.values())
+    start = chance.randrange(len(order)) if order else 0
+    return place(order, range(count), factor, start, shift=start)
+
+
+def _added(grown: GrownTopic, topic: Topic, cluster: Cluster) -> Assignment:
+    first = _count(topic)
+    if grown.assignments is None:
+        order = interleave(live.placed for live in cluster.brokers.values())
+        start = start_of(order, topic.assignment)
+        factor = max((len(replicas) for replicas in topic.assignment.values()), default=1)
+        _check_factor(factor)
+        return place(order, range(first, grown.count), factor, start, shift=start)
+    if len(grown.assignments) != grown.count - first:
+        raise ApiError(
+            Error.INVALID_REPLICA_ASSIGNMENT,
+            f"{len(grown.assignments)} assignments for {grown.count - first} new partitions",
+        )
+    chosen = {first + at: each.broker_ids for at, each in enumerate(grown.assignments)}
+    return _checked(chosen, first, cluster)
+
+
+def _checked(assignment: dict[int, list[int]], first: int, cluster: Cluster) -> Assignment:
+    brokers = {live.id: live.placed for live in cluster.brokers.values()}
+    checked = check_explicit(assignment, first, brokers)
+    _check_factor(len(checked[first]))
+    return checked
+
+
+def _count(topic: Topic) -> int:
+    """The number for the next partition; what wrote the znode may have left gaps."""
+    return max(topic.assignment, default=-1) + 1
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise ApiError(
+            Error.INVALID_PARTITIONS, f"{count} partitions: a topic has 1 to {PARTITIONS_MAX}"
+        )
+
+
+def _check_factor(factor: int) -> None:
+    if not 1 <= factor <= REPLICATION_FACTOR_MAX:
+        raise ApiError(
+            Error.INVALID_REPLICATION_FACTOR,
+            f"a replication factor of {factor}: a partition has {REPLICATION_FACTOR_MAX} replica",
+        )
+
+
+def _known(name: str, cluster: Cluster) -> Topic:
+    topic = cluster.topics.get(name)
+    if topic is None:
+        raise ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION)
+    return topic
+
+
+def _unusable(detail: str) -> ApiError:
+    return ApiError(Error.INVALID_TOPIC_EXCEPTION, detail)

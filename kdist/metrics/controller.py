@@ -1,0 +1,39 @@
+"""What the controller room counts: elections, deletions, and what brokers were told."""
+
+from __future__ import annotations
+
+from kdist.metrics.declare import Metrics, Reading, counter, gauge, metrics, reading
+
+
+@metrics
+class ControllerMetrics(Metrics):
+    """One broker's part as controller; the readings show nothing while it is not."""
+
+    is_active: int = gauge("kdist_controller_is_active", "1 while this broker is the controller.")
+    epoch: int = gauge("kdist_controller_epoch", "The epoch in which it was controller last.")
+    elections: int = counter(
+        "kdist_controller_elections_total", "Leaders and ISRs of partitions written to ZooKeeper."
+    )
+    deleted_topics: int = counter(
+        "kdist_controller_deleted_topics_total", "Topics deleted to the end."
+    )
+    requests: int = counter(
+        "kdist_controller_requests_total", "Requests to brokers that were answered."
+    )
+    failed_requests: int = counter(
+        "kdist_controller_failed_requests_total",
+        "Requests to brokers, and connections, that failed and were tried again.",
+    )
+    refused_partitions: int = counter(
+        "kdist_controller_refused_partitions_total",
+        "Partitions for which a broker answered a request with an error.",
+    )
+    brokers: Reading = reading("kdist_controller_brokers", "Brokers that are registered.")
+    topics: Reading = reading("kdist_controller_topics", "Topics, without those being deleted.")
+    partitions: Reading = reading("kdist_controller_partitions", "Partitions of those topics.")
+    offline_partitions: Reading = reading(
+        "kdist_controller_offline_partitions", "Partitions of those topics without a leader."
+    )
+    doomed_topics: Reading = reading(
+        "kdist_controller_doomed_topics", "Topics whose deletion has not ended."
+    )

@@ -1,0 +1,360 @@
+"""A cluster of brokers that are nothing but a registration, a candidate controller and its peer.
+
+Everything happens in virtual time, by a seed. A `Node` can be killed, paused (cut off from
+ZooKeeper, and told of it only later), have its session expired, and come back. `differences` says
+how what the brokers were told, and what their disks hold, differs from what ZooKeeper has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from controller_brokers import FakeNetwork, Told
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.config.listeners import Listener
+from kdist.config.load import broker_from
+from kdist.controller.controller import Controller
+from kdist.controller.reign import World as ControllerWorld
+from kdist.metrics.controller import ControllerMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.create_partitions import GrownTopic
+from kdist.protocol.create_topics import NewTopic, TopicSetting
+from kdist.protocol.delete_topics import DoomedTopic
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.zk import znodes
+from kdist.zk.client import Create, Delete, Operation, SessionState, Set
+from kdist.zk.cluster_values import ControllerInfo
+from kdist.zk.errors import NodeExists, ZooKeeperError
+from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.zk.registration import BrokerRegistration, Endpoint
+from kdist.zk.topic_values import TopicAssignment
+
+SESSION_TIMEOUT_MS = 6_000
+PATIENCE_MS = 60_000  # for a cluster to converge
+GIVEN = {
+    "broker.id": "1",
+    "log.dir": "/d",
+    "listeners": "PLAINTEXT://:9092",
+    "zookeeper.connect": "z",
+}
+
+
+class FusedLoop(VirtualLoop):
+    """A virtual loop in which something happens at a chosen turn."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock)
+        self.turns = 0
+        self.fuse = -1
+        self.blow: Callable[[], None] = lambda: None
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self.turns += 1
+        if self.turns == self.fuse:
+            self.blow()
+            timeout = 0
+        return super().select(timeout)
+
+    def arm(self, turns: int, blow: Callable[[], None]) -> None:
+        """Call `blow` this many turns from now."""
+        self.fuse, self.blow = self.turns + turns, blow
+
+
+class Node:
+    """One broker: its end of the controller's connections, its session, its candidacy."""
+
+    def __init__(self, world: Cluster, broker_id: int) -> None:
+        self.id = broker_id
+        self.peer = world.network.add(broker_id)
+        self.metrics = ControllerMetrics()
+        self.controller: Controller | None = None
+        self.zk: MemoryZooKeeper | None = None
+        self._world = world
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_up(self) -> bool:
+        return self.peer.is_up
+
+    def start(self) -> None:
+        """Connect, register, stand for election."""
+        self.peer.is_up = True
+        self.peer.forget()
+        self.zk = self._world.ensemble.client(session_timeout_ms=SESSION_TIMEOUT_MS)
+        self.controller = Controller(
+            ControllerWorld(
+                zk=self.zk,
+                clock=self._world.clock,
+                broker_id=self.id,
+                config=lambda: self._world.config,
+                connect=self._world.network.connect,
+                listener="PLAINTEXT",
+                chance=self._world.chance,
+                metrics=self.metrics,
+            )
+        )
+        self._tasks = [asyncio.create_task(self._live(self.zk, self.controller))]
+
+    def kill(self) -> None:
+        """The process is gone; ZooKeeper learns of it by the session's timeout."""
+        self.peer.is_up = False
+        for task in self._tasks:
+            task.cancel()
+        if self.zk is not None:
+            self._world.ensemble.suspend(self.zk)
+        self.controller = None
+
+    def pause(self, ms: float) -> None:
+        """Cut off from ZooKeeper for a while, at the end of which it hears what happened."""
+        assert self.zk is not None
+        self._world.ensemble.suspend(self.zk, noticed_after_ms=ms)
+        asyncio.get_running_loop().call_later(ms / 1000, self._resume, self.zk)
+
+    def _resume(self, zk: MemoryZooKeeper) -> None:
+        if self.is_up and self.zk is zk:  # not killed meanwhile
+            self._world.ensemble.resume(zk)
+
+    def expire(self) -> None:
+        """The servers end its session."""
+        assert self.zk is not None
+        self._world.ensemble.expire(self.zk)
+
+    def usurp(self) -> None:
+        """Become controller at once; the last one hears it later, amid what it is doing."""
+        self._tasks.append(asyncio.create_task(self._usurp()))
+
+    async def _usurp(self) -> None:
+        assert self.zk is not None
+        path, epoch_path = znodes.CONTROLLER.path(), znodes.CONTROLLER_EPOCH.path()
+        epoch = int(self._world.ensemble.tree.get(epoch_path).data)
+        await self.zk.multi(
+            [
+                Delete(path),
+                Create(path, znodes.CONTROLLER.encode(ControllerInfo(self.id, 0)), ephemeral=True),
+                Set(epoch_path, znodes.CONTROLLER_EPOCH.encode(epoch + 1)),
+            ]
+        )
+
+    async def _live(self, zk: MemoryZooKeeper, controller: Controller) -> None:
+        changed = asyncio.Event()
+        zk.add_listener(lambda _: changed.set())
+        await zk.connect()
+        self._tasks.append(asyncio.create_task(controller.run()))
+        while True:
+            changed.clear()
+            with suppress(ZooKeeperError):  # the next state tells how to go on
+                if zk.state is SessionState.EXPIRED:
+                    await zk.reconnect()
+                if zk.state is SessionState.CONNECTED:
+                    await self._register(zk)
+            await changed.wait()
+
+    async def _register(self, zk: MemoryZooKeeper) -> None:
+        path = znodes.BROKER.path(self.id)
+        listener = Listener("PLAINTEXT", f"host-{self.id}", 9092)
+        value = BrokerRegistration((Endpoint(listener, "PLAINTEXT"),), 0)
+        while True:
+            try:
+                await zk.create(path, znodes.BROKER.encode(value), ephemeral=True)
+            except NodeExists:
+                stat = await zk.exists(path)
+                if stat is not None and stat.ephemeral_owner != zk.session_id:
+                    await asyncio.sleep(0.1)  # the last session's, which runs out
+                    continue
+            stat = await zk.exists(path)
+            if stat is not None:
+                self.peer.epoch = stat.czxid
+                return
+
+
+class Cluster:
+    """The world of a scenario."""
+
+    def __init__(self, seed: int, brokers: int = 3) -> None:
+        self.clock = VirtualClock()
+        self.loop = FusedLoop(self.clock)
+        self.chance = random.Random(seed)
+        self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=3)
+        self.network = FakeNetwork(self.chance)
+        self.config: BrokerConfig = broker_from(GIVEN)
+        self.nodes = {i: Node(self, i) for i in range(1, brokers + 1)}
+        self._make_paths()
+        self._write = self.ensemble.tree.write
+        self.ensemble.tree.write = self._judged_write  # type: ignore[method-assign]
+
+    def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
+        """Run a scenario to its end, and end all that it has begun."""
+        try:
+            return self.loop.run_until_complete(self._around(scenario))
+        finally:
+            self.loop.close()
+
+    async def _around(self, scenario: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await scenario
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    async def start(self) -> None:
+        """All nodes are up, node 1 is the controller, and everybody has been told."""
+        self.nodes[1].start()
+        await self.until(lambda: self.controller is not None)
+        for node in list(self.nodes.values())[1:]:
+            node.start()
+        await self.converge()
+
+    @property
+    def alive(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.is_up]
+
+    @property
+    def controller(self) -> Controller | None:
+        """The one that takes itself for the controller and is connected."""
+        for node in self.alive:
+            if node.controller is not None and node.controller.is_active:
+                return node.controller
+        return None
+
+    async def until(
+        self, condition: Callable[[], object], patience_ms: float = PATIENCE_MS
+    ) -> None:
+        """Let time pass until the condition holds."""
+        end_s = self.loop.time() + patience_ms / 1000
+        while not condition():
+            assert self.loop.time() < end_s, "it did not happen in time"
+            await asyncio.sleep(0.01)
+
+    async def converge(self) -> None:
+        """Let time pass until brokers know what ZooKeeper has, and nothing is half done."""
+        end_s = self.loop.time() + PATIENCE_MS / 1000
+        while found := list(self.differences()):
+            assert self.loop.time() < end_s, "\n".join(found)
+            await asyncio.sleep(0.05)
+
+    async def create(self, name: str, partitions: int = 3, **configs: str) -> str:
+        """Have the controller create a topic; the name of the error."""
+        settings = [TopicSetting(name=k.replace("_", "."), value=v) for k, v in configs.items()]
+        new = NewTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=[],
+            configs=settings,
+        )
+        assert self.controller is not None
+        return (await self.controller.create_topics([new], 30_000))[0].error.name
+
+    async def grow(self, name: str, count: int) -> str:
+        """Have the controller add partitions; the name of the error."""
+        assert self.controller is not None
+        grown = GrownTopic(name=name, count=count, assignments=None)
+        return (await self.controller.create_partitions([grown], 30_000))[0].error.name
+
+    async def delete(self, name: str) -> str:
+        """Have the controller delete a topic; the name of the error."""
+        assert self.controller is not None
+        return (await self.controller.delete_topics([DoomedTopic(name=name)], 30_000))[0].error.name
+
+    # What ZooKeeper has
+
+    def exists(self, path: str) -> bool:
+        return self.ensemble.tree.exists(path) is not None
+
+    def topics(self) -> list[str]:
+        return self.ensemble.tree.children(znodes.TOPICS.path())
+
+    def doomed(self) -> list[str]:
+        return self.ensemble.tree.children(znodes.TOPIC_DELETIONS.path())
+
+    def registered(self) -> dict[int, int]:
+        """Broker epochs by id."""
+        paths = {int(i): znodes.BROKER.path(i) for i in self.ensemble.tree.children("/brokers/ids")}
+        return {i: self.ensemble.tree.get(path).stat.czxid for i, path in paths.items()}
+
+    def topic(self, name: str) -> TopicAssignment:
+        path = znodes.TOPIC.path(name)
+        return znodes.TOPIC.decode(path, self.ensemble.tree.get(path).data)
+
+    def states(self) -> dict[TopicPartition, Told | None]:
+        """What there is to tell of each partition of each topic; None where there is no state."""
+        found: dict[TopicPartition, Told | None] = {}
+        for name in self.topics():
+            topic = self.topic(name)
+            for index, replicas in topic.partitions.items():
+                partition = TopicPartition(name, index)
+                found[partition] = None
+                path = znodes.PARTITION_STATE.path(*partition)
+                if topic.topic_id is not None and self.exists(path):
+                    state = znodes.PARTITION_STATE.decode(path, self.ensemble.tree.get(path).data)
+                    found[partition] = Told(
+                        topic.topic_id, state.leader, state.leader_epoch, state.isr, replicas
+                    )
+        return found
+
+    def differences(self) -> Iterator[str]:
+        """What is not as it has to be in the end, a line each."""
+        registered = self.registered()
+        if sorted(registered) != [node.id for node in self.alive]:
+            yield f"registered are {sorted(registered)}"
+        if (
+            sum(node.controller is not None and node.controller.is_active for node in self.alive)
+            != 1
+        ):
+            yield "there is not one controller"
+        states = {
+            each: told for each, told in self.states().items() if each.topic not in self.doomed()
+        }
+        for partition, told in states.items():
+            alive = set(told.replicas if told else ()) & registered.keys()
+            if told is None or (told.leader == -1 if alive else told.leader != -1):
+                yield f"{partition} is left with {told}"
+        for name in self.doomed():
+            replicas = self.topic(name).partitions.values() if name in self.topics() else ()
+            waits_for = {replica for assigned in replicas for replica in assigned}
+            if waits_for <= registered.keys():
+                yield f"{name} waits for no broker and is not deleted"
+        for node in self.alive:
+            yield from self._differences_of(node, states)
+
+    def _differences_of(
+        self, node: Node, states: dict[TopicPartition, Told | None]
+    ) -> Iterator[str]:
+        peer = node.peer
+        if peer.epoch != self.registered().get(node.id):
+            yield f"{node.id} does not know its epoch"
+        if peer.brokers != set(self.registered()):
+            yield f"{node.id} takes {sorted(peer.brokers)} for alive"
+        mine = {each: told for each, told in states.items() if told and node.id in told.replicas}
+        for what, has, wants in (
+            ("was told", peer.metadata, states),
+            ("leads", peer.led, mine),
+            ("holds", peer.logs, {each: told.topic_id for each, told in mine.items()}),
+        ):
+            if has != wants:
+                wrong = sorted(e for e in {*has, *wants} if has.get(e) != wants.get(e))
+                yield f"{node.id} {what} otherwise of {[str(each) for each in wrong]}"
+
+    def _judged_write(self, operations: Sequence[Operation], *rest: Any) -> Any:
+        """No write of a state is by a controller that was replaced before."""
+        outcome = self._write(operations, *rest)
+        for operation in operations:
+            if isinstance(operation, Create | Set) and operation.path.endswith("/state"):
+                state = znodes.PARTITION_STATE.decode(operation.path, operation.data)
+                epoch = self.ensemble.tree.get(znodes.CONTROLLER_EPOCH.path()).data
+                assert state.controller_epoch == int(epoch)
+        return outcome
+
+    def _make_paths(self) -> None:
+        for path in znodes.STARTING_PATHS:
+            for end in [i for i, c in enumerate(path) if c == "/" and i] + [len(path)]:
+                if not self.exists(path[:end]):
+                    self.ensemble.tree.write((Create(path[:end]),), 0, 0)

@@ -1,0 +1,70 @@
+"""Which replicas a deletion still waits for, and who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from kdist.controller.cluster import Topic
+from kdist.controller.deletions import Deletions
+from kdist.model import TopicPartition
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+
+FIRST, SECOND = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+CLICKS = Topic("clicks", uuid.UUID(int=1), {0: (1,), 1: (1, 2)}, 0)
+
+
+def run(scenario) -> None:
+    loop = VirtualLoop(VirtualClock())
+    try:
+        loop.run_until_complete(scenario())
+    finally:
+        loop.close()
+
+
+def test_a_topic_is_complete_when_each_broker_has_deleted_each_replica() -> None:
+    deletions = Deletions()
+    deletions.begin(CLICKS)
+    assert deletions.left_on(1) == {FIRST, SECOND}
+    deletions.enter_deleted(1, [FIRST])
+    deletions.enter_deleted(2, [SECOND])
+    assert deletions.complete() == []
+    assert deletions.left_on(1) == {SECOND}
+    deletions.enter_deleted(1, [SECOND, TopicPartition("other", 0)])
+    assert deletions.complete() == ["clicks"]
+    deletions.end("clicks")
+    assert deletions.complete() == []
+
+
+def test_who_waits_hears_when_the_topic_is_gone() -> None:
+    async def scenario() -> None:
+        deletions = Deletions()
+        deletions.begin(CLICKS)
+        ended = deletions.ended("clicks", frozenset({1, 2}))
+        deletions.release_blocked(frozenset({1}))
+        assert not ended.done()  # broker 1 may still answer
+        deletions.end("clicks")
+        await asyncio.wait_for(ended, 1)
+
+    run(scenario)
+
+
+def test_nobody_waits_for_brokers_that_are_down() -> None:
+    async def scenario() -> None:
+        deletions = Deletions()
+        deletions.begin(CLICKS)
+        assert deletions.ended("clicks", frozenset({3})).done()
+        waiting = deletions.ended("clicks", frozenset({1}))
+        deletions.enter_deleted(1, [FIRST, SECOND])
+        deletions.release_blocked(frozenset({1}))
+        assert waiting.done()
+
+    run(scenario)
+
+
+def test_a_topic_that_is_gone_already_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        assert Deletions().ended("clicks", frozenset({1})).done()
+
+    run(scenario)

@@ -1,0 +1,156 @@
+"""Who leads when brokers come and go, and that no change of state leaves the table."""
+
+from __future__ import annotations
+
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.config.listeners import Listener
+from kdist.controller.cluster import Cluster, LiveBroker, Topic
+from kdist.controller.elections import (
+    Seats,
+    first_state,
+    plan_for_broker_change,
+    plan_for_partitions,
+    seat,
+)
+from kdist.controller.states import FOLLOWERS, NEW, NON_EXISTENT, OFFLINE, ONLINE, PartitionState
+from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.zk.registration import BrokerRegistration, Endpoint
+
+CLICKS = TopicPartition("clicks", 0)
+EPOCH = 7
+
+
+def live(broker_id: int, epoch: int = 1) -> LiveBroker:
+    listener = Listener("PLAINTEXT", f"host-{broker_id}", 9092)
+    registration = BrokerRegistration((Endpoint(listener, "PLAINTEXT"),), 0)
+    return LiveBroker(broker_id, epoch, registration, listener)
+
+
+def cluster(alive: set[int], assigned: tuple[int, ...], state: LeaderAndIsr | None) -> Cluster:
+    """A cluster with one partition."""
+    made = Cluster()
+    made.brokers = {i: live(i) for i in alive}
+    made.topics["clicks"] = Topic("clicks", uuid.UUID(int=1), {0: assigned}, 0)
+    if state:
+        made.put_states({CLICKS: state})
+    return made
+
+
+def led(leader: int, *isr: int, epoch: int = 3, zk_version: int = 5) -> LeaderAndIsr:
+    return LeaderAndIsr(leader, epoch, isr, 1, zk_version)
+
+
+def planned(before: Cluster, bounced: set[int] | None = None) -> LeaderAndIsr | None:
+    return plan_for_broker_change(before, EPOCH, bounced or set()).get(CLICKS)
+
+
+def test_a_new_partition_is_led_by_its_first_replica_alive() -> None:
+    assert first_state((3, 1, 2), {1, 2}, EPOCH) == LeaderAndIsr(1, 0, (1, 2), EPOCH, 0)
+
+
+def test_a_new_partition_without_a_replica_alive_is_offline_and_any_replica_may_lead_it() -> None:
+    first = first_state((1, 3), {2}, EPOCH)
+    assert first == LeaderAndIsr(-1, 0, (1, 3), EPOCH, 0)
+    assert planned(cluster({2, 3}, (1, 3), first)) == LeaderAndIsr(3, 1, (3,), EPOCH, 1)
+
+
+def test_nothing_changes_while_leader_and_isr_are_alive() -> None:
+    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2))) is None
+
+
+def test_the_only_replica_goes_and_the_partition_is_offline_with_its_isr_kept() -> None:
+    assert planned(cluster({2}, (1,), led(1, 1))) == LeaderAndIsr(-1, 4, (1,), EPOCH, 6)
+
+
+def test_an_offline_partition_stays_as_it_is_while_its_replica_is_gone() -> None:
+    assert planned(cluster({2}, (1,), led(-1, 1))) is None
+
+
+def test_an_offline_partition_is_led_again_when_its_replica_is_back() -> None:
+    assert planned(cluster({1}, (1,), led(-1, 1))) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+
+
+def test_the_next_replica_of_the_isr_leads_in_the_order_of_the_assignment() -> None:
+    assert planned(cluster({2, 3}, (1, 3, 2), led(1, 1, 2, 3))) == LeaderAndIsr(
+        3, 4, (2, 3), EPOCH, 6
+    )
+
+
+def test_a_replica_outside_the_isr_does_not_lead() -> None:
+    assert planned(cluster({2}, (1, 2), led(1, 1))) == LeaderAndIsr(-1, 4, (1,), EPOCH, 6)
+
+
+def test_a_follower_that_goes_leaves_the_isr() -> None:
+    assert planned(cluster({1}, (1, 2), led(1, 1, 2))) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+
+
+def test_a_leader_that_registered_anew_leads_on_in_a_new_epoch() -> None:
+    assert planned(cluster({1}, (1,), led(1, 1)), {1}) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
+
+
+def test_a_leader_that_registered_anew_gives_way_to_one_that_stayed() -> None:
+    assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {1}) == LeaderAndIsr(2, 4, (2,), EPOCH, 6)
+
+
+def test_partitions_of_doomed_topics_are_left_alone() -> None:
+    before = cluster({2}, (1,), led(1, 1))
+    before.doomed.add("clicks")
+    assert plan_for_broker_change(before, EPOCH) == {}
+
+
+replicas = st.lists(st.integers(1, 5), min_size=1, max_size=5, unique=True)
+
+
+@given(replicas, st.data(), st.sets(st.integers(1, 5)))
+def test_a_leader_is_alive_and_in_the_isr_and_the_isr_never_grows_or_empties(
+    assigned: list[int], data: st.DataObject, alive: set[int]
+) -> None:
+    isr = tuple(data.draw(st.lists(st.sampled_from(assigned), min_size=1, unique=True)))
+    leader = data.draw(st.sampled_from([*isr, -1]))
+    after = seat(Seats(leader, isr), assigned, alive)
+    assert set(after.isr) <= set(isr)
+    assert after.isr
+    if alive & set(isr):
+        assert after.leader in alive & set(after.isr)
+    else:
+        assert after == Seats(-1, isr)
+    assert seat(after, assigned, alive) == after
+
+
+@given(replicas, st.lists(st.tuples(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)))))
+def test_every_history_of_brokers_keeps_to_the_table_and_only_raises_epochs(
+    assigned: list[int], history: list[tuple[set[int], set[int]]]
+) -> None:
+    picture = cluster(set(), tuple(assigned), None)
+    for alive, bounced in history:
+        picture.brokers = {i: live(i) for i in alive}
+        before = picture.leader_and_isr(CLICKS)
+        plan = plan_for_partitions(picture, [CLICKS], EPOCH, bounced)
+        picture.put_states(plan)  # asserts that the table allows it
+        after = picture.leader_and_isr(CLICKS)
+        if before and after and before != after:
+            assert after.leader_epoch == before.leader_epoch + 1
+            assert after.zk_version == before.zk_version + 1
+
+
+def test_states_follow_from_the_picture() -> None:
+    picture = cluster({1}, (1,), None)
+    assert picture.partition_state(TopicPartition("clicks", 9)) is NON_EXISTENT
+    assert picture.partition_state(CLICKS) is NEW
+    picture.put_states({CLICKS: led(1, 1)})
+    assert picture.partition_state(CLICKS) is ONLINE
+    picture.doomed.add("clicks")
+    assert picture.partition_state(CLICKS) is OFFLINE
+    picture.drop_topics(["clicks"])
+    assert picture.partition_state(CLICKS) is NON_EXISTENT
+    assert not picture.doomed
+
+
+def test_each_state_can_be_reached_and_left() -> None:
+    assert set(FOLLOWERS) == set(PartitionState)
+    assert {state for after in FOLLOWERS.values() for state in after} == set(PartitionState)
+    assert all(FOLLOWERS.values())

@@ -1,0 +1,107 @@
+"""What one broker is told: its partitions, all metadata, what is gone before what is new."""
+
+from __future__ import annotations
+
+import uuid
+
+from kdist.config.listeners import Listener
+from kdist.controller.cluster import Cluster, LiveBroker, Topic
+from kdist.controller.pending import Pending
+from kdist.controller.requests import (
+    FULL,
+    INCREMENTAL,
+    Author,
+    leader_and_isr,
+    stop_replica,
+    update_metadata,
+)
+from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.zk.registration import BrokerRegistration, Endpoint
+
+AUTHOR = Author(controller_id=1, controller_epoch=9)
+NEW_ID, OLD_ID = uuid.UUID(int=2), uuid.UUID(int=1)
+FIRST, SECOND = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
+
+
+def live(broker_id: int) -> LiveBroker:
+    inner = Listener("INNER", f"inner-{broker_id}", 9091)
+    outer = Listener("OUTER", f"outer-{broker_id}", 9092)
+    endpoints = (Endpoint(outer, "SSL"), Endpoint(inner, "PLAINTEXT"))
+    return LiveBroker(broker_id, 70 + broker_id, BrokerRegistration(endpoints, 0, "r1"), inner)
+
+
+def cluster() -> Cluster:
+    """Broker 1 leads partition 0; partition 1 is on broker 2, which is down."""
+    made = Cluster()
+    made.brokers = {1: live(1), 3: live(3)}
+    made.topics["clicks"] = Topic("clicks", NEW_ID, {0: (1, 3), 1: (2,)}, 0, adding={0: (3,)})
+    made.put_states(
+        {
+            FIRST: LeaderAndIsr(1, 0, (1, 3), 9, 0),
+            SECOND: LeaderAndIsr(-1, 4, (2,), 8, 6),
+        }
+    )
+    return made
+
+
+def test_a_replica_is_told_of_its_own_partitions_and_where_their_leader_is() -> None:
+    request = leader_and_isr(cluster(), AUTHOR, live(3), [FIRST, SECOND], is_full=False)
+    assert (request.type, request.broker_epoch, request.controller_epoch) == (INCREMENTAL, 73, 9)
+    [topic] = request.topic_states
+    [state] = topic.partition_states
+    assert (topic.topic_id, state.partition_index, state.leader) == (NEW_ID, 0, 1)
+    assert state.is_new
+    assert state.adding_replicas == [3]
+    [leader] = request.live_leaders
+    assert (leader.broker_id, leader.host_name, leader.port) == (1, "inner-1", 9091)
+
+
+def test_a_full_request_has_all_partitions_of_the_broker_whatever_changed() -> None:
+    request = leader_and_isr(cluster(), AUTHOR, live(1), [], is_full=True)
+    assert request.type == FULL
+    assert [topic.topic_name for topic in request.topic_states] == ["clicks"]
+
+
+def test_metadata_has_every_endpoint_rack_and_offline_replica() -> None:
+    request = update_metadata(cluster(), AUTHOR, live(1), [SECOND], {}, is_full=False)
+    [topic] = request.topic_states
+    [state] = topic.partition_states
+    assert (state.leader, state.leader_epoch, state.offline_replicas) == (-1, 4, [2])
+    assert [broker.id for broker in request.live_brokers] == [1, 3]
+    first = request.live_brokers[0]
+    assert first.rack == "r1"
+    assert [(e.listener, e.host, e.security_protocol) for e in first.endpoints] == [
+        ("OUTER", "outer-1", 1),
+        ("INNER", "inner-1", 0),
+    ]
+
+
+def test_partitions_of_a_deleted_topic_come_before_those_of_the_one_created_again() -> None:
+    gone = {FIRST: OLD_ID, TopicPartition("clicks", 7): OLD_ID}
+    request = update_metadata(cluster(), AUTHOR, live(1), [FIRST], gone, is_full=False)
+    old, new = request.topic_states
+    assert (old.topic_id, new.topic_id) == (OLD_ID, NEW_ID)
+    assert [(state.partition_index, state.leader) for state in old.partition_states] == [
+        (0, -2),
+        (7, -2),
+    ]
+
+
+def test_a_doomed_topic_is_in_no_request_but_the_one_to_stop() -> None:
+    doomed = cluster()
+    doomed.doomed.add("clicks")
+    assert leader_and_isr(doomed, AUTHOR, live(1), [FIRST], is_full=True).topic_states == []
+    assert update_metadata(doomed, AUTHOR, live(1), [FIRST], {}, is_full=True).topic_states == []
+    [topic] = stop_replica(AUTHOR, live(1), [SECOND, FIRST]).topic_states
+    assert [state.partition_index for state in topic.partition_states] == [0, 1]
+    assert all(s.delete_partition and s.leader_epoch == -2 for s in topic.partition_states)
+
+
+def test_what_is_pending_merges_and_knows_when_it_is_empty() -> None:
+    pending = Pending()
+    assert pending.is_empty
+    pending.add(Pending(leaders={FIRST}, gone={SECOND: OLD_ID}))
+    pending.add(Pending(leaders={FIRST, SECOND}, has_brokers=True))
+    assert (pending.leaders, pending.gone) == ({FIRST, SECOND}, {SECOND: OLD_ID})
+    assert not pending.is_empty
+    assert pending.has_metadata

@@ -1,0 +1,196 @@
+"""What may be asked of topics: each refusal with its code, and what a good request plans."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from kdist.config.listeners import Listener
+from kdist.config.load import broker_from
+from kdist.controller.cluster import Cluster, LiveBroker, Topic
+from kdist.controller.topics import check_once, find_doomed, plan_growth, plan_topic
+from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID
+from kdist.protocol.create_partitions import GrownTopic, NewPartitionAssignment
+from kdist.protocol.create_topics import NewTopic, ReplicaAssignment, TopicSetting
+from kdist.protocol.delete_topics import DoomedTopic
+from kdist.zk.registration import BrokerRegistration
+
+GIVEN = {
+    "broker.id": "1",
+    "log.dir": "/d",
+    "listeners": "PLAINTEXT://:9092",
+    "zookeeper.connect": "z",
+    "num.partitions": "3",
+}
+CONFIG = broker_from(GIVEN)
+CLICKS_ID = uuid.UUID(int=5)
+
+
+def cluster() -> Cluster:
+    """Three brokers; topics `clicks` (2 partitions), `a_b`, and `old`, which is being deleted."""
+    made = Cluster()
+    for i in (1, 2, 3):
+        listener = Listener("PLAINTEXT", f"host-{i}", 9092)
+        made.brokers[i] = LiveBroker(i, 1, BrokerRegistration((), 0), listener)
+    for name, topic_id in (("clicks", CLICKS_ID), ("a_b", uuid.UUID(int=6)), ("old", CLICKS_ID)):
+        made.topics[name] = Topic(name, topic_id, {0: (3,), 1: (1,)}, 0)
+    made.topics["old"] = made.topics["old"]._replace(id=uuid.UUID(int=7))
+    made.topics["__consumer_offsets"] = Topic("__consumer_offsets", uuid.UUID(int=8), {0: (1,)}, 0)
+    made.doomed.add("old")
+    return made
+
+
+def new(
+    name: str = "fresh",
+    partitions: int = 2,
+    factor: int = 1,
+    assigned: dict[int, list[int]] | None = None,
+    **configs: str | None,
+) -> NewTopic:
+    return NewTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[
+            ReplicaAssignment(partition_index=i, broker_ids=ids)
+            for i, ids in (assigned or {}).items()
+        ],
+        configs=[TopicSetting(name=k.replace("_", "."), value=v) for k, v in configs.items()],
+    )
+
+
+def grown(name: str, count: int, assignments: list[list[int]] | None = None) -> GrownTopic:
+    chosen = [NewPartitionAssignment(broker_ids=ids) for ids in assignments or ()]
+    return GrownTopic(name=name, count=count, assignments=chosen if assignments else None)
+
+
+def refused(error: Error, *, sentence: str = "") -> object:
+    return pytest.raises(ApiError, match=f"(?s){error.name}.*{sentence}")
+
+
+def create(topic: NewTopic):
+    return plan_topic(topic, cluster(), CONFIG, random.Random(1))
+
+
+def test_a_topic_is_placed_over_the_brokers_with_an_id_and_its_settings() -> None:
+    planned = create(new(partitions=6, cleanup_policy="compact"))
+    leaders = [replicas[0] for replicas in planned.topic.assignment.values()]
+    assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+    assert planned.topic.id.version == 4
+    assert planned.configs == {"cleanup.policy": "compact"}
+
+
+def test_minus_one_takes_the_brokers_defaults() -> None:
+    planned = create(new(partitions=-1, factor=-1))
+    assert [len(replicas) for replicas in planned.topic.assignment.values()] == [1, 1, 1]
+
+
+def test_a_chosen_assignment_is_taken() -> None:
+    planned = create(new(partitions=-1, factor=-1, assigned={1: [2], 0: [3]}))
+    assert planned.topic.assignment == {0: (3,), 1: (2,)}
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (new(""), Error.INVALID_TOPIC_EXCEPTION),
+        (new("a/b"), Error.INVALID_TOPIC_EXCEPTION),
+        (new("x" * 250), Error.INVALID_TOPIC_EXCEPTION),
+        (new("a.b"), Error.INVALID_TOPIC_EXCEPTION),
+        (new("clicks"), Error.TOPIC_ALREADY_EXISTS),
+        (new("old"), Error.TOPIC_ALREADY_EXISTS),
+        (new(partitions=0), Error.INVALID_PARTITIONS),
+        (new(partitions=-2), Error.INVALID_PARTITIONS),
+        (new(partitions=2**31 - 1), Error.INVALID_PARTITIONS),
+        (new(factor=0), Error.INVALID_REPLICATION_FACTOR),
+        (new(factor=2), Error.INVALID_REPLICATION_FACTOR),
+        (new(partitions=-1, factor=-1, assigned={0: [1, 2]}), Error.INVALID_REPLICATION_FACTOR),
+        (new(assigned={0: [1]}), Error.INVALID_REQUEST),
+        (new(partitions=-1, factor=-1, assigned={1: [1]}), Error.INVALID_REPLICA_ASSIGNMENT),
+        (new(partitions=-1, factor=-1, assigned={0: [9]}), Error.INVALID_REPLICA_ASSIGNMENT),
+        (new(cleanup_policy="burn"), Error.INVALID_CONFIG),
+        (new(no_such_setting="1"), Error.INVALID_CONFIG),
+        (new(retention_ms=None), Error.INVALID_CONFIG),
+    ],
+)
+def test_a_topic_is_refused_with_its_code(topic: NewTopic, error: Error) -> None:
+    with refused(error):
+        create(topic)
+
+
+def test_without_a_broker_alive_no_topic_can_be_placed() -> None:
+    with refused(Error.INVALID_REPLICATION_FACTOR):
+        plan_topic(new(), Cluster(), CONFIG, random.Random(1))
+
+
+def test_a_partition_assigned_twice_is_refused() -> None:
+    twice = new(partitions=-1, factor=-1, assigned={0: [1]})
+    twice.assignments *= 2
+    with refused(Error.INVALID_REPLICA_ASSIGNMENT, sentence="twice"):
+        create(twice)
+
+
+def test_growth_keeps_the_old_partitions_and_goes_on_round_the_brokers() -> None:
+    after = plan_growth(grown("clicks", 5), cluster())
+    assert after.assignment == {0: (3,), 1: (1,), 2: (2,), 3: (3,), 4: (1,)}
+    assert after.id == CLICKS_ID
+
+
+def test_growth_takes_a_chosen_assignment() -> None:
+    after = plan_growth(grown("clicks", 4, [[1], [3]]), cluster())
+    assert after.assignment == {0: (3,), 1: (1,), 2: (1,), 3: (3,)}
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (grown("nobody", 5), Error.UNKNOWN_TOPIC_OR_PARTITION),
+        (grown("old", 5), Error.INVALID_TOPIC_EXCEPTION),
+        (grown("__consumer_offsets", 5), Error.INVALID_TOPIC_EXCEPTION),
+        (grown("clicks", 2), Error.INVALID_PARTITIONS),
+        (grown("clicks", 1), Error.INVALID_PARTITIONS),
+        (grown("clicks", 10_001), Error.INVALID_PARTITIONS),
+        (grown("clicks", 4, [[1]]), Error.INVALID_REPLICA_ASSIGNMENT),
+        (grown("clicks", 3, [[9]]), Error.INVALID_REPLICA_ASSIGNMENT),
+        (grown("clicks", 3, [[1, 2]]), Error.INVALID_REPLICATION_FACTOR),
+    ],
+)
+def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> None:
+    with refused(error):
+        plan_growth(topic, cluster())
+
+
+def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_doomed_before() -> None:
+    assert find_doomed(DoomedTopic(name="clicks"), cluster(), CONFIG).name == "clicks"
+    assert find_doomed(DoomedTopic(topic_id=CLICKS_ID), cluster(), CONFIG).name == "clicks"
+    assert find_doomed(DoomedTopic(name="old"), cluster(), CONFIG).name == "old"
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (DoomedTopic(name="nobody"), Error.UNKNOWN_TOPIC_OR_PARTITION),
+        (DoomedTopic(topic_id=uuid.UUID(int=99)), Error.UNKNOWN_TOPIC_ID),
+        (DoomedTopic(topic_id=ZERO_UUID), Error.UNKNOWN_TOPIC_ID),
+        (DoomedTopic(name="clicks", topic_id=CLICKS_ID), Error.INVALID_REQUEST),
+        (DoomedTopic(name="__consumer_offsets"), Error.INVALID_TOPIC_EXCEPTION),
+    ],
+)
+def test_a_deletion_is_refused_with_its_code(topic: DoomedTopic, error: Error) -> None:
+    with refused(error):
+        find_doomed(topic, cluster(), CONFIG)
+
+
+def test_a_deletion_is_refused_while_deleting_is_off() -> None:
+    off = broker_from(GIVEN | {"delete.topic.enable": "false"})
+    with refused(Error.TOPIC_DELETION_DISABLED):
+        find_doomed(DoomedTopic(name="clicks"), cluster(), off)
+
+
+def test_a_topic_named_twice_in_a_request_is_refused() -> None:
+    check_once("a", ["a", "b"])
+    with refused(Error.INVALID_REQUEST):
+        check_once("a", ["a", "b", "a"])
