@@ -28,11 +28,15 @@ check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: un
 
 test: setup lint  ## Everything: the checks and every test, the slow ones and those with a peer too
 ifdef MAY_MOUNT
-	@$(PYTEST) tests
+	@$(PYTEST) -m "not stress" tests
 else
 	@echo "This user may not mount filesystems, so the tests marked 'mount' are left out."
-	@$(PYTEST) -m "not mount" tests
+	@$(PYTEST) -m "not mount and not stress" tests
 endif
+
+stress: setup  ## The clients' own suites, 50 kills, floods: half an hour on a quiet machine
+	@tools/setup_packages.sh suites
+	@$(PYTHON) -m pytest -m stress tests
 
 lint: .venv/.codec
 	@$(PYTHON) -m ruff format --check --quiet .
@@ -46,6 +50,9 @@ bench-log: .venv/.codec  ## Measure the log and the record codec, as ratios in o
 
 bench-network: .venv/.codec  ## Measure the connections against a C program, as ratios in one run
 	$(PYTHON) benchmarks/bench_network.py
+
+bench-broker: .venv/.codec  ## Measure the broker against a C program, as ratios in one run
+	$(PYTHON) benchmarks/bench_broker.py
 
 bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
 	$(PYTHON) benchmarks/bench_compression.py
@@ -77,4 +84,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test lint bench-log bench-network bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test stress lint bench-log bench-network bench-broker bench-compression fuzz generate format clean FORCE

@@ -279,8 +279,10 @@ def commands(
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name, child in sorted(command.commands.items()):
-            yield from commands(child, (*path, name))
+        context = click.Context(command, info_name=" ".join(path))
+        for name in sorted(command.list_commands(context)):
+            if (child := command.get_command(context, name)) is not None:
+                yield from commands(child, (*path, name))
 
 
 def usage(path: tuple[str, ...], command: click.Command) -> str:

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Looks for what must come from the distribution and installs what is missing if it may, or says what to install.
 #   setup_packages.sh build    a Python that makes virtual environments, its headers, a compiler
-#   setup_packages.sh peer     Java and Maven for the tests against Apache Kafka; XFS for those on a loop disk
+#   setup_packages.sh suites  what librdkafka's own tests are built with
+#   setup_packages.sh peer     Java, Maven and kcat for the tests with peers; XFS for those on a loop disk
 # It looks for the thing, not the package: a JDK from elsewhere serves as well as Debian's.
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,8 +18,17 @@ missing_build() {
 missing_peer() {
     command -v java >/dev/null || echo default-jre-headless
     command -v mvn >/dev/null || echo maven
+    command -v kcat >/dev/null || echo kcat
     # Who may not mount a loop disk does not need the means to format one.
     ! unshare --mount true 2>/dev/null || [ -x /usr/sbin/mkfs.xfs ] || echo xfsprogs
+}
+
+missing_suites() {
+    command -v g++ >/dev/null || echo g++
+    # What librdkafka's test runner is built with; headers, so looked for by package.
+    for package in rapidjson-dev libzstd-dev libssl-dev zlib1g-dev; do
+        dpkg-query --show "$package" >/dev/null 2>&1 || echo "$package"
+    done
 }
 
 packages=$("missing_$1" | xargs)

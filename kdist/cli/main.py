@@ -22,6 +22,16 @@ from kdist.errors import ApiError, DiskFailed, KdistError
 _INTERRUPTED = 130  # 128 and SIGINT, as a shell has it
 
 _COMMANDS = {
+    "broker": ("kdist.cli.broker:broker", "Run one broker until a signal ends it."),
+    "standalone": (
+        "kdist.cli.standalone:standalone",
+        "Run ZooKeeper and brokers on this machine, for development.",
+    ),
+    "config": ("kdist.cli.config:config", "Check a broker's file; show every setting."),
+    "topics": ("kdist.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each a record."),
+    "consume": ("kdist.cli.consume:consume", "Show a topic's records as they come."),
+    "groups": ("kdist.cli.groups:groups", "List groups; show their members, offsets and lag."),
     "log": ("kdist.cli.log:log", "Look into a log on disk: dump, verify, find, trim, rebuild."),
 }
 

@@ -35,6 +35,8 @@ from kdist.protocol.offset_commit import (
 CommitReply = Callable[[OffsetCommitResponse], None]
 Results = Mapping[TopicPartition, Error]
 
+_INT64_MAX = 2**63 - 1
+
 
 class Committer:
     """Takes commits. Has no state of its own."""
@@ -134,7 +136,8 @@ def commits_of(
     """What a request commits, of partitions that exist."""
     expires_ms = NO_TIMESTAMP
     if request.retention_time_ms != NO_TIMESTAMP:
-        expires_ms = now_ms + request.retention_time_ms
+        # As far ahead as the record can say: a client may ask for the largest number there is.
+        expires_ms = min(now_ms + request.retention_time_ms, _INT64_MAX)
     return {
         where: _committed(each, now_ms, expires_ms)
         for topic in request.topics

@@ -104,9 +104,11 @@ def fence(
 ) -> Error:
     """Whether the controller that sent the request was replaced, or means an earlier registration.
 
-    Its broker epoch may be ahead of what this broker knows: it hears of a registration first.
+    Its broker epoch may be ahead of what this broker knows: it hears of a registration first. One
+    without, as those of before KIP-380 are, comes from no controller of this cluster: a stranger's
+    high controller epoch would shut the real one out.
     """
-    if -1 < request.broker_epoch < broker_epoch:
+    if request.broker_epoch < broker_epoch:
         return Error.STALE_BROKER_EPOCH
     if request.controller_epoch < controller_epoch:
         return Error.STALE_CONTROLLER_EPOCH

@@ -35,6 +35,11 @@ NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, z
 NOTHING = Appended(NO_OFFSET, NO_OFFSET)
 """What became of an empty message set."""
 
+# What records may take unpacked where they must be: an old format, a compacted topic. The
+# conversion holds some three times that, so it bounds what a request of packed zeros can cost.
+_BODY_BYTES_MAX = 64 << 20
+_BODY_RATIO_MAX = 16
+
 _TOPIC_CODECS = {
     "producer": None,
     "uncompressed": Codec.NONE,
@@ -256,4 +261,5 @@ def rules_of(settings: TopicSettings) -> Rules:
         timestamp_type=_TIMESTAMP_TYPES[settings.message_timestamp_type],
         timestamp_before_max_ms=settings.message_timestamp_before_max_ms,
         timestamp_after_max_ms=settings.message_timestamp_after_max_ms,
+        body_bytes_max=max(_BODY_BYTES_MAX, _BODY_RATIO_MAX * settings.max_message_bytes),
     )

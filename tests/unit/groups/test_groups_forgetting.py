@@ -80,6 +80,15 @@ def test_a_stable_group_keeps_its_offsets_while_it_is_not_known_what_it_reads() 
     assert play(script) == told(script)
 
 
+def test_a_retention_of_the_largest_number_there_is_means_for_ever() -> None:
+    script = f"""
+        commit outside t-0:1 retention={2**63 - 1}
+            log: readers t-0 1
+            outside committed t-0 NONE
+    """
+    assert play(script) == told(script)
+
+
 def test_a_retention_of_the_clients_own_counts() -> None:
     script = """
         set offsets_retention_check_interval_ms=1000

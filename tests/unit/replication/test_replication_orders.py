@@ -66,7 +66,7 @@ def test_orders_that_overtake_the_disk_leave_what_the_last_ones_say(
     ("controller_epoch", "broker_epoch", "error"),
     [
         (1, 5, Error.NONE),
-        (2, -1, Error.NONE),
+        (2, -1, Error.STALE_BROKER_EPOCH),
         (0, 5, Error.STALE_CONTROLLER_EPOCH),
         (1, 4, Error.STALE_BROKER_EPOCH),
     ],

@@ -1,0 +1,297 @@
+"""A broker's life: started in order, watched over, stopped in order.
+
+    start: ZooKeeper session, cluster id, topics' settings, log directory, listeners, registration,
+           election; ready once the controller has told it of the cluster
+    stop:  listeners, candidacy, registration, what is under way, directory, session
+
+A directory that says it belongs to another cluster or broker, a port that is taken, an id that is
+taken, a ZooKeeper that nobody answers for: a `UserError`, and what was begun is undone. What goes
+wrong later is `failure`: a `DiskFailed`, or a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from kdist.broker.auto_creation import OFFSETS_TOPIC
+from kdist.broker.gateway import Gateway
+from kdist.broker.http import Page
+from kdist.broker.identity import find_cluster_id, make_starting_paths
+from kdist.broker.measures import Measures
+from kdist.broker.membership import Membership
+from kdist.broker.own_tasks import OwnTasks
+from kdist.broker.service import Service
+from kdist.broker.topic_settings import TopicOverrides
+from kdist.broker.world import BrokerWorld
+from kdist.config.topic import TopicSettings
+from kdist.errors import UserError
+from kdist.metrics.exposition import CONTENT_TYPE
+from kdist.zk import znodes
+from kdist.zk.client import SessionState
+from kdist.zk.errors import NoNode, ZooKeeperError
+from kdist.zk.registration import BrokerRegistration
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MS = 5_000  # for what is under way when a broker stops
+
+_AT_ONCE_MS = 1
+_LAG_CHECK_MS = 500
+
+
+class State(enum.Enum):
+    """Where a broker is in its life."""
+
+    NEW = "new"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class Broker:
+    """Owner: the loop. `start` and `stop` are called once; `failure` is done when it must end."""
+
+    def __init__(self, world: BrokerWorld) -> None:
+        config = world.config
+        self.world = world
+        self.id: int = config.broker.id
+        self.state = State.NEW
+        self.failure: asyncio.Future[BaseException] = world.network.loop.create_future()
+        self.measures = Measures()
+        self.http_port: int | None = None
+        self._tasks = OwnTasks(world.tasks)
+        self._running: list[asyncio.Task[None]] = []
+        self._service: Service | None = None
+        self._overrides = TopicOverrides(
+            world.zk, world.clock, lambda: config, self._configure_topic
+        )
+        self._gateway = Gateway(
+            config, world.network, self._tasks, self.measures.network, world.host
+        )
+        self._epoch = -1
+        self._membership = Membership(
+            world.zk,
+            self.id,
+            config.zookeeper.session_timeout_ms,
+            self.measures.broker,
+            self._know_epoch,
+        )
+
+    @property
+    def service(self) -> Service:
+        """What serves requests; there is one from the middle of `start` on."""
+        assert self._service is not None, "the broker is not started"
+        return self._service
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return self._gateway.endpoints[0].listener.port
+
+    def fail(self, error: BaseException) -> None:
+        """The broker must end: the first reason counts."""
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    # Starting
+
+    async def start(self) -> None:
+        """Serve. `UserError` if it cannot; what was begun is undone then."""
+        self.state = State.STARTING
+        try:
+            await self._start()
+        except BaseException:
+            await self._undo()
+            raise
+        self.state = State.READY
+        self.measures.broker.is_ready = 1
+        self._tell(f"ready: broker {self.id} on port {self.port}")
+
+    async def _start(self) -> None:
+        world = self.world
+        cluster_id, offsets_partitions = await self._look_at_zookeeper()
+        self._tell("opening the log directory")
+        self._service = service = Service(
+            world,
+            self._tasks,
+            self.measures,
+            self._overrides,
+            cluster_id,
+            self._gateway.inter_broker_listener,
+            self.fail,
+        )
+        service.wire(offsets_partitions)
+        await self._gateway.open(service.dispatch)
+        self.http_port = await self._gateway.open_http(
+            {"/metrics": self._metrics_page, "/health": self._health_page}
+        )
+        self._tell("registering")
+        await self._join_cluster(service)
+
+    async def _look_at_zookeeper(self) -> tuple[str, int]:
+        """The cluster's id, and how many partitions `__consumer_offsets` has, or will have."""
+        zk, where = self.world.zk, self.world.config.zookeeper.connect
+        self._tell(f"connecting to ZooKeeper on {where}")
+        try:
+            await zk.connect()
+            await make_starting_paths(zk)
+            cluster_id = await find_cluster_id(zk, self.world.chance)
+            await self._overrides.load_all()
+            return cluster_id, await self._count_offsets_partitions()
+        except ZooKeeperError as error:
+            raise UserError(f"ZooKeeper on {where}: {error}") from error
+
+    async def _count_offsets_partitions(self) -> int:
+        path = znodes.TOPIC.path(OFFSETS_TOPIC)
+        try:
+            data, _ = await self.world.zk.get(path)
+        except NoNode:
+            return self.world.config.groups.offsets_topic_num_partitions
+        return len(znodes.TOPIC.decode(path, data).partitions)
+
+    async def _join_cluster(self, service: Service) -> None:
+        """Register, stand for election, and wait to be told of the cluster."""
+        config = self.world.config
+        registration = BrokerRegistration(
+            endpoints=self._gateway.endpoints,
+            timestamp_ms=self.world.clock.now_ms(),
+            rack=config.broker.rack,
+            host=config.broker.host or self.world.host,
+        )
+        try:
+            await self._membership.register(registration, is_direct=self._gateway.is_direct)
+            await self._overrides.watch()
+        except ZooKeeperError as error:
+            raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
+        service.coordinator.start()
+        service.schedule.start()
+        self._run("membership", self._membership.keep())
+        self._run("candidate", service.controller.run())
+        self._run("lag", self._watch_lag())
+        timeout_s = config.zookeeper.session_timeout_ms / 1000
+        try:
+            await asyncio.wait_for(service.cache.told.wait(), timeout_s)
+        except TimeoutError:
+            logger.warning("no controller has told this broker of the cluster in %g s", timeout_s)
+
+    def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"broker {self.id} {name}")
+        task.add_done_callback(self._ended)
+        self._running.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+
+    def _know_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.service.replicas.broker_epoch = epoch
+
+    def _configure_topic(self, topic: str, settings: TopicSettings) -> None:
+        if self._service is not None:
+            self._service.replicas.configure(topic, settings)
+
+    async def _watch_lag(self) -> None:
+        loop, lag_seconds = self.world.network.loop, self.measures.broker.loop_lag_seconds
+        while True:
+            due_s = loop.time() + _LAG_CHECK_MS / 1000
+            await asyncio.sleep(_LAG_CHECK_MS / 1000)
+            lag_seconds.observe(max(0.0, loop.time() - due_s))
+
+    def _tell(self, sentence: str) -> None:
+        logger.info("%s", sentence)
+        self.world.status(sentence)
+
+    # Stopping
+
+    async def stop(self, drain_ms: float = DRAIN_MS) -> None:
+        """Answer what is under way, say goodbye, leave a directory that needs no recovery."""
+        self.state = State.STOPPING
+        self.measures.broker.is_ready = 0
+        self._tell("stopping")
+        service = self.service
+        closing = asyncio.ensure_future(self._gateway.close(drain_ms))
+        await asyncio.sleep(0)  # from here on nobody is accepted
+        try:
+            await asyncio.wait_for(self._leave(service), drain_ms / 1000)
+        except TimeoutError:
+            logger.warning("ZooKeeper does not answer; the session's end will do")
+        await self._cancel_running()
+        await service.drain()
+        await closing
+        service.cancel()
+        service.schedule.stop()
+        await self._tasks.idle()
+        self._tasks.close()
+        service.directory.close(self._epoch)
+        await self.world.zk.close()
+        self.state = State.STOPPED
+        self._tell("stopped")
+
+    async def _leave(self, service: Service) -> None:
+        """The controller, or the next one, moves on without this broker."""
+        try:
+            await service.controller.resign()
+        except ZooKeeperError as error:
+            logger.warning("could not resign; the session's end will do: %s", error)
+        await self._membership.leave()
+
+    async def _cancel_running(self) -> None:
+        self._overrides.stop()
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def abandon(self) -> None:
+        """End after a failure: nothing on the disk is touched; ZooKeeper hears of it at once."""
+        self.state = State.STOPPED
+        self.measures.broker.is_ready = 0
+        self._tasks.close()
+        await self._cancel_running()
+        if self._service is not None:
+            self._service.schedule.stop()
+            self._service.cancel()
+        await self._gateway.close(_AT_ONCE_MS)
+        await self.world.zk.close()
+
+    async def _undo(self) -> None:
+        """A start that failed leaves no lock, no address and no session."""
+        await self._cancel_running()
+        await self._gateway.close(_AT_ONCE_MS)
+        if self._service is not None:
+            self._service.cancel()
+            self._service.schedule.stop()
+            await self._tasks.idle()
+            self._tasks.close()
+            self._service.directory.close(self._epoch)
+        await self.world.zk.close()
+        self.state = State.STOPPED
+
+    # Pages
+
+    def _metrics_page(self) -> Page:
+        return Page(200, CONTENT_TYPE, self.measures.exposition.render())
+
+    def _health_page(self) -> Page:
+        """200 while it serves and has its session; what it is at, either way."""
+        zk_state = self.world.zk.state
+        is_well = self.state is State.READY and not self.failure.done()
+        report = {
+            "status": "ok" if is_well else "unavailable",
+            "broker": self.id,
+            "state": self.state.value,
+            "zookeeper": zk_state.value,
+            "controller": self.service.controller.is_active,
+            "partitions": len(self.service.replicas.partitions),
+        }
+        is_well = is_well and zk_state is not SessionState.EXPIRED
+        body = json.dumps(report).encode("ascii") + b"\n"
+        return Page(200 if is_well else 503, "application/json", body)

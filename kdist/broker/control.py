@@ -1,0 +1,102 @@
+"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown (keys 4 to 7): the controller's.
+
+Requests of a controller that was replaced, or that mean an earlier registration of this broker, are
+refused. LeaderAndIsr first reads the settings of topics that are new here, so that their logs begin
+with them; requests keep their order meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.topic_settings import TopicOverrides
+from kdist.controller.controller import Controller
+from kdist.errors import Error
+from kdist.model import TopicPartition, topic_name_fault
+from kdist.protocol.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from kdist.protocol.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from kdist.protocol.stop_replica import StopReplicaRequest, StopReplicaResponse
+from kdist.protocol.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from kdist.replication.leadership import fence, told_in
+from kdist.replication.replicas import Replicas
+from kdist.zk.errors import ZooKeeperError
+
+logger = logging.getLogger(__name__)
+
+
+class ControlHandler:
+    """Owner: the broker. `updated` hears of each update, with the partitions that are gone."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        cache: MetadataCache,
+        overrides: TopicOverrides,
+        controller: Controller,
+        updated: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        self._replicas = replicas
+        self._cache = cache
+        self._overrides = overrides
+        self._controller = controller
+        self._updated = updated
+        self._in_order = asyncio.Lock()
+
+    async def lead(self, request: LeaderAndIsrRequest, version: int) -> LeaderAndIsrResponse:
+        """Lead or follow partitions. NETWORK_EXCEPTION: ZooKeeper did not say their settings."""
+        async with self._in_order:
+            replicas = self._replicas
+            error = fence(request, replicas.controller_epoch, replicas.broker_epoch)
+            if error is not Error.NONE:
+                return LeaderAndIsrResponse(error_code=error)
+            try:
+                # A name that is no topic's has no settings; it is refused for itself below.
+                told = {
+                    each.key.topic: each.topic_id
+                    for each in told_in(request)
+                    if topic_name_fault(each.key.topic) is None
+                }
+                await self._overrides.load_new(told)
+            except ZooKeeperError as error:
+                logger.warning("an order of the controller has to wait: %s", error)
+                return LeaderAndIsrResponse(error_code=Error.NETWORK_EXCEPTION)
+            answer: asyncio.Future[LeaderAndIsrResponse] = _future()
+            self._replicas.apply_leader_and_isr(request, version, answer.set_result)
+            return await answer
+
+    async def stop(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Host partitions no more."""
+        async with self._in_order:
+            answer: asyncio.Future[StopReplicaResponse] = _future()
+            self._replicas.apply_stop_replica(request, answer.set_result)
+            return await answer
+
+    async def learn(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        """Take the state of the cluster in."""
+        replicas = self._replicas
+        error = fence(request, replicas.controller_epoch, replicas.broker_epoch)
+        if error is not Error.NONE:
+            return UpdateMetadataResponse(error_code=error)
+        replicas.controller_epoch = request.controller_epoch
+        gone = self._cache.update(request)
+        self._updated(gone)
+        self._overrides.forget({each.topic for each in gone} - self._cache.topics.keys())
+        return UpdateMetadataResponse(error_code=Error.NONE)
+
+    async def let_go(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+        """A broker is about to stop: it may, as no other has the partitions that it leads."""
+        error = Error.NONE if self._controller.is_active else Error.NOT_CONTROLLER
+        if request.broker_id not in self._cache.brokers:
+            error = Error.BROKER_NOT_AVAILABLE
+        return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
+
+
+def _future() -> asyncio.Future[Any]:
+    return asyncio.get_running_loop().create_future()

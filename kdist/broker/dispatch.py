@@ -1,0 +1,186 @@
+"""From frames to handlers and back: one row per API, each request with its place for an answer.
+
+Produce and Fetch are called directly, with what they need and no more. A handler of the others is
+either a function that answers through its `Call`, at once or later, or a coroutine function whose
+result is the answer. Whatever a handler lets out is a bug, and ends the broker, but for
+`ProtocolError`, which ends the connection, and `DiskFailed`.
+
+A request of an unknown API or version, or one that cannot be decoded, ends its connection, as the
+peer could not read any answer. ApiVersions is the exception: a newer client learns what this broker
+speaks from an answer in version 0 (KIP-511).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from kdist.broker import api_versions
+from kdist.errors import DiskFailed
+from kdist.groups.member import Caller
+from kdist.metrics.broker import RequestMetrics
+from kdist.metrics.declare import Family
+from kdist.network.connection import Connection, Reply
+from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.versions import TABLE
+from kdist.replication.delayed import Waiting
+from kdist.runtime.clock import Clock
+
+HotHandler = Callable[[Any, int, Callable[[Any], None], Connection], None]
+"""Request, version, where the answer goes, and whose end cancels the request."""
+
+_NS_PER_S = 1_000_000_000
+
+
+class Call:
+    """A request that is being handled. It is answered exactly once.
+
+    Made for every request, so it is flat. What stands in this file costs a produce 2.1 µs, besides
+    codec and handler (Debian's Python 3.11).
+    """
+
+    __slots__ = (
+        "_dispatch",
+        "_metrics",
+        "_slot",
+        "_started_ns",
+        "api_key",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "version",
+    )
+
+    def __init__(self, header: RequestHeader, connection: Connection, dispatch: Dispatch) -> None:
+        self.api_key, self.version, self.correlation_id, self.client_id = header
+        self.connection = connection
+        self._dispatch = dispatch
+        self._metrics = dispatch.metrics[self.api_key]
+        self._slot: Reply = connection.reserve()
+        self._started_ns = dispatch.now_ns()
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the request came in on."""
+        return self._dispatch.listener
+
+    @property
+    def caller(self) -> Caller:
+        """As the groups room sees the client."""
+        return Caller(self.version, self.client_id or "", f"/{self.connection.host}")
+
+    def answer(self, response: Any) -> None:
+        """Send the response; None: there is none, as to a produce with acks=0."""
+        if response is None:
+            self._slot.discard()
+        else:
+            frame = encode_response(self.api_key, self.version, self.correlation_id, response)
+            self._slot.send((frame,) if frame.splices is None else frame.chunks())
+        metrics = self._metrics
+        metrics.answered += 1
+        metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
+
+    def answer_with_error(self, response: Any) -> None:
+        """As `answer`, of a response that may have an error for all of the request."""
+        if getattr(response, "error_code", 0):
+            self._metrics.failed += 1
+        self.answer(response)
+
+
+DirectHandler = Callable[[Any, Call], None]
+WaitingHandler = Callable[[Any, Call], Awaitable[Any]]
+
+
+class Routes(NamedTuple):
+    """A handler for each API key, by kind."""
+
+    hot: Mapping[int, HotHandler]
+    direct: Mapping[int, DirectHandler]
+    waiting: Mapping[int, WaitingHandler]
+
+    def check(self) -> None:
+        """Every API of the version table has one handler, and no other has any."""
+        keys = [*self.hot, *self.direct, *self.waiting]
+        assert sorted(keys) == sorted(api.key for api in TABLE), "wired is what is advertised"
+
+
+class Dispatch:
+    """The `Handler` of one listener's connections. Owner: the broker."""
+
+    def __init__(
+        self,
+        listener: str,
+        routes: Routes,
+        clock: Clock,
+        requests: Family[RequestMetrics],
+        waiting: Waiting,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`fail` hears of a disk that failed, and of bugs in handlers that wait."""
+        routes.check()
+        self.listener = listener
+        self.now_ns = clock.monotonic_ns
+        self.metrics = {api.key: requests[(api.name,)] for api in TABLE}
+        self._routes = routes
+        self._waiting = waiting
+        self._fail = fail
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def on_connect(self, connection: Connection) -> None:
+        """Nothing to prepare."""
+
+    def on_disconnect(self, connection: Connection) -> None:
+        """What waits for it ends without an answer."""
+        self._waiting.cancel_all(connection)
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        """Decode a request and hand it to its handler. Raises `ProtocolError`."""
+        try:
+            header, request = decode_request(frame)
+        except UnsupportedVersionError as error:
+            self._answer_unsupported(connection, error)
+            return
+        key = header.api_key
+        call = Call(header, connection, self)
+        hot = self._routes.hot.get(key)
+        try:
+            if hot is not None:
+                hot(request, call.version, call.answer, connection)
+            elif key in self._routes.direct:
+                self._routes.direct[key](request, call)
+            else:
+                self._start(self._routes.waiting[key](request, call), call)
+        except DiskFailed as error:
+            self._fail(error)
+
+    def _answer_unsupported(self, connection: Connection, error: UnsupportedVersionError) -> None:
+        header = error.header
+        if header.api_key != api_versions.KEY:
+            raise error
+        in_version_0 = Call(header._replace(api_version=0), connection, self)
+        in_version_0.answer_with_error(api_versions.unsupported())
+
+    # Handlers that wait
+
+    def _start(self, work: Awaitable[Any], call: Call) -> None:
+        task = asyncio.ensure_future(self._answer_with(work, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def _answer_with(self, work: Awaitable[Any], call: Call) -> None:
+        call.answer_with_error(await work)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def cancel(self) -> None:
+        """End the handlers that wait, without an answer."""
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,340 @@
+"""Fetch (key 1): record batches for consumers, and later for followers.
+
+A fetch takes what is there for its partitions, in their order and within its byte limits. If that
+is less than `min_bytes`, and nothing else needs to be said, it waits until there is more or its
+time is up. Records are answered as slices of files, which the network sends and releases; those
+that are not in the page cache are read into it by a thread first.
+
+Measured, Debian's Python 3.11, one partition, from `handle` to `reply`: 7 µs at the tail of a log,
+slice and release included; 6 µs for a fetch that waits and is cancelled. Objects are most of it:
+within a session none is made for a partition that has nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from kdist.broker.fetch_sessions import Context, FetchSessions, Results
+from kdist.errors import ApiError, Error
+from kdist.model import NO_OFFSET, TopicPartition
+from kdist.protocol.fetch import (
+    CurrentLeader,
+    DivergingEpoch,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResult,
+)
+from kdist.records.batch import HEADER_SIZE, read_header
+from kdist.replication.cold import find_cold, warm
+from kdist.replication.delayed import Delayed
+from kdist.replication.old_formats import message_set_of
+from kdist.replication.partition import READ_COMMITTED, Partition
+from kdist.replication.replicas import Replicas
+from kdist.storage.log import Log
+from kdist.storage.reading import Slice, read
+
+Reply = Callable[[FetchResponse | None], None]
+
+_LAST_VERSION_OF_MAGIC_0 = 1
+_LAST_VERSION_OF_MAGIC_1 = 3
+_FIRST_VERSION_OF_WHOLE_BATCHES = 3
+_FIRST_VERSION_OF_ZSTD = 10
+_FIRST_VERSION_OF_LEADER_HINTS = 12
+
+
+class FetchLimits(Protocol):
+    """The settings that the handler goes by: `NetworkSettings`."""
+
+    @property
+    def fetch_max_bytes(self) -> int: ...
+
+
+class FetchHandler:
+    """Owner: the broker."""
+
+    def __init__(self, replicas: Replicas, sessions: FetchSessions, limits: FetchLimits) -> None:
+        self.replicas = replicas
+        self.sessions = sessions
+        self.tasks = replicas.directory.around.tasks
+        self.on_failure = replicas.directory.around.on_failure
+        self._limits = limits
+
+    def handle(self, request: FetchRequest, version: int, reply: Reply, client: object) -> None:
+        """`reply` gets the response, later perhaps.
+
+        Its `records` are slices of files, each to be released once: by whoever gets the response,
+        sent or not. `Waiting.cancel_all(client)` ends a fetch that waits. Raises `DiskFailed`.
+        """
+        try:
+            context = self.sessions.open(request)
+        except ApiError as error:
+            reply(FetchResponse(error_code=error.error, responses=[]))
+            return
+        bytes_max = min(request.max_bytes, self._limits.fetch_max_bytes)
+        _Fetch(self, request, version, reply, client, context, bytes_max).begin()
+
+
+class _Fetch(Delayed):
+    """One request. Owner: itself, and `Waiting` while it waits.
+
+    Between `_collect` and the answer it holds slices; a fetch that waits holds none.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_client",
+        "_cold",
+        "_context",
+        "_handler",
+        "_is_due",
+        "_is_warmed",
+        "_reply",
+        "_request",
+        "_results",
+        "_size",
+        "_version",
+        "_watched_partitions",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        request: FetchRequest,
+        version: int,
+        reply: Reply,
+        client: object,
+        context: Context,
+        bytes_max: int,
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._version = version
+        self._reply = reply
+        self._client = client
+        self._context = context
+        self._bytes_max = bytes_max
+        self._is_warmed = False
+
+    def begin(self) -> None:
+        """Answer now, or wait."""
+        is_last = self._request.max_wait_ms <= 0 or not self._context.partitions
+        if not self._proceed(is_last):
+            self._wait()
+
+    def attempt(self) -> bool:
+        return self._proceed(is_last=False)
+
+    def expire(self) -> None:
+        self._proceed(is_last=True)
+
+    def _proceed(self, is_last: bool) -> bool:
+        """Answer if there is enough, or nothing to wait for; False if there is not."""
+        self._collect()
+        if self._cold:
+            self._warm(is_last)
+        elif is_last or self._is_enough():
+            self._answer()
+        else:
+            self._release()
+            return False
+        return True
+
+    def _wait(self) -> None:
+        watched = self._watched_partitions
+        for partition in watched:
+            partition.expect_exposure()
+        waiting = self._handler.replicas.waiting
+        waiting.add(self, watched, self._request.max_wait_ms, self._client)
+
+    def _warm(self, is_last: bool) -> None:
+        """Have what is cold read by a thread, and then go on."""
+        self._release()
+        handler, cold = self._handler, self._cold
+        handler.replicas.metrics.cold_fetches += 1
+
+        def warmed(error: BaseException | None) -> None:
+            for part in cold:
+                part.release()
+            if error is not None:
+                handler.on_failure(error)
+                return
+            self._is_warmed = True  # whatever it is by now: it was read, and need not be again
+            has_ended = self._proceed(is_last)
+            self._is_warmed = False
+            if not has_ended:
+                self._wait()
+
+        warm(handler.tasks, cold, warmed)
+
+    def _is_enough(self) -> bool:
+        return self._is_due or self._size >= min(self._request.min_bytes, self._bytes_max)
+
+    # Reading
+
+    def _collect(self) -> None:
+        """See what there is for each partition."""
+        self._is_due = False
+        self._size = 0
+        self._results: Results = []
+        self._cold: list[Slice] = []  # what would have to come from the disk
+        self._watched_partitions: list[Partition] = []
+        for key, asked in self._context.partitions:
+            try:
+                result = self._read(key, asked)
+            except ApiError as error:
+                self._is_due = True
+                result = self._refuse(key, error)
+            if result is not None:
+                self._results.append((key, result))
+
+    def _read(self, key: TopicPartition, asked: FetchPartition) -> FetchPartitionResult | None:
+        """The result for one partition; None where its session knows that."""
+        request, version = self._request, self._version
+        partition = self._handler.replicas.get(key)
+        partition.require_leader(asked.current_leader_epoch)
+        self._watched_partitions.append(partition)
+        log = partition.log
+        if version < _FIRST_VERSION_OF_ZSTD:
+            _check_format(log, version)
+        if request.replica_id >= 0 and request.replica_id not in partition.replicas:
+            raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, "only a replica may fetch as one")
+        high_watermark, start_offset = log.exposable_offset, log.start_offset
+        diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
+        part = None
+        if diverging is not None:
+            self._is_due = True
+        else:
+            part = self._take(partition, asked)
+        session = self._context.session
+        if (
+            session is not None
+            and part is None
+            and diverging is None
+            and session.knows(key, high_watermark, start_offset)
+        ):
+            return None
+        is_committed = request.isolation_level == READ_COMMITTED
+        return FetchPartitionResult(
+            partition_index=key.partition,
+            error_code=0,
+            high_watermark=high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=start_offset,
+            diverging_epoch=diverging,
+            aborted_transactions=[] if is_committed else None,
+            records=b"" if part is None else part,
+        )
+
+    def _take(self, partition: Partition, asked: FetchPartition) -> Slice | None:
+        """The records for one partition, within what is left of the limits."""
+        request, log, offset = self._request, partition.log, asked.fetch_offset
+        has_limit = self._version < _FIRST_VERSION_OF_WHOLE_BATCHES
+        whole = not (has_limit or self._size)  # the first partition with records is never stuck
+        limit = max(0, min(asked.partition_max_bytes, self._bytes_max - self._size))
+        end = partition.visible_end(request.replica_id, request.isolation_level)
+        if not self._is_warmed and (cold := find_cold(log, offset, limit)) is not None:
+            self._cold.append(cold)
+            return None
+        part = read(log, offset, limit, end_offset=end, whole=whole)
+        if part is None:
+            return None
+        if not (whole or has_limit) and part.size == limit and _is_cut_short(part):
+            part.release()
+            return None
+        self._size += part.size
+        return part
+
+    def _refuse(self, key: TopicPartition, error: ApiError) -> FetchPartitionResult:
+        self._handler.replicas.metrics.failed_fetches += 1
+        result = FetchPartitionResult(
+            partition_index=key.partition,
+            error_code=error.error,
+            high_watermark=NO_OFFSET,
+            records=b"",
+        )
+        if self._version >= _FIRST_VERSION_OF_LEADER_HINTS and error.error in (
+            Error.NOT_LEADER_OR_FOLLOWER,
+            Error.FENCED_LEADER_EPOCH,
+        ):
+            result.current_leader = self._leader_of(key)
+        return result
+
+    def _leader_of(self, key: TopicPartition) -> CurrentLeader | None:
+        partition = self._handler.replicas.partitions.get(key)
+        if partition is None or partition.state.leader < 0:
+            return None
+        state = partition.state
+        return CurrentLeader(leader_id=state.leader, leader_epoch=state.leader_epoch)
+
+    # Answering
+
+    def _answer(self) -> None:
+        if self._version <= _LAST_VERSION_OF_MAGIC_1:
+            self._convert()
+        try:
+            session_id, results = self._handler.sessions.close(self._context, self._results)
+        except ApiError as error:
+            self._release()
+            self._reply(FetchResponse(error_code=error.error, responses=[]))
+            return
+        topics: list[FetchTopicResult] = []
+        for key, result in results:
+            if topics and topics[-1].topic == key.topic:
+                topics[-1].partitions.append(result)
+            else:
+                topics.append(FetchTopicResult(topic=key.topic, partitions=[result]))
+        self._reply(FetchResponse(session_id=session_id, responses=topics))
+
+    def _convert(self) -> None:
+        """Turn slices into the message sets that an old client reads."""
+        magic = 0 if self._version <= _LAST_VERSION_OF_MAGIC_0 else 1
+        asked = dict(self._context.partitions)
+        for number, (key, result) in enumerate(self._results):
+            if not result.records:
+                continue
+            self._handler.replicas.metrics.converted_fetches += 1
+            part = cast(Slice, result.records)
+            try:
+                result.records = message_set_of(part, magic, asked[key].fetch_offset)
+            except ApiError as error:
+                self._results[number] = key, self._refuse(key, error)
+            finally:
+                part.release()
+
+    def _release(self) -> None:
+        """Let go of what is not going to be answered."""
+        if self._size:
+            for _, result in self._results:
+                if isinstance(result.records, Slice):
+                    result.records.release()
+            self._results = []
+
+
+def _check_format(log: Log, version: int) -> None:
+    """Raise if the topic's settings say that a client of `version` cannot read it."""
+    if log.settings.compression_type == "zstd":
+        raise ApiError(Error.UNSUPPORTED_COMPRESSION_TYPE, f"Fetch {version} does not know zstd")
+    if version <= _LAST_VERSION_OF_MAGIC_1 and not log.settings.message_downconversion_enable:
+        raise ApiError(Error.UNSUPPORTED_VERSION, "message.downconversion.enable is off")
+
+
+def _diverging_epoch(partition: Partition, asked: FetchPartition) -> DivergingEpoch | None:
+    """Where the client's log left this one, if it did (KIP-595)."""
+    epoch, end_offset = partition.epoch_end(asked.last_fetched_epoch)
+    if epoch < 0:
+        raise ApiError(
+            Error.OFFSET_OUT_OF_RANGE, f"epoch {asked.last_fetched_epoch} is not in the log"
+        )
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return DivergingEpoch(epoch=epoch, end_offset=end_offset)
+    return None
+
+
+def _is_cut_short(part: Slice) -> bool:
+    """Whether not even the first batch is whole."""
+    if part.size < HEADER_SIZE:
+        return True
+    return read_header(part.file.read(part.position, HEADER_SIZE)).size > part.size

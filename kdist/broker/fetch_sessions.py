@@ -1,0 +1,263 @@
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that it need not say it.
+
+A full fetch (session epoch 0) may get a session. From then on the client names only partitions that
+are new or whose position moved, and those to forget; the answer has only partitions with something
+new. Each request counts the epoch up, so that a request lost or repeated is noticed: the client
+starts over with a full fetch, as it does when its session was dropped for others.
+
+    id  epoch   means                                    partitions fetched
+    0   -1      no session, and none is wanted           those named
+    0   0       a session is wanted                      those named
+    n   0       close n, another one is wanted           those named
+    n   -1      close n                                  those named
+    n   1...    go on with n                             those of the session, changed as named
+
+Sessions have slots. When all are taken, one gives way: the least recently used if it was idle for
+two minutes, else a smaller one older than that, or for a follower any smaller consumer's.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kdist.errors import ApiError, Error
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest
+from kdist.runtime.clock import Clock
+
+EVICTION_MS = 120_000  # Kafka's, and no setting there either
+
+_NO_SESSION = 0
+_INITIAL_EPOCH = 0
+_FINAL_EPOCH = -1
+_INT32_MAX = 0x7FFF_FFFF
+_UNKNOWN_OFFSET = -1
+
+
+class _Rank(NamedTuple):
+    """Who gives way to whom: the lower one. Followers are privileged; then size decides."""
+
+    is_privileged: bool
+    size: int
+    id: int
+
+
+class Cached:
+    """A partition of a session: what is asked of it, and what the client was last told."""
+
+    __slots__ = ("asked", "high_watermark", "key", "log_start_offset")
+
+    def __init__(self, key: TopicPartition, asked: FetchPartition) -> None:
+        self.key = key
+        self.asked = asked
+        self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
+
+    def note(self, result: FetchPartitionResult) -> bool:
+        """Whether `result` has anything new for the client, who is about to be told it."""
+        is_new = (
+            bool(result.records)
+            or result.high_watermark != self.high_watermark
+            or result.log_start_offset != self.log_start_offset
+            or result.diverging_epoch is not None
+        )
+        self.high_watermark = result.high_watermark
+        self.log_start_offset = result.log_start_offset
+        if result.error_code:
+            # Once the error is gone, whatever comes then is new.
+            self.high_watermark = _UNKNOWN_OFFSET
+            return True
+        return is_new
+
+
+class Session:
+    """One client's. Owner: `FetchSessions`."""
+
+    __slots__ = ("created_ms", "epoch", "id", "is_privileged", "partitions", "rank", "used_ms")
+
+    def __init__(self, id_: int, now_ms: int, *, is_privileged: bool) -> None:
+        self.id = id_
+        self.epoch = 1
+        self.is_privileged = is_privileged
+        self.created_ms = self.used_ms = now_ms
+        self.partitions: dict[TopicPartition, Cached] = {}  # in the order they are served
+        self.rank = _Rank(is_privileged, 0, id_)
+
+    def update(self, request: FetchRequest) -> None:
+        """Take over what a request says of single partitions."""
+        for key, asked in partitions_of(request):
+            cached = self.partitions.get(key)
+            if cached is None:
+                self.partitions[key] = Cached(key, asked)
+            else:
+                cached.asked = asked
+        for topic in request.forgotten_topics_data:
+            for partition in topic.partitions:
+                self.partitions.pop(TopicPartition(topic.topic, partition), None)
+
+    def knows(self, key: TopicPartition, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether the client was told just this of a partition that has no records for it."""
+        cached = self.partitions.get(key)  # a later request may have removed it
+        return (
+            cached is not None
+            and cached.high_watermark == high_watermark
+            and cached.log_start_offset == log_start_offset
+        )
+
+    def select(self, results: Iterable[tuple[TopicPartition, FetchPartitionResult]]) -> Results:
+        """Those with something new. What got records is served last the next time."""
+        selected: Results = []
+        for key, result in results:
+            cached = self.partitions[key]
+            if cached.note(result):
+                selected.append((key, result))
+                if result.records:
+                    self.partitions[key] = self.partitions.pop(key)
+        return selected
+
+
+Results = list[tuple[TopicPartition, FetchPartitionResult]]
+
+
+class Context(NamedTuple):
+    """What one request fetches, and in which session. `session_id` is that of the answer.
+
+    `is_wanted`: a session is to be made when the answer is known.
+    """
+
+    partitions: list[tuple[TopicPartition, FetchPartition]]
+    session: Session | None = None
+    epoch: int = _FINAL_EPOCH
+    is_wanted: bool = False
+    is_follower: bool = False
+
+
+class FetchSessions:
+    """All sessions of a broker. Owner: the fetch handler."""
+
+    def __init__(
+        self, slots: int, clock: Clock, chance: random.Random, metrics: ReplicationMetrics
+    ) -> None:
+        """`slots`: `max.incremental.fetch.session.cache.slots`."""
+        self._slots = slots
+        self._clock = clock
+        self._chance = chance
+        self._metrics = metrics
+        self._sessions: dict[int, Session] = {}  # the least recently used first
+        # Ranks of those that may give way to a larger one, the first to go first: to a follower's,
+        # and to anyone's.
+        self._below_followers: list[_Rank] = []
+        self._below_all: list[_Rank] = []
+        metrics.fetch_sessions = lambda: len(self._sessions)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, request: FetchRequest) -> Context:
+        """What a request fetches. ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+
+        Requests before version 7 read as epoch -1.
+        """
+        epoch, is_follower = request.session_epoch, request.replica_id >= 0
+        if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
+            self._remove(request.session_id)
+            partitions = list(dict(partitions_of(request)).items())
+            is_wanted = epoch == _INITIAL_EPOCH
+            return Context(partitions, is_wanted=is_wanted, is_follower=is_follower)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise ApiError(Error.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
+        session.update(request)
+        partitions = [(cached.key, cached.asked) for cached in session.partitions.values()]
+        if not partitions:
+            self._remove(session.id)
+            return Context(partitions)
+        session.epoch = 1 if epoch == _INT32_MAX else epoch + 1
+        self._touch(session)
+        return Context(partitions, session, session.epoch)
+
+    def close(self, context: Context, results: Results) -> tuple[int, Results]:
+        """The session id and the partitions to answer with.
+
+        ApiError INVALID_FETCH_SESSION_EPOCH if the client has gone on without this answer.
+        """
+        session = context.session
+        if session is not None:
+            if session.epoch != context.epoch:
+                raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
+            return session.id, session.select(results)
+        if not context.is_wanted:
+            return _NO_SESSION, results
+        return self._create(context, results), results
+
+    def _create(self, context: Context, results: Results) -> int:
+        if not results or not self._make_room(context.is_follower, len(results)):
+            return _NO_SESSION
+        id_ = self._chance.randint(1, _INT32_MAX)
+        while id_ in self._sessions:
+            id_ = self._chance.randint(1, _INT32_MAX)
+        session = Session(id_, self._clock.now_ms(), is_privileged=context.is_follower)
+        asked = dict(context.partitions)
+        for key, result in results:
+            cached = session.partitions[key] = Cached(key, asked[key])
+            cached.note(result)
+        self._sessions[id_] = session
+        self._touch(session)
+        return id_
+
+    # Who stays
+
+    def _touch(self, session: Session) -> None:
+        """It was used: the last to go for idleness, and by its size and age no more or no less."""
+        now_ms = self._clock.now_ms()
+        session.used_ms = now_ms
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        self._unrank(session)
+        session.rank = rank = _Rank(session.is_privileged, len(session.partitions), session.id)
+        is_old = now_ms - session.created_ms > EVICTION_MS
+        if is_old or not session.is_privileged:
+            insort(self._below_followers, rank)
+        if is_old:
+            insort(self._below_all, rank)
+
+    def _make_room(self, is_privileged: bool, size: int) -> bool:
+        if len(self._sessions) < self._slots:
+            return True
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if self._clock.now_ms() - oldest.used_ms > EVICTION_MS:
+            self._evict(oldest.id)
+            return True
+        ranks = self._below_followers if is_privileged else self._below_all
+        if not ranks or _Rank(is_privileged, size, 0) < ranks[0]:
+            return False
+        self._evict(ranks[0].id)
+        return True
+
+    def _evict(self, id_: int) -> None:
+        self._remove(id_)
+        self._metrics.evicted_sessions += 1
+
+    def _remove(self, id_: int) -> None:
+        session = self._sessions.pop(id_, None)
+        if session is not None:
+            self._unrank(session)
+
+    def _unrank(self, session: Session) -> None:
+        for ranks in (self._below_followers, self._below_all):
+            position = bisect_left(ranks, session.rank)
+            if position < len(ranks) and ranks[position] == session.rank:
+                del ranks[position]
+
+
+def partitions_of(request: FetchRequest) -> Iterator[tuple[TopicPartition, FetchPartition]]:
+    """The partitions that a request names, in its order."""
+    for topic in request.topics:
+        for asked in topic.partitions:
+            yield TopicPartition(topic.topic, asked.partition), asked

@@ -1,0 +1,97 @@
+"""Where the broker is reached: its listeners opened, the addresses it is known by, HTTP.
+
+Each listener is a name; clients are told the addresses of the listener that they came in on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kdist.broker.http import HttpPages, Pages
+from kdist.config.broker_config import BrokerConfig
+from kdist.config.listeners import Listener as Address
+from kdist.config.listeners import parse_listener, parse_protocol_map
+from kdist.errors import UserError
+from kdist.metrics.network import NetworkMetrics
+from kdist.network.connection import Handler
+from kdist.network.listener import Listener
+from kdist.network.world import Network, Server
+from kdist.runtime.tasks import Tasks
+from kdist.zk.registration import Endpoint
+
+_EVERY_ADDRESS = ("", "0.0.0.0", "::")
+
+
+class Gateway:
+    """Owner: the broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        network: Network,
+        tasks: Tasks,
+        metrics: NetworkMetrics,
+        host: str,
+    ) -> None:
+        """`host`: what a listener on every address is advertised as."""
+        self._config = config
+        self._network = network
+        self._tasks = tasks
+        self._metrics = metrics
+        self._host = host
+        self._listeners: list[Listener] = []
+        self._http: HttpPages | None = None
+        self._http_server: Server | None = None
+        self.endpoints: tuple[Endpoint, ...] = ()
+        # Whether each address that is told is the very port that is listened on here.
+        self.is_direct = True
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener that brokers use among themselves."""
+        broker = self._config.broker
+        named = broker.inter_broker_listener_name
+        return named.upper() if named else parse_listener(broker.listeners[0]).name
+
+    async def open(self, handler_of: Callable[[str], Handler]) -> None:
+        """Listen everywhere; `endpoints` are known then. `UserError` for an address not free.
+
+        `handler_of` makes the handler of a listener's name.
+        """
+        broker = self._config.broker
+        protocols = parse_protocol_map(broker.listener_security_protocol_map)
+        advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
+        for address in map(parse_listener, broker.listeners):
+            listener = Listener(
+                self._network,
+                handler_of(address.name),
+                self._config.network,
+                self._metrics,
+                self._tasks,
+            )
+            self._listeners.append(listener)
+            port = await listener.listen(address.host, address.port)
+            host = self._host if address.host in _EVERY_ADDRESS else address.host
+            reached = advertised.get(address.name, Address(address.name, host, port))
+            self.is_direct &= reached.port == port
+            self.endpoints += (Endpoint(reached, protocols[address.name]),)
+
+    async def open_http(self, pages: Pages) -> int | None:
+        """Serve pages on `http.address`, if there is one; the port."""
+        text = self._config.broker.http_address
+        if text is None:
+            return None
+        host, _, port = text.rpartition(":")
+        if not port.isdigit():
+            raise UserError(f"http.address is {text!r}, but must be of the form host:port")
+        self._http = HttpPages(self._network.loop, pages)
+        self._http_server = await self._network.listen(self._http.make, host.strip("[]"), int(port))
+        return self._http_server.port
+
+    async def close(self, drain_ms: float) -> None:
+        """Accept nothing more, answer what is under way within `drain_ms`, and close."""
+        await asyncio.gather(*(listener.close(drain_ms) for listener in self._listeners))
+        if self._http_server is not None and self._http is not None:
+            self._http_server.close()
+            self._http.close()

@@ -1,0 +1,119 @@
+"""`/metrics` and `/health` over HTTP/1.1: as much of it as a scraper and a load balancer need.
+
+GET and HEAD, one answer for each connection, no bodies in requests. A head of more than 8 KiB, one
+that takes more than 5 s to come, and the 33rd connection at once are turned away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+HEAD_BYTES_MAX = 8 << 10
+CONNECTIONS_MAX = 32
+HEAD_S_MAX = 5.0
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class Page(NamedTuple):
+    """An answer."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+Pages = dict[str, Callable[[], Page]]
+"""What makes the page of a path. Called on the loop; it must be quick."""
+
+
+class HttpPages:
+    """All connections. Owner: the broker. `make` is what a network listens with."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pages: Pages) -> None:
+        self.loop = loop
+        self.pages = pages
+        self.connections: set[HttpConnection] = set()
+
+    def make(self) -> asyncio.BufferedProtocol:
+        """The protocol of one more connection."""
+        return HttpConnection(self)
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in list(self.connections):
+            connection.abort()
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection, from its first byte to its one answer."""
+
+    def __init__(self, around: HttpPages) -> None:
+        self._around = around
+        self._space = bytearray(HEAD_BYTES_MAX)
+        self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._around.connections) >= CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        self._around.connections.add(self)
+        self._timer = self._around.loop.call_later(HEAD_S_MAX, self.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever it is
+        self._around.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def abort(self) -> None:
+        """End it, whatever it is at."""
+        self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is what there is
+        return memoryview(self._space)[self._size :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._transport.is_closing():
+            return  # what comes behind the first request is let pass
+        self._size += nbytes
+        head, end, _ = bytes(self._space[: self._size]).partition(b"\r\n\r\n")
+        if end:
+            self._answer(head.partition(b"\r\n")[0])
+        elif self._size == HEAD_BYTES_MAX:
+            self._send(_sentence(431), is_head=False)
+
+    def _answer(self, request_line: bytes) -> None:
+        method, _, rest = request_line.partition(b" ")
+        path, _, protocol = rest.partition(b" ")
+        if not protocol.startswith(b"HTTP/1."):
+            self._send(_sentence(400), is_head=False)
+        elif method not in (b"GET", b"HEAD"):
+            self._send(_sentence(405), is_head=False)
+        else:
+            make = self._around.pages.get(path.partition(b"?")[0].decode("latin-1"))
+            self._send(make() if make else _sentence(404), is_head=method == b"HEAD")
+
+    def _send(self, page: Page, *, is_head: bool) -> None:
+        head = (
+            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\n"
+            f"Content-Type: {page.content_type}\r\n"
+            f"Content-Length: {len(page.body)}\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode("ascii") + (b"" if is_head else page.body))
+        self._transport.close()
+
+
+def _sentence(status: int) -> Page:
+    return Page(status, "text/plain; charset=utf-8", f"{_REASONS[status]}\n".encode("ascii"))

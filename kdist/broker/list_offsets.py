@@ -1,0 +1,137 @@
+"""ListOffsets (key 2): the offset at a timestamp, at the start or at the end of a partition.
+
+Version 0 is the first design's getOffsetsBefore: where the segments begin that were last written
+before a time, newest first. Source: KIP-79, KIP-207, KIP-734, Kafka's `KafkaApis` and `Partition`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kdist.protocol.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResult,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResult,
+)
+from kdist.replication.partition import Partition
+from kdist.replication.replicas import Replicas
+from kdist.runtime.clock import Clock
+from kdist.storage.log import Log
+from kdist.storage.reading import TimestampedOffset, find_by_timestamp, find_newest
+
+Reply = Callable[[ListOffsetsResponse | None], None]
+
+_FIRST_VERSION_OF_LEADER_EPOCHS = 4
+_FIRST_VERSION_OF_MAX_TIMESTAMP = 7
+_NOT_FOUND = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
+
+
+class ListOffsetsHandler:
+    """Owner: the broker."""
+
+    def __init__(self, replicas: Replicas, clock: Clock) -> None:
+        self._replicas = replicas
+        self._clock = clock
+
+    def handle(self, request: ListOffsetsRequest, version: int, reply: Reply) -> None:
+        """Answer at once. Raises `DiskFailed`."""
+        twice = _named_twice(request) if version > 0 else set()
+        topics = [
+            ListOffsetsTopicResult(
+                name=topic.name,
+                partitions=[
+                    self._answer(request, version, topic.name, asked, twice)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+        reply(ListOffsetsResponse(topics=topics))
+
+    def _answer(
+        self,
+        request: ListOffsetsRequest,
+        version: int,
+        topic: str,
+        asked: ListOffsetsPartition,
+        twice: set[TopicPartition],
+    ) -> ListOffsetsPartitionResult:
+        key = TopicPartition(topic, asked.partition_index)
+        result = ListOffsetsPartitionResult(partition_index=key.partition, error_code=0)
+        try:
+            if key in twice:
+                raise ApiError(Error.INVALID_REQUEST, f"{key} is asked for twice")
+            partition = self._replicas.get(key)
+            partition.require_leader(asked.current_leader_epoch)
+            if version == 0:
+                end_offset = partition.visible_end(request.replica_id, 0)
+                result.old_style_offsets = list_segment_offsets(
+                    partition.log,
+                    asked.timestamp,
+                    asked.max_num_offsets,
+                    end_offset,
+                    self._clock.now_ms(),
+                )
+            else:
+                end_offset = partition.visible_end(request.replica_id, request.isolation_level)
+                found = _find(partition, asked.timestamp, end_offset, version)
+                result.offset, result.timestamp = found.offset, found.timestamp
+                if version >= _FIRST_VERSION_OF_LEADER_EPOCHS:
+                    result.leader_epoch = found.leader_epoch
+        except ApiError as error:
+            result.error_code = error.error
+        return result
+
+
+def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:
+    counts = Counter(
+        TopicPartition(topic.name, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
+    return {key for key, count in counts.items() if count > 1}
+
+
+def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -> TimestampedOffset:
+    """What a version from 1 on asks for; raises UNSUPPORTED_VERSION for what it does not know."""
+    log = partition.log
+    if timestamp == LATEST_TIMESTAMP:
+        return TimestampedOffset(end_offset, NO_TIMESTAMP, log.epochs.latest)
+    if timestamp == EARLIEST_TIMESTAMP:
+        epoch = log.epochs.epoch_of(log.start_offset)
+        return TimestampedOffset(log.start_offset, NO_TIMESTAMP, epoch)
+    if timestamp == MAX_TIMESTAMP and version >= _FIRST_VERSION_OF_MAX_TIMESTAMP:
+        found = find_newest(log)
+    elif timestamp < 0:
+        raise ApiError(Error.UNSUPPORTED_VERSION, f"ListOffsets {version} knows no {timestamp}")
+    else:
+        found = find_by_timestamp(log, timestamp)
+    return _NOT_FOUND if found is None or found.offset >= end_offset else found
+
+
+def list_segment_offsets(
+    log: Log, timestamp: int, count_max: int, end_offset: int, now_ms: int
+) -> list[int]:
+    """Offsets where segments begin, and the log's end, last written by `timestamp`; newest first.
+
+    At most `count_max`; none above `end_offset`, which stands for those that are.
+    """
+    times = [(max(s.base_offset, log.start_offset), s.modified_ms) for s in log.segments]
+    if log.active.size:
+        times.append((log.end_offset, now_ms))
+    if timestamp == EARLIEST_TIMESTAMP:
+        times = times[:1]
+    elif timestamp != LATEST_TIMESTAMP:
+        latest = max((n for n, (_, ms) in enumerate(times) if ms <= timestamp), default=-1)
+        times = times[: latest + 1]
+    newest_first = [offset for offset, _ in reversed(times)][: max(0, count_max)]
+    visible = [offset for offset in newest_first if offset <= end_offset]
+    return newest_first if len(visible) == len(newest_first) else [end_offset, *visible]

@@ -1,0 +1,49 @@
+"""Every group of metrics that one broker counts in, and what `/metrics` shows of them."""
+
+from __future__ import annotations
+
+from kdist.metrics.broker import BrokerMetrics, RequestMetrics
+from kdist.metrics.controller import ControllerMetrics
+from kdist.metrics.declare import Family
+from kdist.metrics.exposition import Exposition
+from kdist.metrics.groups import GroupMetrics
+from kdist.metrics.network import NetworkMetrics
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.metrics.storage import StorageMetrics
+from kdist.storage.directory import LogDirectory
+
+
+class Measures:
+    """Owner: the broker."""
+
+    def __init__(self) -> None:
+        self.broker = BrokerMetrics()
+        self.requests = Family(RequestMetrics, "api")
+        self.network = NetworkMetrics()
+        self.replication = ReplicationMetrics()
+        self.groups = GroupMetrics()
+        self.controller = ControllerMetrics()
+        self.storage = StorageMetrics()
+        self.exposition = Exposition()
+        self.exposition.add_family(self.requests)
+        for group in (
+            self.broker,
+            self.network,
+            self.replication,
+            self.groups,
+            self.controller,
+            self.storage,
+        ):
+            self.exposition.add(group)
+
+    def watch(self, directory: LogDirectory) -> None:
+        """Offer what is read of the log directory when somebody looks."""
+        storage, logs = self.storage, directory.logs
+        settings, files = directory.around.settings, directory.files
+        storage.partitions = lambda: len(logs)
+        storage.segments = lambda: sum(len(log.segments) for log in logs.values())
+        storage.size_bytes = lambda: sum(log.size for log in logs.values())
+        storage.unflushed_records = lambda: sum(
+            log.end_offset - log.recovery_point for log in logs.values()
+        )
+        storage.free_bytes = lambda: files.free_bytes(directory.path) - settings.reserved_bytes

@@ -1,0 +1,158 @@
+"""The broker's registration, `/brokers/ids/<id>`, in every session that it has.
+
+A session that expires takes the registration along: the broker opens another one, registers anew,
+and goes on as it was; the controller tells it what changed.
+
+A registration that is there already may be the last run's, whose session has not run out. If it
+gives the machine and the very ports that this broker listens on, nobody else can be behind it, and
+it goes at once, with that session's claim to be controller. Else it has the session timeout to go
+by itself; then another broker has this id, and that is a mistake for a person to mend.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from kdist.errors import UserError
+from kdist.metrics.broker import BrokerMetrics
+from kdist.zk import znodes
+from kdist.zk.client import Delete, Operation, SessionState, Stat, ZooKeeper
+from kdist.zk.errors import (
+    ConnectionLoss,
+    CorruptZnode,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    ZooKeeperError,
+)
+from kdist.zk.registration import BrokerRegistration
+
+logger = logging.getLogger(__name__)
+
+_POLL_MS = 100
+_RETRY_MS = 500
+
+
+class Membership:
+    """Owner: the broker. `epoch_known` hears the broker epoch of each registration."""
+
+    def __init__(
+        self,
+        zk: ZooKeeper,
+        broker_id: int,
+        session_timeout_ms: int,
+        metrics: BrokerMetrics,
+        epoch_known: Callable[[int], None],
+    ) -> None:
+        self._zk = zk
+        self._broker_id = broker_id
+        self._path = znodes.BROKER.path(broker_id)
+        self._timeout_ms = session_timeout_ms
+        self._metrics = metrics
+        self._epoch_known = epoch_known
+        self._registration: BrokerRegistration | None = None
+        self._is_direct = False
+        self._registered_in = 0  # the session's id
+        self._changed = asyncio.Event()
+
+    async def register(self, registration: BrokerRegistration, *, is_direct: bool) -> None:
+        """Register in this session. UserError if another broker has the id.
+
+        `is_direct`: the ports in the registration are those that this process listens on.
+        """
+        self._registration, self._is_direct = registration, is_direct
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 1.5 * self._timeout_ms / 1000
+        while not await self._try_register(registration):
+            if loop.time() > end_s:
+                raise UserError(
+                    f"broker.id {self._broker_id} is taken: another broker is registered as"
+                    f" {self._path}"
+                )
+            await asyncio.sleep(_POLL_MS / 1000)
+
+    async def _try_register(self, registration: BrokerRegistration) -> bool:
+        data = znodes.BROKER.encode(registration)
+        try:
+            await self._zk.create(self._path, data, ephemeral=True)
+        except NodeExists:
+            pass  # ours, if the answer to an earlier request was lost
+        except ConnectionLoss:
+            return False
+        stat = await self._zk.exists(self._path)
+        if stat is None:
+            return False
+        if stat.ephemeral_owner != self._zk.session_id:
+            if self._is_direct:
+                await self._maybe_remove(registration)
+            return False
+        self._registered_in = self._zk.session_id
+        self._epoch_known(stat.czxid)
+        logger.info("broker %d is registered, with epoch %d", self._broker_id, stat.czxid)
+        return True
+
+    async def _maybe_remove(self, registration: BrokerRegistration) -> None:
+        """Remove the registration of this broker's last run."""
+        try:
+            data, stat = await self._zk.get(self._path)
+            found = znodes.BROKER.decode(self._path, data)
+        except (NoNode, CorruptZnode):
+            return
+        if (found.endpoints, found.host) != (registration.endpoints, registration.host):
+            return
+        operations: list[Operation] = [Delete(self._path, stat.version)]
+        controller = await self._zk.exists(znodes.CONTROLLER.path())
+        if _is_of(controller, stat.ephemeral_owner):
+            operations.append(Delete(znodes.CONTROLLER.path()))
+        logger.info("removing what the last run of this broker left in ZooKeeper")
+        try:
+            await self._zk.multi(operations)
+        except MultiFailed:
+            pass  # it has gone by itself meanwhile
+
+    # Sessions
+
+    async def keep(self) -> None:
+        """Register anew in every new session, until cancelled. Raises UserError."""
+        remove_listener = self._zk.add_listener(self._hear)
+        try:
+            while True:
+                self._changed.clear()
+                await self._maybe_register_again()
+                await self._changed.wait()
+        finally:
+            remove_listener()
+
+    def _hear(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._metrics.expired_sessions += 1
+        self._changed.set()
+
+    async def _maybe_register_again(self) -> None:
+        assert self._registration is not None, "register comes first"
+        try:
+            if self._zk.state is SessionState.EXPIRED:
+                await self._zk.reconnect()
+            is_connected = self._zk.state is SessionState.CONNECTED
+            if is_connected and self._registered_in != self._zk.session_id:
+                await self.register(self._registration, is_direct=self._is_direct)
+        except (ConnectionLoss, SessionExpired) as error:
+            logger.warning("not registered: %s", error)
+            await asyncio.sleep(_RETRY_MS / 1000)
+            self._changed.set()
+
+    async def leave(self) -> None:
+        """Take the registration away, as far as ZooKeeper can be reached."""
+        if not self._registered_in:
+            return
+        try:
+            await self._zk.delete(self._path)
+        except ZooKeeperError as error:
+            logger.warning("could not deregister; the session's end will do: %s", error)
+
+
+def _is_of(stat: Stat | None, session_id: int) -> bool:
+    return stat is not None and stat.ephemeral_owner == session_id

@@ -1,0 +1,147 @@
+"""Metadata (key 3): brokers, and the leaders of topics, as this broker was told of them.
+
+    asked for                    answered
+    all topics                   those that are known
+    a name that is known         its partitions; without a leader: LEADER_NOT_AVAILABLE each
+    a name that is not           LEADER_NOT_AVAILABLE if it is being created for that (see
+                                 `auto_creation.py`), else UNKNOWN_TOPIC_OR_PARTITION
+    a name that none could have  INVALID_TOPIC_EXCEPTION
+    an id that is not known      UNKNOWN_TOPIC_ID
+
+Source: Kafka's `KafkaApis.handleTopicMetadataRequest` and `ZkMetadataCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from kdist.broker.auto_creation import AutoCreation
+from kdist.broker.metadata_cache import NO_LEADER, KnownTopic, MetadataCache
+from kdist.errors import Error
+from kdist.model import ZERO_UUID, topic_name_fault
+from kdist.protocol.metadata import (
+    MetadataBroker,
+    MetadataPartitionResult,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+    MetadataTopicResult,
+)
+from kdist.protocol.update_metadata import UpdatedPartition
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+_FIRST_VERSION_OF_IDS = 12
+_FIRST_VERSION_OF_LISTENER_NOT_FOUND = 6
+
+
+class MetadataHandler:
+    """Owner: the broker."""
+
+    def __init__(self, cache: MetadataCache, creation: AutoCreation, cluster_id: str) -> None:
+        self._cache = cache
+        self._creation = creation
+        self._cluster_id = cluster_id
+
+    async def answer(
+        self, request: MetadataRequest, version: int, listener: str
+    ) -> MetadataResponse:
+        """What clients on `listener` are to know. A broker that knows nothing yet lets them wait:
+        they would take it for an empty cluster."""
+        cache = self._cache
+        await cache.told.wait()
+        return MetadataResponse(
+            brokers=[
+                MetadataBroker(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
+                for each in cache.brokers_on(listener)
+            ],
+            cluster_id=self._cluster_id,
+            controller_id=cache.controller_id,
+            topics=list(self._topics(request, version, listener)),
+        )
+
+    def _topics(
+        self, request: MetadataRequest, version: int, listener: str
+    ) -> Iterator[MetadataTopicResult]:
+        asked = request.topics
+        if asked is None or (version == 0 and not asked):
+            for name, known in self._cache.topics.items():
+                yield self._known(name, known, version, listener)
+        elif version < _FIRST_VERSION_OF_IDS and any(_is_by_id(each) for each in asked):
+            for each in asked:
+                yield _refused(Error.INVALID_REQUEST, each.name or "", each)
+        else:
+            for each in _once(asked):
+                yield self._topic(each, version, listener, request.allow_auto_topic_creation)
+
+    def _topic(
+        self, asked: MetadataTopic, version: int, listener: str, may_create: bool
+    ) -> MetadataTopicResult:
+        name = asked.name
+        if name is None:
+            name = self._cache.name_of(asked.topic_id)
+            if name is None:
+                return _refused(Error.UNKNOWN_TOPIC_ID, None, asked)
+        known = self._cache.topics.get(name)
+        if known is not None:
+            return self._known(name, known, version, listener)
+        if topic_name_fault(name):
+            return _refused(Error.INVALID_TOPIC_EXCEPTION, name, asked)
+        return _refused(self._creation.ask_for(name, may_create), name, asked)
+
+    def _known(
+        self, name: str, known: KnownTopic, version: int, listener: str
+    ) -> MetadataTopicResult:
+        return MetadataTopicResult(
+            error_code=Error.NONE,
+            name=name,
+            topic_id=known.id,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=[
+                self._partition(state, version, listener)
+                for _, state in sorted(known.partitions.items())
+            ],
+        )
+
+    def _partition(
+        self, state: UpdatedPartition, version: int, listener: str
+    ) -> MetadataPartitionResult:
+        error, leader, alive = Error.NONE, state.leader, self._cache.brokers
+        if leader == NO_LEADER or leader not in alive:
+            error, leader = Error.LEADER_NOT_AVAILABLE, NO_LEADER
+        elif self._cache.broker(leader, listener) is None:
+            is_old = version < _FIRST_VERSION_OF_LISTENER_NOT_FOUND
+            error = Error.LEADER_NOT_AVAILABLE if is_old else Error.LISTENER_NOT_FOUND
+            leader = NO_LEADER
+        replicas, isr = state.replicas, state.isr
+        if version == 0:  # the clients of that time take a broker they do not know for an error
+            replicas = [each for each in replicas if each in alive]
+            isr = [each for each in isr if each in alive]
+        return MetadataPartitionResult(
+            error_code=error,
+            partition_index=state.partition_index,
+            leader_id=leader,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=isr,
+            offline_replicas=[each for each in state.replicas if each not in alive],
+        )
+
+
+def _is_by_id(asked: MetadataTopic) -> bool:
+    return asked.name is None or asked.topic_id != ZERO_UUID
+
+
+def _once(asked: Iterable[MetadataTopic]) -> Iterator[MetadataTopic]:
+    """A topic that is asked for twice is answered once."""
+    return iter({(each.name, each.topic_id): each for each in asked}.values())
+
+
+def _refused(error: Error, name: str | None, asked: MetadataTopic) -> MetadataTopicResult:
+    return MetadataTopicResult(
+        error_code=error,
+        name=name,
+        topic_id=asked.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+    )

@@ -1,0 +1,152 @@
+"""`__consumer_offsets` as the groups room uses it: appended to, and read back.
+
+A partition is read when this broker begins to lead it, in steps: a thread reads bytes from the
+disk, which may be cold, and the loop takes them in, a few milliseconds of work at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from kdist.broker.auto_creation import OFFSETS_TOPIC
+from kdist.errors import ApiError, CorruptRecords, Error, ProtocolError
+from kdist.groups.coordinator import GroupCoordinator
+from kdist.groups.loading import Loading
+from kdist.groups.world import LogRecord
+from kdist.records.batch import Batch, iter_headers, read_header
+from kdist.records.build import build_batch
+from kdist.replication.partition import Partition
+from kdist.replication.replicas import Replicas
+from kdist.runtime.clock import Clock
+from kdist.runtime.tasks import Tasks
+from kdist.storage.append import Appended
+from kdist.storage.reading import Slice, read
+
+logger = logging.getLogger(__name__)
+
+_STEP_BYTES = 1 << 16  # about 4 ms of work
+
+
+class PartitionedOffsetsLog:
+    """An `OffsetsLog` over the partitions that this broker has. Owner: the broker."""
+
+    def __init__(self, replicas: Replicas, clock: Clock, timeout_ms: Callable[[], int]) -> None:
+        """`timeout_ms`: the present `offsets.commit.timeout.ms`."""
+        self._replicas = replicas
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+
+    def append(
+        self, partition: int, records: list[LogRecord], done: Callable[[Error], None]
+    ) -> None:
+        """As `OffsetsLog` says. Raises `DiskFailed`."""
+        now_ms = self._clock.now_ms()
+        keys, values = [key for key, _ in records], [value for _, value in records]
+        data = build_batch(values, keys, timestamp_ms=now_ms)
+        try:
+            host = self._replicas.get((OFFSETS_TOPIC, partition))
+            if len(data) > host.log.settings.max_message_bytes:
+                raise ApiError(Error.MESSAGE_TOO_LARGE)
+            ended = partial(self._ended, host, done)
+            appended = host.append_own([Batch(read_header(data), data)], now_ms, ended)
+        except ApiError as error:
+            done(error.error)
+            return
+        if appended is not None:
+            self._ended(host, done, appended)
+
+    def _ended(
+        self, host: Partition, done: Callable[[Error], None], outcome: Appended | ApiError
+    ) -> None:
+        if isinstance(outcome, ApiError):
+            done(outcome.error)
+        else:
+            host.await_exposed(outcome.end_offset, self._timeout_ms(), None, done)
+
+
+class OffsetsLoader:
+    """Gives the coordinator the partitions that this broker leads. Owner: the broker."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        tasks: Tasks,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._coordinator = coordinator
+        self._tasks = tasks
+        self._on_failure = on_failure
+        self._led: dict[int, Loading] = {}
+
+    def begin(self, partition: Partition) -> None:
+        """This broker leads the partition, perhaps as it did before."""
+        number = partition.key.partition
+        if partition.key.topic != OFFSETS_TOPIC or number in self._led:
+            return
+        loading = self._led[number] = self._coordinator.begin_loading(number)
+        self._read(partition, loading, partition.log.start_offset)
+
+    def end(self, partition: Partition) -> None:
+        """This broker leads the partition no more."""
+        if partition.key.topic == OFFSETS_TOPIC:
+            self._led.pop(partition.key.partition, None)
+            self._coordinator.unload(partition.key.partition)
+
+    def _read(self, partition: Partition, loading: Loading, offset: int) -> None:
+        if self._led.get(loading.partition) is not loading:
+            return  # led elsewhere meanwhile
+        try:
+            part = read(partition.log, offset, _STEP_BYTES)
+            if part is None:
+                self._coordinator.finish_loading(loading)
+                return
+        except (ApiError, ProtocolError) as error:
+            self._give_up(loading, error)
+            return
+        found: list[bytes] = []
+        self._tasks.run_blocking(
+            lambda: found.append(part.read()),
+            partial(self._take_in, partition, loading, part, found),
+        )
+
+    def _take_in(
+        self,
+        partition: Partition,
+        loading: Loading,
+        part: Slice,
+        found: list[bytes],
+        error: BaseException | None,
+    ) -> None:
+        part.release()
+        if error is not None:
+            self._on_failure(error)
+            return
+        if self._led.get(loading.partition) is not loading:
+            return
+        try:
+            batches, next_offset = _whole_batches(found[0])
+            loading.replay(batches)
+        except CorruptRecords as fault:
+            self._give_up(loading, fault)
+            return
+        self._read(partition, loading, next_offset)
+
+    def _give_up(self, loading: Loading, error: Exception) -> None:
+        """Its groups have no coordinator: better than one that forgot where they were."""
+        logger.error(
+            "%s-%d cannot be read, so its groups are not served: %s",
+            OFFSETS_TOPIC,
+            loading.partition,
+            error,
+        )
+        self._coordinator.unload(loading.partition)
+
+
+def _whole_batches(data: bytes) -> tuple[memoryview, int]:
+    """The batches without the last one if a limit has cut it, and the offset after them."""
+    position = next_offset = 0
+    for start, header in iter_headers(data, may_end_partial=True):
+        position, next_offset = start + header.size, header.next_offset
+    return memoryview(data)[:position], next_offset

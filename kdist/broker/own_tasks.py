@@ -1,0 +1,64 @@
+"""`Tasks` that end with their broker: it can wait until nothing runs, and then nothing begins.
+
+Several brokers may live in one process, on one loop; what one of them has put off (the files of a
+deleted log, say) must not touch its directory after the next one took that over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kdist.runtime.tasks import Tasks, Timer
+
+
+class OwnTasks:
+    """Owner: the broker."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._under_way = 0
+        self._is_closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._tasks.call_soon(self._unless_closed(callback))
+
+    def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:
+        return self._tasks.call_later(delay_ms, self._unless_closed(callback))
+
+    def run_blocking(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        if self._is_closed:
+            return
+        self._under_way += 1
+        self._idle.clear()
+
+        def ended(error: BaseException | None) -> None:
+            self._under_way -= 1
+            if not self._is_closed:
+                done(error)
+            if not self._under_way:
+                self._idle.set()
+
+        self._tasks.run_blocking(work, ended)
+
+    def _unless_closed(self, callback: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            if not self._is_closed:
+                callback()
+
+        return call
+
+    async def idle(self) -> None:
+        """Return once no blocking work is under way, nor any that followed from it."""
+        while self._under_way:
+            await self._idle.wait()
+            await asyncio.sleep(0)  # what ended may have called for something soon
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """Begin nothing more, and tell nobody of what ends."""
+        self._is_closed = True

@@ -1,0 +1,180 @@
+"""One broker as a process: the real world around it, signals, systemd, exit statuses.
+
+    0    stopped as asked                  74   the disk failed; systemd does not restart on it
+    1    it could not start, or go on      143  stopped at once, by a second signal
+    70   a bug; its traceback is in the log
+
+The first SIGTERM or SIGINT stops in order; after a second one the next start has to recover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import signal
+import socket
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import ProcessCollector
+
+from kdist.broker.broker import Broker
+from kdist.broker.world import BrokerWorld
+from kdist.config.broker_config import BrokerConfig
+from kdist.errors import DiskFailed, KdistError, UserError
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.asyncio_tasks import AsyncioTasks
+from kdist.runtime.chance import system_chance
+from kdist.runtime.clock import SystemClock
+from kdist.runtime.descriptors import raise_limit
+from kdist.runtime.disk import Disk
+from kdist.runtime.sd_notify import ServiceManager
+from kdist.runtime.turn_loop import TurnLoop
+from kdist.zk.connect_string import ConnectString
+from kdist.zk.kazoo_client import KazooZooKeeper
+
+logger = logging.getLogger(__name__)
+
+DONE, NOT_POSSIBLE, BUG = 0, 1, 70
+FORCED = 128 + signal.SIGTERM
+
+_START_STEP_USEC = 120_000_000  # between two signs of life while logs are opened
+
+# The collector was 10% of a busy broker's time, and most of its latency's tail (design D2). Few of
+# its objects are in cycles: what lives at the end of the start is not looked at again, and the rest
+# seldom.
+_GC_THRESHOLDS = (50_000, 50, 100)
+
+
+def _within_descriptors(config: BrokerConfig, descriptors: int) -> BrokerConfig:
+    """Leave half of the descriptors to logs: a flood of connections must not stop a roll."""
+    network, most = config.network, descriptors // 2
+    if network.max_connections <= most:
+        return config
+    logger.info("at most %d connections, half of the %d open files allowed", most, descriptors)
+    return dataclasses.replace(config, network=dataclasses.replace(network, max_connections=most))
+
+
+class Process:
+    """Owner: the main thread."""
+
+    def __init__(self, config: BrokerConfig, environment: Mapping[str, str], version: str) -> None:
+        self._config = _within_descriptors(config, raise_limit())
+        self._version = version
+        self._manager = ServiceManager(environment)
+        self._asked = 0  # to stop
+        self._stop = asyncio.Event()
+        self._broker: Broker | None = None
+        self._is_started = False
+
+    def run(self) -> int:
+        """Run a broker to its end; the exit status. `UserError` if it cannot start."""
+        loop = TurnLoop()
+        asyncio.set_event_loop(loop)
+        loop.set_exception_handler(self._hear_exception)
+        try:
+            return loop.run_until_complete(self._main(loop))
+        finally:
+            loop.close()
+
+    async def _main(self, loop: asyncio.AbstractEventLoop) -> int:
+        tasks = AsyncioTasks(loop)
+        self._broker = broker = Broker(self._world(loop, tasks))
+        broker.measures.exposition.add_collector(ProcessCollector(registry=None))
+        main = asyncio.current_task()
+        assert main is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._hear_signal, main)
+        self._feed_watchdog(loop)
+        try:
+            await self._start(broker)
+            return await self._serve(broker)
+        except asyncio.CancelledError:
+            if self._asked > 1:
+                logger.warning("stopped at once: the next start has to recover")
+            return DONE if self._asked == 1 else FORCED
+
+    def _world(self, loop: asyncio.AbstractEventLoop, tasks: AsyncioTasks) -> BrokerWorld:
+        zookeeper = self._config.zookeeper
+        return BrokerWorld(
+            config=self._config,
+            files=Disk(),
+            clock=SystemClock(),
+            tasks=tasks,
+            chance=system_chance(),
+            network=AsyncioNetwork(loop),
+            zk=KazooZooKeeper(
+                ConnectString.parse(zookeeper.connect),
+                zookeeper.session_timeout_ms,
+                zookeeper.connection_timeout_ms,
+            ),
+            host=socket.gethostname(),
+            version=self._version,
+            status=self._tell_status,
+        )
+
+    def _tell_status(self, sentence: str) -> None:
+        """What the broker is at; while it starts, that it needs more time for it."""
+        more = "" if self._is_started else f"\nEXTEND_TIMEOUT_USEC={_START_STEP_USEC}"
+        self._manager.tell(f"STATUS={sentence}{more}")
+
+    async def _start(self, broker: Broker) -> None:
+        """Start. A signal cancels it, and what it has begun is undone."""
+        await broker.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
+        self._is_started = True
+        self._manager.tell("READY=1")
+
+    async def _serve(self, broker: Broker) -> int:
+        """Until a signal, or until the broker must end; the exit status."""
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((stop, broker.failure), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not broker.failure.done():
+            self._manager.tell("STOPPING=1")
+            try:
+                await broker.stop()
+            except DiskFailed as error:
+                broker.fail(error)
+        return await self._end_failed(broker) if broker.failure.done() else DONE
+
+    async def _end_failed(self, broker: Broker) -> int:
+        error = broker.failure.result()
+        is_known = isinstance(error, KdistError)
+        told = str(error) if is_known else "".join(traceback.format_exception(error))
+        logger.critical("%s%s", "" if is_known else "a bug: ", told)
+        await broker.abandon()
+        return status_of(error)
+
+    def _hear_signal(self, main: asyncio.Task[Any]) -> None:
+        self._asked += 1
+        self._stop.set()
+        if self._asked > 1 or not self._is_started:
+            main.cancel()
+
+    def _hear_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no callback has caught is a bug; but asyncio also says when it lacks descriptors."""
+        error = context.get("exception")
+        is_accepting = "socket" in context
+        if isinstance(error, BaseException) and not is_accepting and self._broker is not None:
+            self._broker.fail(error)
+        else:
+            loop.default_exception_handler(context)
+
+    def _feed_watchdog(self, loop: asyncio.AbstractEventLoop) -> None:
+        """systemd ends a broker whose loop stands still."""
+        if self._manager.watchdog_ms is not None:
+            self._manager.tell("WATCHDOG=1")
+            loop.call_later(self._manager.watchdog_ms / 2000, self._feed_watchdog, loop)
+
+
+def status_of(failure: BaseException) -> int:
+    """The exit status for what ended a broker (pure)."""
+    if isinstance(failure, DiskFailed):
+        return DiskFailed.EXIT_STATUS
+    return NOT_POSSIBLE if isinstance(failure, UserError) else BUG

@@ -1,0 +1,252 @@
+"""Produce (key 0): batches of producers go to their partitions' logs.
+
+Each partition has its own error. acks=1 is answered when the leader's log has the records, acks=all
+when every in-sync replica has them. acks=0 is never answered, but an error there closes the
+connection, since the producer has no other way to learn of it (as in Kafka).
+
+The usual request has one partition, and a path of its own in `handle`. Measured, Debian's Python
+3.11, one record of 100 bytes, acks=1, from `handle` to `reply`: 8 µs, of which CRC 0.2, write
+0.8, the rest of the log's append 2.0, of the validation 1.3, the answer 0.8. What the profile
+taught: the cost is objects (the general way takes 1.2 µs more), so none is made for what may happen
+later until it does, and a partition is looked up by a plain tuple.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from kdist.errors import ApiError, Error
+from kdist.model import NO_OFFSET, NO_TIMESTAMP
+from kdist.protocol.produce import (
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResult,
+    RecordError,
+)
+from kdist.records.validate import InvalidRecords
+from kdist.replication.partition import ACKS_ALL, Partition
+from kdist.replication.replicas import Replicas
+from kdist.runtime.clock import Clock
+from kdist.storage.append import Appended
+
+logger = logging.getLogger(__name__)
+
+Reply = Callable[[ProduceResponse | None], None]
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+_ACKS = (ACKS_ALL, 0, 1)
+
+
+class Client(Protocol):
+    """The connection that a request came on, as far as handlers care. Hashable."""
+
+    def close(self) -> None:
+        """End it: there is no other way to tell the peer."""
+        ...
+
+
+class ProduceHandler:
+    """Owner: the broker."""
+
+    def __init__(self, replicas: Replicas, clock: Clock) -> None:
+        self.replicas = replicas
+        self._partitions = replicas.partitions
+        self._clock = clock
+
+    def handle(self, request: ProduceRequest, version: int, reply: Reply, client: Client) -> None:
+        """`reply` gets the response, later perhaps; None if there is none, as for acks=0.
+
+        Record sets that can be written to are: the leader's part of a batch. Raises `DiskFailed`.
+        """
+        topics, acks = request.topic_data, request.acks
+        if acks not in _ACKS:
+            _Produce(self.replicas, request, version, reply, client).refuse_all()
+        elif acks and len(topics) == 1 and len(topics[0].partition_data) == 1:
+            self._handle_one(request, version, reply, client)
+        else:
+            _Produce(self.replicas, request, version, reply, client).begin(self._clock.now_ms())
+
+    def _handle_one(
+        self, request: ProduceRequest, version: int, reply: Reply, client: Client
+    ) -> None:
+        """One partition; whatever is not the usual case goes on in the general way."""
+        topic, acks = request.topic_data[0], request.acks
+        data = topic.partition_data[0]
+        now_ms = self._clock.now_ms()
+        partition = self._partitions.get((topic.name, data.index))
+        if partition is None or partition.is_append_time or topic.name in INTERNAL_TOPICS:
+            _Produce(self.replicas, request, version, reply, client).begin(now_ms)
+            return
+        # Not a function in here: the cells of what it would keep slow down all around it.
+        go_on = partial(self._go_on, request, version, reply, client, partition, now_ms)
+        try:
+            appended = partition.append(data.records or b"", version, acks, now_ms, go_on)
+        except ApiError as error:
+            go_on(error)
+            return
+        if appended is None:
+            return  # `go_on` will be called
+        if acks == ACKS_ALL and partition.high_watermark < appended.end_offset:
+            go_on(appended)
+            return
+        result = ProducePartitionResult(
+            index=data.index,
+            error_code=0,
+            base_offset=appended.start_offset,
+            log_start_offset=partition.log.start_offset,
+        )
+        answer = ProduceTopicResult(name=topic.name, partition_responses=[result])
+        reply(ProduceResponse(responses=[answer]))
+
+    def _go_on(
+        self,
+        request: ProduceRequest,
+        version: int,
+        reply: Reply,
+        client: Client,
+        partition: Partition,
+        now_ms: int,
+        outcome: Appended | ApiError,
+    ) -> None:
+        produce = _Produce(self.replicas, request, version, reply, client)
+        produce.end_first(partition, outcome, now_ms)
+
+
+class _Produce:
+    """One request; it is answered when none of its partitions is undecided."""
+
+    __slots__ = (
+        "_client",
+        "_replicas",
+        "_reply",
+        "_request",
+        "_response",
+        "_undecided",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        request: ProduceRequest,
+        version: int,
+        reply: Reply,
+        client: Client,
+    ) -> None:
+        self._replicas = replicas
+        self._request = request
+        self._version = version
+        self._reply = reply
+        self._client = client
+        self._undecided = 1  # this one stands for `begin`: nothing is answered before all began
+        self._response = ProduceResponse(
+            responses=[
+                ProduceTopicResult(
+                    name=topic.name,
+                    partition_responses=[
+                        ProducePartitionResult(
+                            index=data.index, error_code=0, base_offset=NO_OFFSET
+                        )
+                        for data in topic.partition_data
+                    ],
+                )
+                for topic in request.topic_data
+            ]
+        )
+
+    def begin(self, now_ms: int) -> None:
+        """Append to each partition."""
+        for topic, answer in zip(self._request.topic_data, self._response.responses, strict=True):
+            results = answer.partition_responses
+            for data, result in zip(topic.partition_data, results, strict=True):
+                self._undecided += 1
+                self._append(topic.name, data, result, now_ms)
+        self._decide()
+
+    def refuse_all(self) -> None:
+        """Answer that the acks of the request mean nothing."""
+        for answer in self._response.responses:
+            for result in answer.partition_responses:
+                result.error_code = Error.INVALID_REQUIRED_ACKS
+        self._decide()
+
+    def end_first(self, partition: Partition, outcome: Appended | ApiError, now_ms: int) -> None:
+        """Go on with a request of one partition whose append was begun elsewhere."""
+        result = self._response.responses[0].partition_responses[0]
+        self._end_append(partition, result, now_ms, outcome)
+
+    def _append(
+        self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
+    ) -> None:
+        try:
+            if topic in INTERNAL_TOPICS:
+                raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
+            partition = self._replicas.get((topic, data.index))
+            done = partial(self._end_append, partition, result, now_ms)
+            acks = self._request.acks
+            appended = partition.append(data.records or b"", self._version, acks, now_ms, done)
+        except ApiError as error:
+            self._fail(result, error)
+            return
+        if appended is not None:
+            done(appended)
+
+    def _end_append(
+        self,
+        partition: Partition,
+        result: ProducePartitionResult,
+        now_ms: int,
+        outcome: Appended | ApiError,
+    ) -> None:
+        if isinstance(outcome, ApiError):
+            self._fail(result, outcome)
+            return
+        result.base_offset = outcome.start_offset
+        result.log_start_offset = partition.log.start_offset
+        if partition.is_append_time:
+            duplicate = outcome.duplicate
+            result.log_append_time_ms = now_ms if duplicate is None else duplicate.timestamp
+        end_offset = outcome.end_offset
+        if self._request.acks == ACKS_ALL and partition.high_watermark < end_offset:
+            timeout_ms = max(0, self._request.timeout_ms)
+            done = partial(self._end_wait, result)
+            partition.await_exposed(end_offset, timeout_ms, self._client, done)
+        else:
+            self._decide()
+
+    def _end_wait(self, result: ProducePartitionResult, error: Error) -> None:
+        if error:
+            self._fail(result, ApiError(error))
+        else:
+            self._decide()
+
+    def _fail(self, result: ProducePartitionResult, error: ApiError) -> None:
+        self._replicas.metrics.failed_produces += 1
+        result.error_code = error.error
+        result.base_offset = NO_OFFSET
+        result.log_append_time_ms = NO_TIMESTAMP
+        result.error_message = str(error)
+        if isinstance(error, InvalidRecords):
+            result.record_errors = [
+                RecordError(batch_index=fault.batch_index, batch_index_error_message=fault.reason)
+                for fault in error.faults
+            ]
+        self._decide()
+
+    def _decide(self) -> None:
+        self._undecided -= 1
+        if self._undecided:
+            return
+        if self._request.acks:
+            self._reply(self._response)
+            return
+        if any(r.error_code for t in self._response.responses for r in t.partition_responses):
+            logger.info("closing a connection: a produce with acks=0 failed")
+            self._client.close()
+        self._reply(None)

@@ -1,0 +1,79 @@
+"""InitProducerId (key 22): ids for idempotent producers, unique in the cluster.
+
+A broker takes a block of ids from `/latest_producer_id_block` by a versioned write, and hands them
+out one by one; what it has not handed out when it stops is lost, as there are 2^63. A producer that
+has an id and asks again gets a new one. There are no transactions yet: a transactional id is
+answered NOT_COORDINATOR. Source: KIP-98; Kafka's `ZkProducerIdManager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from kdist.errors import Error
+from kdist.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.cluster_values import ProducerIdBlock
+from kdist.zk.errors import BadVersion, ZooKeeperError
+
+logger = logging.getLogger(__name__)
+
+BLOCK_IDS = 1000
+
+_PATH = znodes.PRODUCER_ID_BLOCK.path()
+
+
+class ProducerIds:
+    """Owner: the broker."""
+
+    def __init__(self, zk: ZooKeeper, broker_id: int) -> None:
+        self._zk = zk
+        self._broker_id = broker_id
+        self._left = iter(range(0))
+        self._taking = asyncio.Lock()
+
+    async def answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """An id, with epoch 0; COORDINATOR_NOT_AVAILABLE while ZooKeeper is not."""
+        error = _fault(request)
+        if error is Error.NONE:
+            try:
+                return InitProducerIdResponse(
+                    error_code=Error.NONE, producer_id=await self._next(), producer_epoch=0
+                )
+            except ZooKeeperError as failure:
+                logger.warning("no producer id: %s", failure)
+                error = Error.COORDINATOR_NOT_AVAILABLE
+        return InitProducerIdResponse(error_code=error, producer_epoch=NO_PRODUCER_EPOCH)
+
+    async def _next(self) -> int:
+        async with self._taking:
+            following = next(self._left, None)
+            if following is None:
+                block = await self._take_block()
+                self._left = iter(range(block.first, block.last + 1))
+                following = next(self._left)
+            return following
+
+    async def _take_block(self) -> ProducerIdBlock:
+        """The next block; another broker may be faster, and then it is the one after."""
+        while True:
+            data, stat = await self._zk.get(_PATH)
+            first = znodes.PRODUCER_ID_BLOCK.decode(_PATH, data).last + 1 if data else 0
+            block = ProducerIdBlock(self._broker_id, first, first + BLOCK_IDS - 1)
+            encoded = znodes.PRODUCER_ID_BLOCK.encode(block)
+            try:
+                await self._zk.set(_PATH, encoded, stat.version)
+            except BadVersion:
+                continue
+            return block
+
+
+def _fault(request: InitProducerIdRequest) -> Error:
+    has_id = request.producer_id != NO_PRODUCER_ID
+    has_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
+    if has_id != has_epoch or request.transactional_id == "":
+        return Error.INVALID_REQUEST
+    return Error.NONE if request.transactional_id is None else Error.NOT_COORDINATOR

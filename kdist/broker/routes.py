@@ -1,0 +1,112 @@
+"""Which handler answers which API: one row each.
+
+Produce and Fetch get what they need and no more. Of the others a `direct` row answers through its
+`Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kdist.broker import api_versions
+from kdist.broker.control import ControlHandler
+from kdist.broker.dispatch import Call, DirectHandler, Routes
+from kdist.broker.fetch import FetchHandler
+from kdist.broker.find_coordinator import FindCoordinatorHandler
+from kdist.broker.list_offsets import ListOffsetsHandler
+from kdist.broker.metadata import MetadataHandler
+from kdist.broker.produce import ProduceHandler
+from kdist.broker.producer_ids import ProducerIds
+from kdist.broker.topics import TopicsHandler
+from kdist.groups.coordinator import GroupCoordinator
+from kdist.protocol import (
+    controlled_shutdown,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leader_and_isr,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    produce,
+    stop_replica,
+    sync_group,
+    update_metadata,
+)
+
+
+class Handlers(NamedTuple):
+    """Everybody who answers."""
+
+    produce: ProduceHandler
+    fetch: FetchHandler
+    offsets: ListOffsetsHandler
+    metadata: MetadataHandler
+    coordinators: FindCoordinatorHandler
+    groups: GroupCoordinator
+    topics: TopicsHandler
+    producer_ids: ProducerIds
+    control: ControlHandler
+
+
+def routes_to(to: Handlers) -> Routes:
+    """A row for every API of the version table."""
+    routes = Routes(
+        hot={
+            produce.API.key: to.produce.handle,
+            fetch.API.key: to.fetch.handle,
+        },
+        direct={
+            list_offsets.API.key: lambda asked, call: to.offsets.handle(
+                asked, call.version, call.answer
+            ),
+            offset_commit.API.key: _of_group(to.groups.offset_commit),
+            offset_fetch.API.key: _of_group(to.groups.offset_fetch),
+            find_coordinator.API.key: lambda asked, call: call.answer_with_error(
+                to.coordinators.answer(asked, call.version, call.listener)
+            ),
+            join_group.API.key: _of_group(to.groups.join_group),
+            heartbeat.API.key: _of_group(to.groups.heartbeat),
+            leave_group.API.key: _of_group(to.groups.leave_group),
+            sync_group.API.key: _of_group(to.groups.sync_group),
+            describe_groups.API.key: _of_group(to.groups.describe_groups),
+            list_groups.API.key: _of_group(to.groups.list_groups),
+            api_versions.KEY: lambda asked, call: call.answer_with_error(
+                api_versions.answer(asked, call.version)
+            ),
+        },
+        waiting={
+            metadata.API.key: lambda asked, call: to.metadata.answer(
+                asked, call.version, call.listener
+            ),
+            leader_and_isr.API.key: lambda asked, call: to.control.lead(asked, call.version),
+            stop_replica.API.key: lambda asked, _call: to.control.stop(asked),
+            update_metadata.API.key: lambda asked, _call: to.control.learn(asked),
+            controlled_shutdown.API.key: lambda asked, _call: to.control.let_go(asked),
+            create_topics.API.key: lambda asked, _call: to.topics.create(asked),
+            delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
+            init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
+            create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
+        },
+    )
+    routes.check()
+    return routes
+
+
+def _of_group(method: Callable[..., None]) -> DirectHandler:
+    """A method of the coordinator, which answers later, perhaps."""
+
+    def ask(asked: object, call: Call) -> None:
+        method(asked, call.caller, call.answer_with_error)
+
+    return ask

@@ -1,0 +1,226 @@
+"""What serves requests: directory, partitions, controller, groups, and the handlers over them.
+
+Made once it is known who the broker is, that is, which cluster it belongs to; from then on it lives
+as long as the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from kdist.broker.auto_creation import OFFSETS_TOPIC, AutoCreation
+from kdist.broker.control import ControlHandler
+from kdist.broker.controller_access import ControllerAccess
+from kdist.broker.dispatch import Dispatch
+from kdist.broker.fetch import FetchHandler
+from kdist.broker.fetch_sessions import FetchSessions
+from kdist.broker.find_coordinator import FindCoordinatorHandler
+from kdist.broker.list_offsets import ListOffsetsHandler
+from kdist.broker.measures import Measures
+from kdist.broker.metadata import MetadataHandler
+from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
+from kdist.broker.produce import ProduceHandler
+from kdist.broker.producer_ids import ProducerIds
+from kdist.broker.routes import Handlers, routes_to
+from kdist.broker.topic_settings import TopicOverrides
+from kdist.broker.topics import TopicsHandler
+from kdist.broker.turn_end import TurnEnd
+from kdist.broker.world import BrokerWorld
+from kdist.controller.controller import Controller
+from kdist.controller.reign import World as ControllerWorld
+from kdist.errors import UserError
+from kdist.groups.coordinator import GroupCoordinator
+from kdist.groups.world import World as GroupsWorld
+from kdist.model import TopicPartition
+from kdist.network.client import Client, ClientSettings
+from kdist.replication.replicas import Replicas
+from kdist.runtime.tasks import Tasks
+from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.schedule import Schedule
+
+logger = logging.getLogger(__name__)
+
+_STATUS_LOGS = 100  # so many logs are opened between two lines of progress
+
+
+class Service:
+    """Owner: the broker. `fail` hears of a disk that failed, and of bugs."""
+
+    def __init__(
+        self,
+        world: BrokerWorld,
+        tasks: Tasks,
+        measures: Measures,
+        overrides: TopicOverrides,
+        cluster_id: str,
+        listener: str,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Opens the directory, with all its logs: after a crash that takes its time. `UserError`.
+
+        `listener` is the one that brokers use among themselves.
+        """
+        self._world = world
+        self._tasks = tasks
+        self._measures = measures
+        self._overrides = overrides
+        self._fail = fail
+        self._cluster_id = cluster_id
+        self._listener = listener
+        self._id = world.config.broker.id
+        self.cache = MetadataCache()
+        self.directory = self._open_directory()
+        measures.watch(self.directory)
+        self.turn_end = TurnEnd(world.network)
+        self.replicas = Replicas(
+            self.directory,
+            self._id,
+            self.turn_end.schedule,
+            measures.replication,
+            self.cache.has,
+        )
+        self.schedule = Schedule(self.directory, lambda log: log.exposable_offset)
+        self.controller = self._make_controller()
+        access = ControllerAccess(self.controller, self.cache, listener, self._connect)
+        self.creation = AutoCreation(lambda: world.config, access.create, measures.broker)
+        self._dispatches: list[Dispatch] = []
+
+    def _open_directory(self) -> LogDirectory:
+        world = self._world
+        around = Surroundings(
+            files=world.files,
+            clock=world.clock,
+            tasks=self._tasks,
+            chance=world.chance,
+            settings=world.config.storage,
+            metrics=self._measures.storage,
+            settings_of=self._overrides.settings_of,
+            on_failure=self._fail,
+            progress=self._tell_progress,
+        )
+        path = world.config.broker.directory
+        try:
+            return LogDirectory(path, Identity(self._id, self._cluster_id), around)
+        except OSError as error:  # not the disk's: its errors have a class of their own
+            raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
+
+    def _tell_progress(self, done: int, total: int) -> None:
+        if done % _STATUS_LOGS == 0 or done == total:
+            logger.info("%d of %d logs are open", done, total)
+            self._world.status(f"opening logs: {done} of {total}")
+
+    def _make_controller(self) -> Controller:
+        world = self._world
+        return Controller(
+            ControllerWorld(
+                zk=world.zk,
+                clock=world.clock,
+                broker_id=self._id,
+                config=lambda: world.config,
+                connect=self._connect,
+                listener=self._listener,
+                chance=world.chance,
+                metrics=self._measures.controller,
+            )
+        )
+
+    async def _connect(self, host: str, port: int) -> Client:
+        """A connection to another broker, or to this one."""
+        timeout_ms = self._world.config.broker.controller_socket_timeout_ms
+        settings = ClientSettings(
+            f"broker-{self._id}", self._world.version, timeout_ms, min(timeout_ms, 10_000)
+        )
+        return await Client.connect(self._world.network, host, port, settings)
+
+    # Requests
+
+    def wire(self, offsets_partitions: int) -> None:
+        """Make the handlers. `offsets_partitions`: how many `__consumer_offsets` has, or will."""
+        world, replicas = self._world, self.replicas
+        self._offsets_partitions = offsets_partitions
+        commit_timeout_ms = world.config.groups.offsets_commit_timeout_ms
+        log = PartitionedOffsetsLog(replicas, world.clock, lambda: commit_timeout_ms)
+        self.coordinator = GroupCoordinator(
+            GroupsWorld(
+                settings=world.config.groups,
+                partitions=offsets_partitions,
+                clock=world.clock,
+                tasks=self._tasks,
+                chance=world.chance,
+                log=log,
+                metrics=self._measures.groups,
+                is_known=self.cache.has,
+            )
+        )
+        loader = OffsetsLoader(self.coordinator, self._tasks, self._fail)
+        replicas.on_leader.append(loader.begin)
+        replicas.on_resign.append(loader.end)
+        self._routes = routes_to(self._make_handlers())
+
+    def _make_handlers(self) -> Handlers:
+        world, replicas, clock = self._world, self.replicas, self._world.clock
+        network = world.config.network
+        sessions = FetchSessions(
+            network.fetch_session_slots, clock, world.chance, self._measures.replication
+        )
+        return Handlers(
+            produce=ProduceHandler(replicas, clock),
+            fetch=FetchHandler(replicas, sessions, network),
+            offsets=ListOffsetsHandler(replicas, clock),
+            metadata=MetadataHandler(self.cache, self.creation, self._cluster_id),
+            coordinators=FindCoordinatorHandler(self.cache, self.creation),
+            groups=self.coordinator,
+            topics=TopicsHandler(self.controller, lambda: world.config),
+            producer_ids=ProducerIds(world.zk, self._id),
+            control=ControlHandler(
+                replicas, self.cache, self._overrides, self.controller, self._hear_update
+            ),
+        )
+
+    def _hear_update(self, gone: Collection[TopicPartition]) -> None:
+        self.coordinator.forget_partitions(gone)
+        self._check_offsets_topic()
+
+    def _check_offsets_topic(self) -> None:
+        """Brokers that count its partitions otherwise look for groups in the wrong places."""
+        topic = self.cache.topics.get(OFFSETS_TOPIC)
+        if topic is not None and len(topic.partitions) > self._offsets_partitions:
+            logger.error(
+                "%s has %d partitions, and offsets.topic.num.partitions is %d here:"
+                " no group can be served before a restart",
+                OFFSETS_TOPIC,
+                len(topic.partitions),
+                self._offsets_partitions,
+            )
+
+    def dispatch(self, listener: str) -> Dispatch:
+        """The handler of a listener's connections."""
+        dispatch = Dispatch(
+            listener,
+            self._routes,
+            self._world.clock,
+            self._measures.requests,
+            self.replicas.waiting,
+            self._fail,
+        )
+        self._dispatches.append(dispatch)
+        return dispatch
+
+    # The end
+
+    async def drain(self) -> None:
+        """Lead nothing and coordinate nothing more; those who wait for it hear so."""
+        self.creation.cancel()
+        self.coordinator.stop()
+        idle = asyncio.get_running_loop().create_future()
+        self.replicas.drain(lambda: idle.set_result(None))
+        await idle
+
+    def cancel(self) -> None:
+        """End requests that are not answered yet."""
+        for dispatch in self._dispatches:
+            dispatch.cancel()
+        self.turn_end.close()

@@ -1,0 +1,150 @@
+"""Topics' own settings, from `/config/topics`: at start, for new topics, and as they change.
+
+Who changes settings writes the topic's znode first and then a notification below
+`/config/changes`. A notification only says where to look; each is looked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.config.faults import ConfigError
+from kdist.config.topic import TopicSettings
+from kdist.runtime.clock import Clock
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.errors import ConnectionLoss, CorruptZnode, NoNode, SessionExpired
+from kdist.zk.watching import ChildrenWatcher
+
+logger = logging.getLogger(__name__)
+
+Apply = Callable[[str, TopicSettings], None]
+
+_READS_AT_ONCE = 200
+_KEPT_MS = 15 * 60_000  # notifications, for brokers that are slow to look
+_TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
+
+
+class TopicOverrides:
+    """Owner: the broker. `known` topics need not be read again until a notification says so."""
+
+    def __init__(
+        self, zk: ZooKeeper, clock: Clock, config: Callable[[], BrokerConfig], apply: Apply
+    ) -> None:
+        self._zk = zk
+        self._clock = clock
+        self._config = config
+        self._apply = apply
+        self._overrides: dict[str, Mapping[str, str]] = {}
+        self._ids: dict[str, uuid.UUID] = {}
+        self._seen: set[str] = set()
+        self._watcher: ChildrenWatcher | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def settings_of(self, topic: str) -> TopicSettings:
+        """A topic's settings; the broker's defaults where its own cannot be used."""
+        overrides = self._overrides.get(topic)
+        config = self._config()
+        if not overrides:
+            return config.topic_defaults
+        try:
+            return config.topic(overrides, znodes.TOPIC_SETTINGS.path(topic))
+        except ConfigError as error:
+            logger.warning("the topic goes by the broker's defaults: %s", error)
+            return config.topic_defaults
+
+    # Reading
+
+    async def load_all(self) -> None:
+        """Read the settings of all topics that have any."""
+        names = await self._zk.children(znodes.TOPIC_SETTINGS.parent)
+        topics = [znodes.TOPIC_SETTINGS.names(f"{znodes.TOPIC_SETTINGS.parent}/{n}") for n in names]
+
+        await self._load_some([topic[0] for topic in topics if topic])
+
+    async def load_new(self, topics: Mapping[str, uuid.UUID]) -> None:
+        """Read those of topics that are not known by these ids."""
+        await self._load_some([name for name in topics if self._is_new(name, topics[name])])
+        self._ids.update(topics)
+
+    def _is_new(self, topic: str, topic_id: uuid.UUID) -> bool:
+        # What was read at start is that of the first id that the controller gives.
+        return topic not in self._overrides or self._ids.get(topic, topic_id) != topic_id
+
+    async def _load_some(self, topics: Sequence[str]) -> None:
+        for start in range(0, len(topics), _READS_AT_ONCE):
+            some = topics[start : start + _READS_AT_ONCE]
+            await asyncio.gather(*(self._load(topic) for topic in some))
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """These were deleted: one of the same name has settings of its own."""
+        for topic in topics:
+            self._overrides.pop(topic, None)
+            self._ids.pop(topic, None)
+
+    async def _load(self, topic: str) -> None:
+        path = znodes.TOPIC_SETTINGS.path(topic)
+        overrides: Mapping[str, str] = {}
+        try:
+            data, _ = await self._zk.get(path)
+            overrides = znodes.TOPIC_SETTINGS.decode(path, data).settings
+        except NoNode:
+            pass  # it has none of its own
+        except CorruptZnode as error:
+            logger.warning("the topic goes by the broker's defaults: %s", error)
+        self._overrides[topic] = overrides
+
+    # Changes
+
+    async def watch(self) -> None:
+        """Look at what changes from now on."""
+        self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
+        self._watcher = ChildrenWatcher(self._zk, znodes.SETTINGS_CHANGES.path(), self._hear)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._watcher is not None:
+            self._watcher.stop()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _hear(self, names: list[str] | None) -> None:
+        new = [name for name in names or () if name not in self._seen]
+        self._seen = set(names or ())
+        if new:
+            before, self._looking = self._looking, None
+            self._looking = asyncio.ensure_future(self._look_at(new, before))
+
+    async def _look_at(self, names: list[str], before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        for name in names:
+            try:
+                await self._look_at_one(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
+            except (ConnectionLoss, SessionExpired):
+                self._seen.discard(name)  # told of again when the connection is back
+            except CorruptZnode as error:
+                logger.warning("a change of settings is not understood: %s", error)
+
+    async def _look_at_one(self, path: str) -> None:
+        try:
+            data, stat = await self._zk.get(path)
+        except NoNode:
+            return  # it had its time
+        kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
+        if kind == _TOPICS and name:
+            await self._load(name)
+            self._apply(name, self.settings_of(name))
+            logger.info("topic %s has settings of its own now: %s", name, self._overrides[name])
+        if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
+            await self._remove(path)
+
+    async def _remove(self, path: str) -> None:
+        try:
+            await self._zk.delete(path)
+        except NoNode:
+            pass  # another broker did

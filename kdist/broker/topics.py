@@ -1,0 +1,108 @@
+"""CreateTopics, DeleteTopics, CreatePartitions (keys 19, 20, 37): asked of the controller.
+
+Another broker answers NOT_CONTROLLER for each topic, and clients go to the one that Metadata names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.controller.commands import Outcome
+from kdist.controller.controller import Controller
+from kdist.errors import Error
+from kdist.model import ZERO_UUID
+from kdist.protocol.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    GrownTopicResult,
+)
+from kdist.protocol.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    NewTopic,
+    NewTopicResult,
+    TopicSettingResult,
+)
+from kdist.protocol.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DoomedTopic,
+    DoomedTopicResult,
+)
+
+_FIRST_VERSION_OF_IDS = 6  # of DeleteTopics
+
+
+class TopicsHandler:
+    """Owner: the broker."""
+
+    def __init__(self, controller: Controller, config: Callable[[], BrokerConfig]) -> None:
+        self._controller = controller
+        self._config = config
+
+    async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """One result for each topic of the request."""
+        outcomes = await self._controller.create_topics(
+            request.topics, request.timeout_ms, request.validate_only
+        )
+        results = [
+            self._created(new, outcome)
+            for new, outcome in zip(request.topics, outcomes, strict=True)
+        ]
+        return CreateTopicsResponse(topics=results)
+
+    def _created(self, new: NewTopic, outcome: Outcome) -> NewTopicResult:
+        result = NewTopicResult(
+            name=new.name, error_code=outcome.error, error_message=outcome.sentence
+        )
+        topic = outcome.topic
+        if outcome.error is Error.NONE and topic is not None:
+            result.topic_id = topic.id
+            result.num_partitions = len(topic.assignment)
+            result.replication_factor = len(next(iter(topic.assignment.values())))
+            result.configs = self._settings(new)
+        return result
+
+    def _settings(self, new: NewTopic) -> list[TopicSettingResult]:
+        overrides = {each.name: each.value for each in new.configs if each.value is not None}
+        return [
+            TopicSettingResult(
+                name=each.name,
+                value=None if each.row.is_secret else each.text,
+                read_only=False,
+                config_source=each.source,
+                is_sensitive=each.row.is_secret,
+            )
+            for each in self._config().describe_topic(overrides)
+        ]
+
+    async def delete(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
+        """One result for each topic of the request."""
+        doomed = request.topics
+        if version < _FIRST_VERSION_OF_IDS:
+            doomed = [DoomedTopic(name=name) for name in request.topic_names]
+        outcomes = await self._controller.delete_topics(doomed, request.timeout_ms)
+        results = [
+            DoomedTopicResult(
+                name=outcome.name,
+                topic_id=outcome.topic.id if outcome.topic else each.topic_id or ZERO_UUID,
+                error_code=outcome.error,
+                error_message=outcome.sentence,
+            )
+            for each, outcome in zip(doomed, outcomes, strict=True)
+        ]
+        return DeleteTopicsResponse(responses=results)
+
+    async def grow(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+        """One result for each topic of the request."""
+        outcomes = await self._controller.create_partitions(
+            request.topics, request.timeout_ms, request.validate_only
+        )
+        results = [
+            GrownTopicResult(
+                name=grown.name, error_code=outcome.error, error_message=outcome.sentence
+            )
+            for grown, outcome in zip(request.topics, outcomes, strict=True)
+        ]
+        return CreatePartitionsResponse(results=results)

@@ -1,0 +1,37 @@
+"""Work put off to the end of a turn of the loop, whether bytes came in that turn or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kdist.network.turn import Turn
+from kdist.network.world import Network
+from kdist.runtime.turn_loop import ending_turns
+
+
+class TurnEnd:
+    """Owner: the broker. `schedule` is what `Replicas` wants to be given."""
+
+    def __init__(self, network: Network) -> None:
+        self._turn: Turn = network.turn
+        self._turn.at_end(self._run)
+        # A turn ends only if something was received in it: a timer or a thread may bring work too.
+        self._want_end = ending_turns(network.loop, self._run)
+        self._waiting: list[Callable[[], None]] = []
+
+    def schedule(self, callback: Callable[[], None]) -> None:
+        """Call it when this turn ends."""
+        if not self._waiting:
+            self._want_end()
+        self._waiting.append(callback)
+
+    def _run(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for callback in waiting:
+                callback()
+
+    def close(self) -> None:
+        """Schedule nothing more."""
+        self._turn.remove(self._run)
+        self._waiting.clear()

@@ -1,0 +1,40 @@
+"""What a broker is given: its configuration and the world (design D7).
+
+Production gives it the machine (`process.py`); a test or the simulator gives it a disk, a network
+and a ZooKeeper in memory, on a loop in virtual time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kdist.config.broker_config import BrokerConfig
+from kdist.network.world import Network
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import Files
+from kdist.runtime.tasks import Tasks
+from kdist.zk.client import ZooKeeper
+
+
+def _no_status(_sentence: str) -> None:
+    """Nobody wants to know."""
+
+
+class BrokerWorld(NamedTuple):
+    """`zk` is not connected yet; the broker closes it, and nothing else of this.
+
+    `host` is the machine's name. `status` is told, in a sentence, what the broker is at.
+    """
+
+    config: BrokerConfig
+    files: Files
+    clock: Clock
+    tasks: Tasks
+    chance: random.Random
+    network: Network
+    zk: ZooKeeper
+    host: str
+    version: str = "unknown"
+    status: Callable[[str], None] = _no_status

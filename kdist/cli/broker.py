@@ -1,0 +1,45 @@
+"""`kdist broker`: run one broker, on one disk, until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from kdist.broker.process import Process
+from kdist.config.load import load_broker
+from kdist.runtime import diagnostics
+from kdist.runtime.disk import Disk
+
+
+@click.command()
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="The broker's settings, .properties."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="What is written to standard error.",
+)
+def broker(path: str, log_level: str) -> int:
+    """Run one broker, on one disk, until SIGTERM or SIGINT.
+
+    Exits with 0 when it stopped as asked, 1 if it could not start, 70 after a bug, and 74 when the
+    disk has failed.
+    """
+    diagnostics.set_up(log_level, sys.stderr, os.environ)
+    config = load_broker(Disk().read(path).decode(errors="replace"), path)
+    for sentence in config.warnings:
+        click.echo(f"kdist: {sentence}", err=True)
+    return Process(config, os.environ, _version()).run()
+
+
+def _version() -> str:
+    try:
+        return version("kdist")
+    except PackageNotFoundError:
+        return "unknown"  # of a tree that is not installed

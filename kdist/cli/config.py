@@ -1,0 +1,205 @@
+"""`kdist config`: check a broker's file, and show every setting with its value and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.show import show_count
+from kdist.cli.table import Column, Row, print_table
+from kdist.errors import UserError
+
+if TYPE_CHECKING:
+    from kdist.config.broker_config import BrokerConfig
+    from kdist.config.declare import Setting
+
+_COLUMNS = (Column("NAME"), Column("VALUE"), Column("SOURCE"), Column("DEFAULT"))
+_SOURCES = {  # what a broker's file can be the reason for
+    "STATIC_BROKER_CONFIG": "file",
+    "DEFAULT_CONFIG": "default",
+}
+_MUST_BE_GIVEN = "must be given"
+
+
+@click.group()
+def config() -> None:
+    """Check a broker's file, or show every setting with its value."""
+
+
+# check
+
+
+@config.command()
+@click.argument("path", metavar="FILE")
+@json_option
+def check(path: str, as_json: bool) -> int:
+    """Say whether a broker would start with FILE; exit with 1 if not.
+
+    All that is wrong is said at once, each with its line. What is allowed but odd is a warning.
+    """
+    from kdist.config.faults import ConfigError
+    from kdist.config.load import load_broker
+
+    text = _read(path)
+    faults: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    given = 0
+    try:
+        loaded = load_broker(text, path)
+    except ConfigError as error:
+        faults = error.faults
+    else:
+        warnings = loaded.warnings
+        given = len(loaded.layers[-1].given)
+    if as_json:
+        found = {"file": path, "is_good": not faults}
+        print_json({**found, "faults": list(faults), "warnings": list(warnings)})
+    else:
+        _print_verdict(path, given, faults, warnings)
+    return 1 if faults else 0
+
+
+def _print_verdict(path: str, given: int, faults: Sequence[str], warnings: Sequence[str]) -> None:
+    for fault in faults:
+        click.echo(click.style("fault    ", fg="red") + fault)
+    for warning in warnings:
+        click.echo(click.style("warning  ", fg="yellow") + warning)
+    if faults:
+        click.echo(f"{path} is refused, with {show_count(len(faults), 'fault')}.")
+    else:
+        click.echo(f"{path} is good: {show_count(given, 'setting')} given.")
+
+
+def _read(path: str) -> str:
+    try:
+        return readonly_files().read(path).decode()
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text in UTF-8") from None
+
+
+# describe
+
+
+class Line(NamedTuple):
+    """A setting with its value here; None is not set."""
+
+    setting: Setting
+    name: str
+    value: str | None
+    source: str
+
+    @property
+    def default(self) -> str | None:
+        """As text; secrets have none that is shown."""
+        from kdist.config.kinds import show_text
+
+        if self.setting.is_required or self.setting.default is None:
+            return None
+        return show_text(self.setting.default)
+
+
+@config.command()
+@click.argument("arguments", metavar="[FILE] [NAME...]", nargs=-1)
+@json_option
+def describe(arguments: tuple[str, ...], as_json: bool) -> None:
+    """Show settings with value, source, default and meaning; secrets are hidden.
+
+    With FILE the values that a broker started with it has; without, the defaults. With NAMEs those
+    settings only, by any name they go by; `*` in a NAME stands for any text.
+
+    \b
+    Examples:
+      kdist config describe server.properties
+      kdist config describe server.properties log.retention.ms 'flush.*'
+      kdist config describe segment.bytes
+    """
+    files = readonly_files()
+    first = arguments[0] if arguments else ""
+    has_file = "/" in first or first.endswith(".properties") or files.exists(first)
+    names = arguments[1:] if has_file else arguments
+    lines = list(_lines_of_file(arguments[0]) if has_file else _defaults())
+    for line in _pick(lines, names):
+        if as_json:
+            print_json(_as_json(line))
+    if not as_json:
+        print_table(_COLUMNS, (_row(line) for line in _pick(lines, names)))
+
+
+def _lines_of_file(path: str) -> Iterator[Line]:
+    from kdist.config.load import load_broker
+
+    loaded: BrokerConfig = load_broker(_read(path), path)
+    for row, name, text, source, _ in loaded.describe():
+        yield Line(row, name, text, _SOURCES[source.name])
+
+
+def _defaults() -> Iterator[Line]:
+    from kdist.config.broker_config import BROKER_TABLE
+    from kdist.config.topic import TopicSettings
+
+    for row in (*BROKER_TABLE, *TopicSettings.TABLE):
+        line = Line(row, row.broker_names[0].name, None, "default")
+        yield line._replace(value=line.default)
+
+
+def _pick(lines: Sequence[Line], names: Sequence[str]) -> Sequence[Line]:
+    """The lines of these names, all for none; `UserError` with the nearest for an unknown name."""
+    from difflib import get_close_matches
+    from fnmatch import fnmatchcase
+
+    picked: list[Line] = []
+    for name in names:
+        found = [line for line in lines if any(fnmatchcase(n, name) for n in _names(line))]
+        if not found:
+            nearest = get_close_matches(name, [n for line in lines for n in _names(line)], n=1)
+            hint = f": did you mean {nearest[0]}?" if nearest else ""
+            raise UserError(f"there is no setting {name}{hint}")
+        picked += [line for line in found if line not in picked]
+    return picked if names else lines
+
+
+def _names(line: Line) -> list[str]:
+    both = (*line.setting.broker_names, *line.setting.names)
+    return list(dict.fromkeys(synonym.name for synonym in both))
+
+
+def _row(line: Line) -> Row:
+    missing = _MUST_BE_GIVEN if line.setting.is_required else "-"
+    value = missing if line.value is None else line.value
+    default = missing if line.default is None else line.default
+    return Row((line.name, value or '""', line.source, default or '""'), [_meaning(line), ""])
+
+
+def _meaning(line: Line) -> str:
+    """The setting's sentence, its unit, and what the value means where that is not plain."""
+    from kdist.config.human import show_human
+
+    row = line.setting
+    notes = [row.unit] if row.unit else []
+    if line.value is not None and not row.is_secret:
+        human = show_human(row, row.read(line.value))
+        if human not in (line.value, "not set"):
+            notes.append(f"here {human}")
+    return f"    {row.doc}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _as_json(line: Line) -> dict[str, object]:
+    row = line.setting
+    return {
+        "name": line.name,
+        "names": _names(line),
+        "value": line.value,
+        "source": line.source,
+        "default": line.default,
+        "is_required": row.is_required,
+        "is_secret": row.is_secret,
+        "unit": row.unit,
+        "allowed": row.allowed(),
+        "needs_restart": row.restart,
+        "doc": row.doc,
+    }

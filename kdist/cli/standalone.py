@@ -1,0 +1,72 @@
+"""`kdist standalone`: a real ZooKeeper and some brokers on this machine, until an interrupt."""
+
+from __future__ import annotations
+
+import click
+
+from kdist.cli.options import json_option
+from kdist.cli.settings_given import parse_given
+
+DEFAULT_DATA = "./kdist-data"
+DEFAULT_PORT = 9092
+
+
+@click.command()
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 99),
+    help="How many; else as many as DIR has data of, or 1. More than before may be asked for.",
+)
+@click.option(
+    "--data",
+    "directory",
+    metavar="DIR",
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="Where all data is kept. A later start on it goes on with what is there.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Of the first broker; each further one has the next.",
+)
+@click.option(
+    "--zookeeper-port",
+    type=click.IntRange(1, 65535),
+    help="Else the one below --port, or any free one if that is taken.",
+)
+@click.option(
+    "--config",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting for all brokers; may be repeated.",
+)
+@json_option
+def standalone(
+    brokers: int | None,
+    directory: str,
+    port: int,
+    zookeeper_port: int | None,
+    given: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run ZooKeeper and brokers on this machine, for development, demos and tests.
+
+    All listen on 127.0.0.1 only. Ctrl-C stops everything: the brokers first, then ZooKeeper; a
+    second one ends the brokers by force. If one of them ends by itself, all are stopped, and its
+    status is the command's. What the brokers say is in DIR/logs.
+
+    ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
+
+    \b
+    Examples:
+      kdist standalone
+      kdist standalone --brokers 3 --data /tmp/try --port 19092
+    """
+    settings = parse_given(given, "--config")
+    from kdist.cli.standalone_run import Wish, run  # takes 0.2 s
+
+    return run(directory, Wish(brokers, port, zookeeper_port, settings, as_json))

@@ -1,0 +1,238 @@
+"""The directory of a `kdist standalone`: what is where, whose it is, and what its brokers are told.
+
+standalone.json    the marker: a version, and how many brokers have data here
+.lock              held while it runs
+zookeeper/         ZooKeeper's data and log
+d01/, d02/, ...    a broker's log directory each
+conf/d01.properties, ...    written anew at each start
+logs/d01.log, ...           what a broker says; of the run before, .log.1
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kdist.config.load import broker_from
+from kdist.config.properties import escape_properties
+from kdist.errors import UserError
+from kdist.runtime.files import File, Files, Lock
+from kdist.zk.server import LOG_NAME
+
+HOST = "127.0.0.1"
+_MARKER = "standalone.json"
+_LOCK = ".lock"
+_VERSION = 1
+_TAIL_BYTES = 1 << 16
+_ERROR = re.compile(r"kdist: |\S+Z (?:ERROR|CRITICAL) \S+: ")  # of the command, of diagnostics
+_OWN = frozenset({"broker.id", "listeners", "log.dir", "log.dirs", "zookeeper.connect"})
+_LOST_AND_FOUND = "lost+found"  # of a filesystem that was made for this
+
+
+class BrokerPlan(NamedTuple):
+    """A broker to start: its id, which begins at 1, name, port and places."""
+
+    id: int
+    name: str
+    port: int
+    data: str
+    config: str
+    log: str
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return f"{HOST}:{self.port}"
+
+
+class Home:
+    """One such directory, by its absolute path. Owner: the command; `close` gives it free."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self.path = path
+        self.zookeeper = f"{path}/zookeeper"
+        self.zookeeper_log = f"{self.zookeeper}/{LOG_NAME}"
+        self._files = files
+        self._lock: Lock | None = None
+
+    def claim(self, wanted: int | None) -> int:
+        """Lock it, and return how many brokers there are to be: `wanted`, else as before, else 1.
+
+        `UserError` if it is somebody else's, in use, or has more brokers' data than wanted.
+        """
+        known = self._known_brokers()
+        if known is not None and wanted is not None and wanted < known:
+            raise UserError(
+                f"{self.path} has the data of {known} brokers, and partitions on those left out"
+                f" could not be read: say --brokers {known}, or name another directory with --data"
+            )
+        count = wanted or known or 1
+        self._make_directories(self.path)
+        try:
+            self._lock = self._files.lock(f"{self.path}/{_LOCK}")
+        except BlockingIOError:
+            raise UserError(f"{self.path} is in use by another `kdist standalone`") from None
+        self._require_no_leftovers()
+        return count
+
+    def _require_no_leftovers(self) -> None:
+        """A run that was killed could stop nothing: its children may still be at work here."""
+        marker = self._marker()
+        recorded = marker.pids if marker else {}
+        left = {name: pid for name, pid in recorded.items() if self._is_ours(pid)}
+        if left:
+            pids = " ".join(map(str, left.values()))
+            raise UserError(
+                f"{', '.join(left)} of a run that was killed still run on {self.path}: end them"
+                f" first with `kill {pids}`"
+            )
+
+    def _marker(self) -> Marker | None:
+        path = f"{self.path}/{_MARKER}"
+        return _read_marker(path, self._files.read(path)) if self._files.exists(path) else None
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process has this directory on its command line: a pid may be another's now."""
+        try:
+            return f"{self.path}/".encode() in self._files.read(f"/proc/{pid}/cmdline")
+        except OSError:
+            return False
+
+    def record(self, brokers: int, pids: Mapping[str, int]) -> None:
+        """Write the marker, with the processes that run."""
+        marker = json.dumps({"version": _VERSION, "brokers": brokers, "pids": dict(pids)})
+        self._files.replace(f"{self.path}/{_MARKER}", f"{marker}\n".encode())
+
+    def close(self) -> None:
+        """Others may have it."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def _known_brokers(self) -> int | None:
+        """How many brokers have data here; None for a directory that is new or empty."""
+        if not self._files.exists(self.path):
+            return None
+        if not self._files.is_directory(self.path):
+            raise UserError(f"{self.path} is not a directory")
+        marker = self._marker()
+        if marker is not None:
+            return marker.brokers
+        foreign = set(self._files.list(self.path)) - {_LOCK, _LOST_AND_FOUND}
+        if foreign:
+            raise UserError(
+                f"{self.path} is not a directory of `kdist standalone`, as it holds"
+                f" {min(foreign)}: name an empty one, or a new one, with --data"
+            )
+        return None
+
+    def _make_directories(self, path: str) -> None:
+        if not self._files.exists(path):
+            parent = path.rpartition("/")[0]
+            if parent:
+                self._make_directories(parent)
+            self._files.make_directory(path)
+
+    def prepare(
+        self, count: int, port: int, zookeeper_address: str, given: Mapping[str, str]
+    ) -> list[BrokerPlan]:
+        """Mark it as ours, with directories and configurations for `count` brokers.
+
+        `UserError` if a setting of `given` is refused.
+        """
+        for name in _OWN.intersection(given):
+            raise UserError(f"{name} cannot be set by --config: it is `kdist standalone`'s own")
+        plans = [self._plan(number, port + number - 1) for number in range(1, count + 1)]
+        settings = [_settings(plan, zookeeper_address, given) for plan in plans]
+        for each in settings:
+            broker_from(each, "--config")
+        self.record(count, {})
+        for directory in ("zookeeper", "conf", "logs"):
+            self._make_directories(f"{self.path}/{directory}")
+        for plan, each in zip(plans, settings, strict=True):
+            self._make_directories(plan.data)
+            self._files.replace(plan.config, _config_text(each).encode(), durable=False)
+        return plans
+
+    def _plan(self, number: int, port: int) -> BrokerPlan:
+        name = f"d{number:02d}"
+        return BrokerPlan(
+            id=number - 1,  # from 0, as in Kafka's quickstart and as tests of clients expect
+            name=name,
+            port=port,
+            data=f"{self.path}/{name}",
+            config=f"{self.path}/conf/{name}.properties",
+            log=f"{self.path}/logs/{name}.log",
+        )
+
+    def new_log(self, plan: BrokerPlan) -> File:
+        """An empty log for a broker; that of the run before is kept beside it."""
+        if self._files.exists(plan.log):
+            self._files.rename(plan.log, f"{plan.log}.1")
+        return self._files.create(plan.log)
+
+    def last_words(self, log: str) -> str:
+        """What a process said last in its log that tells why it ended; see `pick_last_words`."""
+        if not self._files.exists(log):
+            return ""
+        file = self._files.open_readonly(log)
+        try:
+            tail = file.read(max(0, file.size() - _TAIL_BYTES), _TAIL_BYTES)
+        finally:
+            file.close()
+        return pick_last_words(tail.decode(errors="replace"))
+
+
+def pick_last_words(log: str) -> str:
+    """The last line of an error, without its time and place; else the last line; else nothing.
+
+    Of a traceback, which is one line with `\\n` in it, the beginning and the end.
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    if not lines:
+        return ""
+    words = _ERROR.sub("", (errors or lines)[-1], count=1)
+    first, *others = [part.strip() for part in words.split("\\n") if part.strip()]
+    return f"{first} … {others[-1]}" if others else first
+
+
+class Marker(NamedTuple):
+    """What `standalone.json` says."""
+
+    brokers: int
+    pids: dict[str, int]
+
+
+def _read_marker(path: str, content: bytes) -> Marker:
+    try:
+        marker = json.loads(content)
+        version, brokers, pids = marker["version"], marker["brokers"], marker.get("pids", {})
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged: name another directory with --data") from None
+    if version != _VERSION or not isinstance(brokers, int) or brokers < 1:
+        raise UserError(f"{path} was written by another release of kdist")
+    return Marker(brokers, pids)
+
+
+def _settings(plan: BrokerPlan, zookeeper_address: str, given: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "broker.id": str(plan.id),
+        # Each stands for a host of its own: replicas of a partition are never on one host.
+        "broker.host": plan.name,
+        "listeners": f"PLAINTEXT://{plan.address}",
+        "log.dir": plan.data,
+        "zookeeper.connect": zookeeper_address,
+        # Ephemeral znodes of a run that was killed are in the next one's way for so long.
+        "zookeeper.session.timeout.ms": "6000",
+        "group.initial.rebalance.delay.ms": "0",  # nobody waits for more members on one machine
+        **given,
+    }
+
+
+def _config_text(settings: Mapping[str, str]) -> str:
+    lines = [escape_properties(name, value) for name, value in settings.items()]
+    return "# Written by `kdist standalone` at each start: changes here do not last.\n" + "".join(
+        f"{line}\n" for line in lines
+    )

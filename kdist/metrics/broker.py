@@ -1,0 +1,35 @@
+"""What the broker room counts: requests by API, and how the process as a whole does."""
+
+from __future__ import annotations
+
+from kdist.metrics.declare import Metrics, counter, gauge, histogram, metrics
+from kdist.metrics.histogram import Histogram
+
+
+@metrics
+class RequestMetrics(Metrics):
+    """The requests of one API; the family's label is its name."""
+
+    answered: int = counter("kdist_requests_total", "Requests answered.")
+    failed: int = counter(
+        "kdist_requests_failed_total", "Requests answered with an error for the whole of them."
+    )
+    seconds: Histogram = histogram(
+        "kdist_request_seconds", "From a request's arrival to its answer, waits included."
+    )
+
+
+@metrics
+class BrokerMetrics(Metrics):
+    """One broker."""
+
+    is_ready: int = gauge("kdist_broker_ready", "1 while the broker serves clients.")
+    loop_lag_seconds: Histogram = histogram(
+        "kdist_broker_loop_lag_seconds", "How much later than asked a timer of the loop is called."
+    )
+    expired_sessions: int = counter(
+        "kdist_broker_expired_sessions_total", "ZooKeeper sessions that expired under the broker."
+    )
+    created_topics: int = counter(
+        "kdist_broker_auto_created_topics_total", "Topics created because a client asked for them."
+    )

@@ -1,0 +1,106 @@
+"""`kdist standalone` as a process, for tests: started, waited for, stopped as a person would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+KDIST = [sys.executable, "-m", "kdist.cli"]
+TIMEOUT_S = 60
+
+
+def free_ports(count: int) -> int:
+    """A port P that is free like those from P - 1 to P + count - 1, at this moment."""
+    while True:
+        with contextlib.ExitStack() as held:
+            first = held.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for number in range(1, count + 1):
+                    probe = held.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port + number))
+                return port + 1
+
+
+class Standalone:
+    """One run, that was told where and how. Its pids are known once it is ready."""
+
+    def __init__(self, data: Path, *options: object, port: int | None = None) -> None:
+        self.port = port or free_ports(3)
+        self.data = data
+        self.pids: dict[str, int] = {}
+        words = [*KDIST, "standalone", "--data", str(data), "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*words, *map(str, options)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_until_ready(self) -> Standalone:
+        """After its line of JSON; it must have been started with --json."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.end()
+        services = json.loads(line)["services"]
+        self.pids = {service["name"]: service["pid"] for service in services}
+        self.addresses = {service["name"]: service["address"] for service in services}
+        return self
+
+    def wait_for(self, path: Path) -> None:
+        """Until a file is there, which it makes while it starts."""
+        while not path.exists():
+            assert self.process.poll() is None, self.end()
+            time.sleep(0.005)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
+        """Send a signal to it alone, as its children are not of its terminal; then as `end`."""
+        self.process.send_signal(how)
+        return self.end()
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end: status, output, errors."""
+        output, errors = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, output, errors
+
+    def run(self, *arguments: object, text: str = "") -> str:
+        """What another command printed, which must succeed, about this cluster."""
+        done = subprocess.run(
+            [*KDIST, *map(str, arguments)],
+            cwd=ROOT,
+            env={**os.environ, "KDIST_BROKER": f"127.0.0.1:{self.port}"},
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def living(self) -> list[str]:
+        """Names of the children that are still there."""
+        return [name for name, pid in self.pids.items() if Path(f"/proc/{pid}").exists()]
+
+
+@contextlib.contextmanager
+def standalone(data: Path, *options: object, port: int | None = None) -> Iterator[Standalone]:
+    """A run that is ready; whatever happens, nothing of it is left."""
+    run = Standalone(data, "--json", *options, port=port)
+    try:
+        yield run.wait_until_ready()
+    finally:
+        if run.process.poll() is None:
+            run.stop()
+        for name in run.living():
+            os.kill(run.pids[name], signal.SIGKILL)

@@ -1,0 +1,340 @@
+"""`kdist standalone` for real: a ZooKeeper of Java, brokers as processes, signals, restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from standalone_process import KDIST, ROOT, TIMEOUT_S, Standalone, free_ports, standalone
+
+from kdist.runtime.disk import Disk
+
+FIRST_STEPS = ROOT / "docs/guides/first-steps.md"
+COUNT = 300
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def offsets(run: Standalone, group: str) -> list[tuple[int, int, int]]:
+    described = json.loads(run.run("groups", "describe", group, "--json"))
+    return [(each["partition"], each["committed"], each["lag"]) for each in described["offsets"]]
+
+
+def test_what_was_written_and_committed_is_there_after_a_restart(data: Path) -> None:
+    lines = [f"line {number}" for number in range(COUNT)]
+    text = "".join(f"{number}={line}\n" for number, line in enumerate(lines))
+    with standalone(data, "--brokers", 3) as run:
+        run.run("topics", "create", "clicks", "--partitions", 3)
+        run.run("produce", "clicks", "--key-separator", "=", text=text)
+        seen = run.run("consume", "clicks", "--group", "audit", "--from-beginning", "--max", 100)
+        before = offsets(run, "audit")
+        assert len(seen.splitlines()) == 100
+        assert sum(lag for _, _, lag in before) == COUNT - 100
+        assert "audit" in run.run("groups", "list")
+        described = run.run("topics", "describe", "clicks", "--json")
+        assert run.stop() == (0, "", "")
+        assert run.living() == []
+    # No count is given: it has the three brokers that have data there. On other ports, too.
+    with standalone(data) as run:
+        assert len(run.pids) == 4
+        assert _without_epochs(run.run("topics", "describe", "clicks", "--json")) == (
+            _without_epochs(described)
+        )
+        assert offsets(run, "audit") == before
+        rest = run.run("consume", "clicks", "--group", "audit", "--until-end")
+        assert sorted(seen.splitlines() + rest.splitlines()) == sorted(lines)
+        run.run("produce", "clicks", text="one more\n")
+        everything = run.run("consume", "clicks", "--from-beginning", "--until-end")
+        assert sorted(everything.splitlines()) == sorted([*lines, "one more"])
+        assert run.stop(signal.SIGTERM) == (0, "", "")
+        assert run.living() == []
+
+
+def _without_epochs(described: str) -> list[dict[str, object]]:
+    partitions: list[dict[str, object]] = json.loads(described)["partitions"]
+    return [{k: v for k, v in each.items() if k != "leader_epoch"} for each in partitions]
+
+
+@pytest.mark.stress
+def test_brokers_may_be_added_and_get_partitions(data: Path) -> None:
+    with standalone(data) as run:
+        run.run("topics", "create", "early")
+        run.run("produce", "early", text="kept\n")
+    with standalone(data, "--brokers", 2) as run:
+        assert run.run("consume", "early", "--from-beginning", "--until-end") == "kept\n"
+        run.run("topics", "create", "late", "--partitions", 2)
+        late = json.loads(run.run("topics", "describe", "late", "--json"))
+        assert {each["leader"] for each in late["partitions"]} == {0, 1}
+
+
+@pytest.mark.stress
+def test_a_topics_settings_are_changed_in_zookeeper(data: Path) -> None:
+    with standalone(data) as run:
+        run.run("topics", "create", "tuned", "--config", "retention.ms=1000000")
+        keeper = ("--zookeeper", run.addresses["zookeeper"])
+        run.run("topics", "alter", "tuned", "--config", "segment.bytes=2000000", *keeper)
+        found = json.loads(run.run("topics", "describe", "tuned", "--json", *keeper))
+        assert found["settings"] == {"retention.ms": "1000000", "segment.bytes": "2000000"}
+        run.run("topics", "alter", "tuned", "--unset", "retention.ms", *keeper)
+        found = json.loads(run.run("topics", "describe", "tuned", "--json", *keeper))
+        assert found["settings"] == {"segment.bytes": "2000000"}
+
+
+@pytest.mark.stress
+def test_the_table_names_addresses_processes_and_places(data: Path) -> None:
+    run = Standalone(data)
+    assert run.process.stdout is not None
+    lines = []
+    while not lines or not lines[-1].startswith("Ctrl-C"):
+        line = run.process.stdout.readline()
+        assert line, run.end()
+        lines.append(line.rstrip("\n"))
+    status, output, errors = run.stop()
+    assert (status, output, errors) == (0, "Stopping.\nStopped.\n", "")
+    ready = re.fullmatch(
+        rf"ZooKeeper and 1 broker are ready, after (\S+) s, with their data in {data}", lines[0]
+    )
+    assert ready is not None
+    assert float(ready[1]) < 20  # 2.5 s on a machine that does nothing else
+    rows = [line.split() for line in lines[2:5]]
+    assert rows[0] == ["NAME", "ADDRESS", "PID", "DATA"]
+    assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
+        ("zookeeper", f"127.0.0.1:{run.port - 1}", f"{data}/zookeeper"),
+        ("d01", f"127.0.0.1:{run.port}", f"{data}/d01"),
+    ]
+    assert f"  export KDIST_BROKER=127.0.0.1:{run.port}" in lines
+
+
+@pytest.mark.stress
+def test_a_broker_that_is_killed_is_told_and_ends_all(data: Path) -> None:
+    with standalone(data, "--brokers", 2) as run:
+        os.kill(run.pids["d02"], signal.SIGKILL)
+        status, _, errors = run.end()
+        assert status == 137
+        log = f"{data}/logs/d02.log"
+        assert errors.startswith(f"kdist: broker d02 was ended by SIGKILL (log: {log}): ")
+        assert errors.count("\n") == 1
+        assert run.living() == []
+
+
+@pytest.mark.stress
+def test_a_zookeeper_that_is_killed_is_told_and_ends_all(data: Path) -> None:
+    with standalone(data) as run:
+        os.kill(run.pids["zookeeper"], signal.SIGKILL)
+        status, _, errors = run.end()
+        assert status == 1
+        assert errors.startswith(f"kdist: ZooKeeper ended (log: {data}/zookeeper/zookeeper.log)")
+        assert run.living() == []
+
+
+@pytest.mark.stress
+def test_after_a_kill_of_all_it_starts_again_with_what_was_acknowledged(data: Path) -> None:
+    with standalone(data, "--brokers", 2) as run:
+        run.run("topics", "create", "clicks", "--partitions", 2)
+        run.run("produce", "clicks", text="kept\n")
+        for pid in (run.process.pid, *run.pids.values()):
+            os.kill(pid, signal.SIGKILL)
+        run.end()
+    with standalone(data) as run:
+        assert run.run("consume", "clicks", "--from-beginning", "--until-end") == "kept\n"
+
+
+@pytest.mark.stress
+def test_children_that_outlived_a_kill_are_named_with_their_pids(data: Path) -> None:
+    with standalone(data, "--brokers", 2) as run:
+        run.process.send_signal(signal.SIGKILL)
+        run.process.wait(TIMEOUT_S)
+        pids = " ".join(map(str, run.pids.values()))
+        assert Standalone(data, port=run.port).end() == (
+            1,
+            "",
+            f"kdist: zookeeper, d01, d02 of a run that was killed still run on {data}: end them"
+            f" first with `kill {pids}`\n",
+        )
+
+
+@pytest.mark.stress
+def test_a_broker_that_does_not_stop_is_ended_by_a_second_interrupt(data: Path) -> None:
+    run = Standalone(data)
+    assert run.process.stdout is not None
+    lines = iter(run.process.stdout.readline, "")
+    pid = next(int(line.split()[2]) for line in lines if line.startswith("  d01"))
+    next(line for line in lines if line.startswith("Ctrl-C"))
+    os.kill(pid, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    assert next(lines) == "Stopping.\n"
+    status, _, errors = run.stop()
+    assert status == 137
+    assert errors.startswith("kdist: as it stopped, broker d01 was ended by SIGKILL")
+
+
+@pytest.mark.stress
+def test_an_interrupt_while_it_starts_leaves_nothing_running(data: Path) -> None:
+    run = Standalone(data, "--brokers", 2)
+    run.wait_for(data / "logs/d01.log")
+    assert run.stop() == (0, "Stopping.\nStopped.\n", "")
+    assert not _processes_on(data)
+
+
+@pytest.mark.stress
+def test_when_nobody_reads_what_it_says_it_stops_and_leaves_nothing_running(data: Path) -> None:
+    run = Standalone(data)
+    assert run.process.stdout is not None
+    assert run.process.stderr is not None
+    run.process.stdout.close()
+    assert run.process.stderr.read() == ""
+    assert run.process.wait(TIMEOUT_S) != 0
+    assert not _processes_on(data)
+
+
+@pytest.mark.stress
+def test_a_terminal_that_goes_away_stops_it(data: Path) -> None:
+    with standalone(data) as run:
+        assert run.stop(signal.SIGHUP) == (0, "", "")
+        assert run.living() == []
+
+
+def _processes_on(data: Path) -> list[str]:
+    """Command lines that name the directory."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = each.read_bytes().decode(errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+        if str(data) in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.stress
+def test_a_log_directory_that_another_broker_has_is_one_sentence(data: Path) -> None:
+    (data / "d01").mkdir(parents=True)
+    (data / "standalone.json").write_text('{"version": 1, "brokers": 1}')
+    lock = Disk().lock(str(data / "d01/.lock"))
+    status, _, errors = Standalone(data).end()
+    lock.release()
+    assert status == 1
+    log = f"{data}/logs/d01.log"
+    assert errors.startswith(f"kdist: broker d01 ended with status 1 (log: {log}): ")
+    assert str(data / "d01") in errors.partition(": broker")[2]
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.stress
+def test_a_second_run_on_the_same_directory_is_one_sentence(data: Path) -> None:
+    with standalone(data) as run:
+        other = Standalone(data)
+        sentence = f"kdist: {data} is in use by another `kdist standalone`\n"
+        assert other.end() == (1, "", sentence)
+        again = Standalone(data.parent / "other", port=run.port)
+        status, _, errors = again.end()
+        assert status == 1
+        assert errors == (
+            f"kdist: cannot listen on 127.0.0.1, port {run.port}: another process does already;"
+            " choose another with --port\n"
+        )
+
+
+def test_a_java_that_does_not_serve_is_one_sentence(data: Path, tmp_path: Path) -> None:
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho this Java is too old >&2\nexit 3\n")
+    java.chmod(0o755)
+    done = subprocess.run(
+        [*KDIST, "standalone", "--data", str(data), "--port", str(free_ports(1))],
+        cwd=ROOT,
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"kdist: ZooKeeper ended with status 3; {data}/zookeeper/zookeeper.log says: "
+        "this Java is too old\n"
+    )
+
+
+# The page
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Each command of the page with the output that stands below it, if any does."""
+    found = re.findall(
+        r"```sh\n(.*?)\n```\n(?:\n```text\n(.*?)\n```\n)?", page.read_text(), re.DOTALL
+    )
+    return [(command, output) for command, output in found]
+
+
+def shows(output: str, line: str) -> bool:
+    """Whether a line of the output is as the page has it, where `…` is any text."""
+    pattern = re.sub(r"\s+", " ", line.strip().replace("[", "[[]").replace("…", "*"))
+    lines = (re.sub(r"\s+", " ", each.strip()) for each in output.splitlines())
+    return any(fnmatchcase(each, pattern) for each in lines)
+
+
+def test_the_first_steps_are_ten_commands_and_each_does_what_the_page_says(
+    tmp_path: Path,
+) -> None:
+    """Only the port is another, as somebody may have the page's."""
+    steps = blocks(FIRST_STEPS)
+    assert len(steps) == 10
+    (start, table), *others = steps
+    assert start.startswith("kdist standalone ")
+    (tmp_path / "bin").mkdir()
+    kdist = Path(sys.executable).parent / "kdist"
+    (tmp_path / "bin/kdist").symlink_to(kdist if kdist.exists() else shutil.which("kdist") or "")
+    port = free_ports(3)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "KDIST_BROKER": f"127.0.0.1:{port}",
+    }
+    cluster = subprocess.Popen(
+        f"exec {start} --port {port}",
+        shell=True,
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert cluster.stdout is not None
+    try:
+        said = ""
+        for line in iter(cluster.stdout.readline, ""):
+            said += line
+            if line.startswith("Ctrl-C"):
+                break
+        assert [line for line in table.splitlines() if line and not shows(said, line)] == []
+        outputs = {}
+        for command, expected in others:
+            done = subprocess.run(
+                command,
+                shell=True,
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+            )
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+            outputs[command] = done.stdout
+            missing = [line for line in expected.splitlines() if not shows(done.stdout, line)]
+            assert missing == [], done.stdout
+        assert "/basket" in outputs["kdist consume clicks --from-beginning --until-end"]
+    finally:
+        cluster.send_signal(signal.SIGINT)
+        cluster.wait(timeout=TIMEOUT_S)
+    assert cluster.returncode == 0

@@ -1,0 +1,167 @@
+"""Whole brokers in virtual time: their disks, network and ZooKeeper are in memory.
+
+`Cluster.run` carries out a scenario on the loop. A broker's machine is named after its id: 1 is on
+host `m1`. `VirtualLoop` lets whatever a callback raises end the run, so that no bug stays unseen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kdist.broker.broker import Broker
+from kdist.broker.world import BrokerWorld
+from kdist.config.load import broker_from
+from kdist.network.client import Client, ClientSettings
+from kdist.network.simulated import SimulatedNetwork
+from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
+from kdist.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from kdist.records.build import build_batch
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.loop_tasks import LoopTasks
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+
+PORT = 9092
+PATIENCE_S = 60.0
+SETTINGS = {
+    "zookeeper.connect": "memory",
+    "zookeeper.session.timeout.ms": "6000",
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.dir.reserved.bytes": "0",
+}
+
+
+class Cluster:
+    """The world of all brokers."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
+        self.chance = random.Random(seed)
+        self.network = SimulatedNetwork(self.loop, self.chance)
+        self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=2)
+        self.disks: dict[int, SimulatedDisk] = {}
+        self.zks: dict[int, MemoryZooKeeper] = {}
+        self.statuses: list[str] = []
+
+    def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
+        """Carry it out, and end all that it has begun."""
+        try:
+            return self.loop.run_until_complete(self._around(scenario))
+        finally:
+            self.loop.close()
+
+    async def _around(self, scenario: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await scenario
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
+        """A broker that is not started, on the disk that its last run left."""
+        if broker_id not in self.disks:
+            disk = self.disks[broker_id] = SimulatedDisk(self.chance, self.clock)
+            disk.make_directory("/d")
+            disk.sync_directory("/")
+        given = {
+            "broker.id": str(broker_id),
+            "log.dir": "/d",
+            "listeners": f"PLAINTEXT://:{PORT}",
+            **SETTINGS,
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        zk = self.zks[broker_id] = self.ensemble.client()
+        return Broker(
+            BrokerWorld(
+                config=broker_from(given),
+                files=self.disks[broker_id],
+                clock=self.clock,
+                tasks=LoopTasks(self.loop, self.chance),
+                chance=self.chance,
+                network=self.network.host(f"m{broker_id}"),
+                zk=zk,
+                host=f"m{broker_id}",
+                status=self.statuses.append,
+            )
+        )
+
+    async def started(self, broker_id: int = 1, /, **settings: str) -> Broker:
+        """A broker that serves."""
+        broker = self.broker(broker_id, **settings)
+        await broker.start()
+        return broker
+
+    def kill(self, broker: Broker, *, is_power_lost: bool = False) -> None:
+        """The process is gone; its session runs out by itself. With the power goes what was not
+        synced."""
+        self.network.crash(f"m{broker.id}", is_power_lost=is_power_lost)
+        self.ensemble.suspend(self.zks[broker.id])
+        broker._tasks.close()
+        for task in broker._running:
+            task.cancel()
+        disk = self.disks[broker.id]
+        if is_power_lost:
+            self.disks[broker.id] = disk.crash(self.chance)
+        else:
+            broker.service.directory._lock.release()  # as the kernel does
+
+    async def client(self, broker_id: int = 1) -> Client:
+        """A connection to a broker."""
+        return await Client.connect(
+            self.network.host("client"), f"m{broker_id}", PORT, ClientSettings("tests")
+        )
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let time pass until the condition holds."""
+        end_s = self.loop.time() + PATIENCE_S
+        while not condition():
+            assert self.loop.time() < end_s, "it did not happen in time"
+            await asyncio.sleep(0.01)
+
+
+async def create(client: Client, name: str, partitions: int = 1, **configs: str) -> Any:
+    """Create a topic; its result."""
+    settings = [TopicSetting(name=k.replace("_", "."), value=v) for k, v in configs.items()]
+    new = NewTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        assignments=[],
+        configs=settings,
+    )
+    answer = await client.send(CreateTopicsRequest(topics=[new], timeout_ms=10_000), 7)
+    return answer.topics[0]
+
+
+def records(*values: bytes) -> bytes:
+    """A batch."""
+    return bytes(build_batch(values, timestamp_ms=1_700_000_000_000))
+
+
+def produce_request(topic: str, *values: bytes, acks: int = -1) -> ProduceRequest:
+    """To partition 0."""
+    part = ProducePartition(index=0, records=records(*values))
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=5_000,
+        topic_data=[ProduceTopic(name=topic, partition_data=[part])],
+    )
+
+
+async def produce(client: Client, topic: str, *values: bytes, acks: int = -1) -> Any:
+    """Produce to partition 0; its result."""
+    answer: ProduceResponse = await client.send(produce_request(topic, *values, acks=acks), 9)
+    return answer.responses[0].partition_responses[0]

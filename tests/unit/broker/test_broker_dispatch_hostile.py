@@ -1,0 +1,105 @@
+"""Well-formed requests with senseless content, of every API for clients: the broker stays.
+
+Each is sent on a connection of its own; a broker may answer it or close that connection. Whatever a
+handler raised would end the run, as the loop is virtual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+from kdist.protocol.api import Api
+from kdist.protocol.envelope import encode_request
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.schema import wire_fields
+from kdist.protocol.versions import TABLE
+from tests.unit.broker.broker_cluster import Cluster, create, produce, records
+from tests.unit.broker.test_broker_dispatch import Raw, raw
+from tests.unit.protocol.protocol_samples import Case, sample
+
+REQUESTS = 60
+NAMES = ("clicks", "g", "__consumer_offsets", "consumer", "new", "")
+NUMBERS = (-2, -1, 0, 1, 2, 3)
+ADVERTISED = [api for api in TABLE if api.is_advertised]
+
+
+def make_telling(value: Any, version: int, chance: random.Random) -> Any:
+    """Put what means something here in place of half of what a request of the version has."""
+    if isinstance(value, list):
+        return [make_telling(each, version, chance) for each in value]
+    if dataclasses.is_dataclass(value):
+        for field in wire_fields(type(value)):
+            if field.is_in(version):
+                now = make_telling(getattr(value, field.name), version, chance)
+                setattr(value, field.name, now)
+        return value
+    if chance.randrange(2):
+        return value
+    if isinstance(value, str):
+        return chance.choice(NAMES)
+    if type(value) is int:
+        return chance.choice(NUMBERS)
+    return records(b"x") if isinstance(value, bytes) else value
+
+
+def frame(api: Api, chance: random.Random) -> bytes:
+    version = chance.randint(api.oldest, api.newest)
+    request = make_telling(sample(Case(api.request, version), chance), version, chance)
+    if hasattr(request, "topics") and api.name in ("CreateTopics", "CreatePartitions"):
+        for topic in request.topics:  # ten thousand partitions would be made, and take their time
+            for field in ("num_partitions", "count"):
+                if getattr(topic, field, 0) > max(NUMBERS):
+                    setattr(topic, field, 3)
+    return bytes(encode_request(RequestHeader(api.key, version, 1, "hostile"), request))
+
+
+@pytest.mark.parametrize("api", ADVERTISED, ids=lambda api: str(api.name))
+def test_requests_that_make_no_sense_do_no_harm(api: Api) -> None:
+    cluster = Cluster(seed=api.key)
+    chance = random.Random(api.key)
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks", 2)
+        broker.service.creation.create_offsets_topic()
+        ways: list[Raw] = []
+        for _ in range(REQUESTS):
+            way = await raw(cluster)
+            way.send(frame(api, chance))
+            ways.append(way)
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(40)
+        assert any(way.received for way in ways), "some were answered"
+        assert not broker.failure.done(), broker.failure
+        made = await create(client, "still-there")
+        assert made.error_code in (0, 36)
+        assert (await produce(client, "still-there", b"x")).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_requests_cut_short_or_changed_close_their_connections_at_worst() -> None:
+    cluster = Cluster(seed=1)
+    chance = random.Random(1)
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks", 2)
+        for _ in range(400):
+            damaged = bytearray(frame(chance.choice(ADVERTISED), chance))
+            for _ in range(chance.randint(1, 4)):
+                damaged[chance.randrange(4, len(damaged))] = chance.randrange(256)
+            way = await raw(cluster)
+            way.send(bytes(damaged[: chance.randint(4, len(damaged))]))
+            await asyncio.sleep(0.02)
+        assert not broker.failure.done(), broker.failure
+        assert (await produce(client, "clicks", b"x")).error_code == 0
+
+    cluster.run(scenario())

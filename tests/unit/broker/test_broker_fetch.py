@@ -1,0 +1,279 @@
+"""Fetch: every version and format, limits, errors, isolation, and a model of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.broker.produce import ProduceHandler
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.compression import Codec
+from kdist.records.message_set import iter_records
+from tests.unit.broker.broker_fetches import Broker, Fetch, large
+from tests.unit.replication.replication_world import (
+    CLICKS,
+    START_MS,
+    VIEWS,
+    Client,
+    append,
+    batch,
+    values_in,
+)
+
+MAGIC_0, MAGIC_1 = (0, 1), (2, 3)
+ALL = range(13)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+# --- versions and formats -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_every_version_gets_the_records(broker: Broker, version: int) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"a", b"b")
+    append(broker, partition, b"c")
+    fetch = broker.fetch({CLICKS: 0}, version)
+    (result,) = fetch.results
+    assert (result.error_code, result.high_watermark, result.log_start_offset) == (0, 3, 0)
+    assert fetch.values() == [[b"a", b"b", b"c"]]
+    assert broker.pins == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize("version", [*MAGIC_0, *MAGIC_1])
+def test_old_versions_get_their_own_format(broker: Broker, version: int, codec: Codec) -> None:
+    append(broker, broker.lead(), b"a", b"b", codec=codec)
+    (data,) = broker.fetch({CLICKS: 0}, version).send()
+    assert data[16] == (0 if version in MAGIC_0 else 1)
+    assert [(r.offset, r.value) for r in iter_records(data, 1 << 20)] == [(0, b"a"), (1, b"b")]
+    assert broker.metrics.converted_fetches == 1
+
+
+def test_old_versions_get_no_records_before_the_one_asked_for(broker: Broker) -> None:
+    append(broker, broker.lead(), b"a", b"b", b"c")
+    assert broker.fetch({CLICKS: 2}, 2).values() == [[b"c"]]
+
+
+def test_down_conversion_can_be_off(broker: Broker) -> None:
+    append(broker, broker.lead(message_downconversion_enable=False), b"a")
+    assert broker.fetch({CLICKS: 0}, 3).errors == [Error.UNSUPPORTED_VERSION]
+    assert broker.fetch({CLICKS: 0}, 4).values() == [[b"a"]]
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_zstd_topics_need_version_10(broker: Broker, version: int) -> None:
+    append(broker, broker.lead(compression_type="zstd"), b"a")
+    fetch = broker.fetch({CLICKS: 0}, version)
+    assert fetch.errors == [0 if version >= 10 else Error.UNSUPPORTED_COMPRESSION_TYPE]
+    fetch.send()
+    assert broker.pins == 0
+
+
+@pytest.mark.parametrize("version", [*MAGIC_0, *MAGIC_1])
+def test_what_can_be_converted_comes_before_what_cannot(broker: Broker, version: int) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"a")
+    append(broker, partition, b"b", codec=Codec.ZSTD)
+    assert broker.fetch({CLICKS: 0}, version).values() == [[b"a"]]
+    assert broker.fetch({CLICKS: 1}, version).errors == [Error.UNSUPPORTED_COMPRESSION_TYPE]
+    assert broker.pins == 0
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_the_first_batch_comes_whole_beyond_every_limit(broker: Broker, version: int) -> None:
+    large(broker, CLICKS)
+    fetch = broker.fetch({CLICKS: 0}, version, part_bytes=10, max_bytes=5)
+    assert [len(values) for values in fetch.values()] == [1]
+
+
+def test_version_2_and_before_may_get_a_part_of_a_message(broker: Broker) -> None:
+    large(broker, CLICKS)
+    for version in (0, 1, 2):
+        (data,) = broker.fetch({CLICKS: 0}, version, part_bytes=100).send()
+        assert len(data) == 12
+        assert int.from_bytes(data[8:12], "big") >= 1000
+        assert list(iter_records(data, 1 << 20, may_end_partial=True)) == []
+
+
+def test_partitions_are_served_in_order_until_max_bytes(broker: Broker) -> None:
+    keys = [TopicPartition("t", number) for number in range(4)]
+    large(broker, *keys)
+    fetch = broker.fetch({keys[2]: 0, keys[0]: 0, keys[3]: 0, keys[1]: 0}, max_bytes=3 * 1100)
+    assert [result.partition_index for result in fetch.results] == [2, 0, 3, 1]
+    assert [len(values) for values in fetch.values()] == [2, 1, 0, 0]
+    assert broker.pins == 0
+
+
+def test_a_later_partition_gets_no_batch_that_is_not_whole(broker: Broker) -> None:
+    large(broker, CLICKS, VIEWS)
+    fetch = broker.fetch({CLICKS: 0, VIEWS: 0}, part_bytes=500)
+    assert [len(data) > 0 for data in fetch.send()] == [True, False]
+    assert broker.pins == 0
+
+
+def test_the_brokers_own_limit_holds_too() -> None:
+    broker = Broker(fetch_max_bytes=1500)
+    large(broker, CLICKS, VIEWS)
+    assert [len(v) for v in broker.fetch({CLICKS: 0, VIEWS: 0}).values()] == [1, 0]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ALL)
+def test_errors_are_each_partitions_own(broker: Broker, version: int) -> None:
+    append(broker, broker.lead(), b"a")
+    broker.known.add(VIEWS)
+    nothing = TopicPartition("nothing", 0)
+    fetch = broker.fetch({CLICKS: 0, VIEWS: 0, nothing: 0}, version, max_wait_ms=500)
+    assert fetch.errors == [0, Error.NOT_LEADER_OR_FOLLOWER, Error.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [result.high_watermark for result in fetch.results] == [1, -1, -1]
+    assert [len(values) for values in fetch.values()] == [1, 0, 0]
+    assert broker.metrics.failed_fetches == 2
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 4, 99])
+def test_an_offset_outside_the_log_is_out_of_range_at_once(broker: Broker, offset: int) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"a", b"b", b"c")
+    broker.directory.delete_records(partition.log, 1, lambda _: None)
+    fetch = broker.fetch({CLICKS: offset}, max_wait_ms=500)
+    assert fetch.errors == [Error.OFFSET_OUT_OF_RANGE]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(1, Error.FENCED_LEADER_EPOCH), (3, Error.UNKNOWN_LEADER_EPOCH), (2, 0)]
+)
+def test_a_leader_epoch_is_compared_and_the_leader_named(
+    broker: Broker, epoch: int, error: int
+) -> None:
+    broker.tell(leader_epoch=2)
+    for version in (9, 12):
+        fetch = broker.fetch({CLICKS: 0}, version, partition={"current_leader_epoch": epoch})
+        fetch.send()
+        assert fetch.errors == [error]
+        hint = fetch.results[0].current_leader
+        assert (hint is not None) == (version == 12 and error == Error.FENCED_LEADER_EPOCH)
+        if hint is not None:
+            assert (hint.leader_id, hint.leader_epoch) == (1, 2)
+
+
+def test_who_is_no_replica_may_not_fetch_as_one(broker: Broker) -> None:
+    broker.tell(replicas=[1, 2])
+    assert broker.fetch({CLICKS: 0}, replica_id=3).errors == [Error.NOT_LEADER_OR_FOLLOWER]
+    assert broker.fetch({CLICKS: 0}, replica_id=2).errors == [0]
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "diverging"), [(2, 0, None), (3, 0, (0, 2)), (4, 1, (0, 2)), (4, 3, None)]
+)
+def test_a_log_that_left_this_one_hears_where(
+    broker: Broker, offset: int, epoch: int, diverging: tuple[int, int] | None
+) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"a", b"b")
+    broker.tell(leader_epoch=3, partition_epoch=1)
+    append(broker, partition, b"c", b"d")
+    fetch = broker.fetch({CLICKS: offset}, partition={"last_fetched_epoch": epoch}, max_wait_ms=0)
+    found = fetch.results[0].diverging_epoch
+    assert (found and (found.epoch, found.end_offset)) == diverging
+    fetch.send()
+    assert broker.pins == 0
+
+
+def test_an_epoch_that_the_log_never_had_is_out_of_range(broker: Broker) -> None:
+    append(broker, broker.lead(), b"a")
+    fetch = broker.fetch({CLICKS: 1}, partition={"last_fetched_epoch": 9}, max_wait_ms=500)
+    assert fetch.errors == [Error.OFFSET_OUT_OF_RANGE]
+
+
+# --- isolation ------------------------------------------------------------------------------------
+
+
+def test_who_reads_committed_stops_before_an_open_transaction(broker: Broker) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"a")
+    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    append(broker, partition, b"open", **fields)
+    committed = broker.fetch({CLICKS: 0}, isolation_level=1)
+    (result,) = committed.results
+    assert (result.last_stable_offset, result.high_watermark) == (1, 2)
+    assert result.aborted_transactions == []
+    assert committed.values() == [[b"a"]]
+    everything = broker.fetch({CLICKS: 0}, isolation_level=0)
+    assert everything.results[0].aborted_transactions is None
+    assert everything.values() == [[b"a", b"open"]]
+
+
+# --- a model --------------------------------------------------------------------------------------
+
+
+def produce(broker: Broker, values: Sequence[bytes]) -> None:
+    parts = [ProducePartition(index=0, records=batch(values))]
+    request = ProduceRequest(
+        acks=1, timeout_ms=100, topic_data=[ProduceTopic(name="clicks", partition_data=parts)]
+    )
+    answers: list[Any] = []
+    ProduceHandler(broker.replicas, broker.clock).handle(request, 9, answers.append, Client())
+    assert answers[0].responses[0].partition_responses[0].error_code == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_fetch_gets_the_records_of_a_list_from_its_offset_on(data: st.DataObject) -> None:
+    broker = Broker()
+    broker.lead(segment_bytes=data.draw(st.sampled_from([200, 1 << 20])))
+    model: list[bytes] = []
+    waiting: list[tuple[Fetch, int]] = []
+    expected = 0
+    for _ in range(data.draw(st.integers(1, 25))):
+        if data.draw(st.booleans()):
+            values = data.draw(st.lists(st.binary(max_size=60), min_size=1, max_size=4))
+            produce(broker, values)
+            model += values
+        else:
+            offset = data.draw(st.integers(0, len(model)))
+            fetch = broker.fetch(
+                {CLICKS: offset},
+                data.draw(st.sampled_from([4, 7, 12, 2])),
+                part_bytes=data.draw(st.integers(80, 400)),
+                max_wait_ms=data.draw(st.sampled_from([0, 5, 50])),
+                min_bytes=data.draw(st.sampled_from([0, 1, 150])),
+            )
+            waiting.append((fetch, offset))
+            expected += 1
+        broker.tasks.run_for_ms(data.draw(st.sampled_from([0, 1, 20])))
+    broker.settle(200)
+    for fetch, offset in waiting:
+        (sent,) = fetch.send()
+        if fetch.version > 3:
+            found = [(at, value) for at, value in values_in(sent) if at >= offset]
+        else:
+            read = iter_records(sent, 1 << 20, may_end_partial=True)
+            found = [(record.offset, record.value) for record in read]
+        assert found == list(enumerate(model))[offset : offset + len(found)]
+    assert len(waiting) == expected
+    assert broker.pins == 0
+    assert len(broker.replicas.waiting) == 0
+
+
+def test_old_and_new_records_are_read_alike_by_old_and_new(broker: Broker) -> None:
+    partition = broker.lead()
+    for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4):
+        append(broker, partition, b"x%d" % codec, codec=codec, timestamp=START_MS)
+    for version in ALL:
+        assert broker.fetch({CLICKS: 0}, version).values() == [[b"x0", b"x1", b"x2", b"x3"]]

@@ -1,0 +1,326 @@
+"""Fetch sessions: who gets one, how it goes on, what it answers, and who gives way to whom."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.broker.fetch_sessions import EVICTION_MS, FetchSessions, Results
+from kdist.errors import ApiError, Error
+from kdist.metrics.replication import ReplicationMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import (
+    DivergingEpoch,
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
+from kdist.runtime.clock import VirtualClock
+
+INT32_MAX = 2**31 - 1
+
+
+def key(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+def request(
+    numbers: Sequence[int],
+    *,
+    session: tuple[int, int] = (0, 0),
+    forgotten: Sequence[int] = (),
+    replica_id: int = -1,
+    offset: int = 0,
+) -> FetchRequest:
+    """A fetch of partitions of topic t; `session` is its id and epoch."""
+    asked = [
+        FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100)
+        for number in numbers
+    ]
+    return FetchRequest(
+        replica_id=replica_id,
+        max_wait_ms=0,
+        min_bytes=0,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchTopic(topic="t", partitions=asked)] if asked else [],
+        forgotten_topics_data=(
+            [ForgottenTopic(topic="t", partitions=list(forgotten))] if forgotten else []
+        ),
+    )
+
+
+def result(
+    number: int, *, records: bytes = b"", high_watermark: int = 0, start: int = 0, error: int = 0
+) -> tuple[TopicPartition, FetchPartitionResult]:
+    return key(number), FetchPartitionResult(
+        partition_index=number,
+        error_code=error,
+        high_watermark=high_watermark,
+        log_start_offset=start,
+        records=records,
+    )
+
+
+class Stage:
+    """Sessions, and a client's way through them."""
+
+    def __init__(self, slots: int = 10) -> None:
+        self.clock = VirtualClock()
+        self.metrics = ReplicationMetrics()
+        self.sessions = FetchSessions(slots, self.clock, random.Random(0), self.metrics)
+
+    def create(self, numbers: Sequence[int], *, replica_id: int = -1) -> int:
+        """A full fetch; the session id it is answered with."""
+        context = self.sessions.open(request(numbers, replica_id=replica_id))
+        return self.sessions.close(context, [result(number) for number in numbers])[0]
+
+    def go_on(self, id_: int, epoch: int, results: Results) -> list[int]:
+        """An incremental fetch that names nothing; the partitions it is answered with."""
+        context = self.sessions.open(request([], session=(id_, epoch)))
+        answered, selected = self.sessions.close(context, results)
+        assert answered == id_
+        return [found.partition for found, _ in selected]
+
+    def error(self, asked: FetchRequest) -> Error:
+        with pytest.raises(ApiError) as refused:
+            self.sessions.open(asked)
+        return refused.value.error
+
+    def has(self, id_: int) -> bool:
+        return id_ in self.sessions._sessions
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+# --- the table of ids and epochs ------------------------------------------------------------------
+
+
+def test_no_session_is_made_for_whom_wants_none(stage: Stage) -> None:
+    context = stage.sessions.open(request([1, 2], session=(0, -1)))
+    assert [found.partition for found, _ in context.partitions] == [1, 2]
+    assert stage.sessions.close(context, [result(1), result(2)])[0] == 0
+    assert len(stage.sessions) == 0
+
+
+def test_a_full_fetch_gets_a_session_and_all_partitions(stage: Stage) -> None:
+    context = stage.sessions.open(request([1, 2]))
+    id_, selected = stage.sessions.close(context, [result(1), result(2)])
+    assert id_ > 0
+    assert len(selected) == 2
+    assert stage.metrics.fetch_sessions() == 1
+
+
+def test_an_incremental_fetch_reads_all_partitions_of_its_session(stage: Stage) -> None:
+    id_ = stage.create([1, 2])
+    context = stage.sessions.open(request([], session=(id_, 1)))
+    assert [found.partition for found, _ in context.partitions] == [1, 2]
+
+
+def test_named_partitions_are_added_or_moved_and_forgotten_ones_leave(stage: Stage) -> None:
+    id_ = stage.create([1, 2])
+    stage.sessions.open(request([2, 3], session=(id_, 1), forgotten=[1], offset=9))
+    context = stage.sessions.open(request([], session=(id_, 2)))
+    assert [(k.partition, a.fetch_offset) for k, a in context.partitions] == [(2, 9), (3, 9)]
+
+
+def test_epochs_count_up_and_any_other_is_refused(stage: Stage) -> None:
+    id_ = stage.create([1])
+    assert stage.go_on(id_, 1, [result(1)]) == []
+    for epoch in (1, 3, 7):
+        asked = request([], session=(id_, epoch))
+        assert stage.error(asked) is Error.INVALID_FETCH_SESSION_EPOCH
+    assert stage.go_on(id_, 2, [result(1)]) == []
+
+
+def test_the_epoch_after_the_largest_is_1(stage: Stage) -> None:
+    id_ = stage.create([1])
+    stage.sessions._sessions[id_].epoch = INT32_MAX
+    stage.go_on(id_, INT32_MAX, [result(1)])
+    stage.go_on(id_, 1, [result(1)])
+
+
+def test_an_unknown_session_is_not_found(stage: Stage) -> None:
+    assert stage.error(request([], session=(77, 1))) is Error.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_full_fetch_closes_the_session_it_names(stage: Stage, epoch: int) -> None:
+    id_ = stage.create([1])
+    context = stage.sessions.open(request([1], session=(id_, epoch)))
+    assert not stage.has(id_)
+    made, _ = stage.sessions.close(context, [result(1)])
+    assert (made != 0) == (epoch == 0)
+
+
+def test_a_session_whose_last_partition_leaves_is_closed(stage: Stage) -> None:
+    id_ = stage.create([1])
+    context = stage.sessions.open(request([], session=(id_, 1), forgotten=[1]))
+    assert stage.sessions.close(context, []) == (0, [])
+    assert not stage.has(id_)
+
+
+def test_an_answer_that_the_client_did_not_wait_for_is_an_error(stage: Stage) -> None:
+    id_ = stage.create([1])
+    late = stage.sessions.open(request([], session=(id_, 1)))
+    stage.sessions.open(request([], session=(id_, 2)))
+    with pytest.raises(ApiError) as refused:
+        stage.sessions.close(late, [result(1)])
+    assert refused.value.error is Error.INVALID_FETCH_SESSION_EPOCH
+
+
+# --- what is answered -----------------------------------------------------------------------------
+
+
+def test_only_what_is_new_is_answered(stage: Stage) -> None:
+    id_ = stage.create([1, 2, 3, 4])
+    news = [
+        result(1),
+        result(2, records=b"r", high_watermark=5),
+        result(3, high_watermark=5),
+        result(4, start=2),
+    ]
+    assert stage.go_on(id_, 1, news) == [2, 3, 4]
+
+
+def test_what_was_told_is_not_told_again(stage: Stage) -> None:
+    id_ = stage.create([1])
+    assert stage.go_on(id_, 1, [result(1, high_watermark=5)]) == [1]
+    assert stage.go_on(id_, 2, [result(1, high_watermark=5)]) == []
+    assert stage.sessions._sessions[id_].knows(key(1), 5, 0)
+
+
+def test_an_error_is_told_each_time_and_so_is_its_end(stage: Stage) -> None:
+    id_ = stage.create([1])
+    assert stage.go_on(id_, 1, [result(1, error=3)]) == [1]
+    assert stage.go_on(id_, 2, [result(1, error=3)]) == [1]
+    assert stage.go_on(id_, 3, [result(1)]) == [1]
+    assert stage.go_on(id_, 4, [result(1)]) == []
+
+
+def test_a_diverging_epoch_is_told(stage: Stage) -> None:
+    id_ = stage.create([1])
+    found = result(1)
+    found[1].diverging_epoch = DivergingEpoch(epoch=1, end_offset=2)
+    assert stage.go_on(id_, 1, [found]) == [1]
+
+
+def test_a_partition_that_got_records_is_served_last_the_next_time(stage: Stage) -> None:
+    id_ = stage.create([1, 2, 3])
+    stage.go_on(id_, 1, [result(1, records=b"r"), result(2), result(3)])
+    context = stage.sessions.open(request([], session=(id_, 2)))
+    assert [found.partition for found, _ in context.partitions] == [2, 3, 1]
+
+
+# --- who gives way --------------------------------------------------------------------------------
+
+
+def test_without_slots_nobody_gets_a_session() -> None:
+    assert Stage(slots=0).create([1]) == 0
+
+
+def test_full_slots_keep_who_is_in_use() -> None:
+    stage = Stage(slots=2)
+    first, second = stage.create([1]), stage.create([1])
+    assert stage.create([1, 2, 3]) == 0
+    assert stage.has(first)
+    assert stage.has(second)
+
+
+def test_the_longest_idle_gives_way_after_two_minutes() -> None:
+    stage = Stage(slots=2)
+    first, second = stage.create([1, 2]), stage.create([1, 2])
+    stage.clock.advance_ms(EVICTION_MS)
+    stage.go_on(first, 1, [])
+    assert stage.create([1]) == 0
+    stage.clock.advance_ms(1)
+    assert stage.create([1]) > 0
+    assert stage.has(first)
+    assert not stage.has(second)
+    assert stage.metrics.evicted_sessions == 1
+
+
+def test_an_old_session_gives_way_to_a_larger_one_only() -> None:
+    stage = Stage(slots=2)
+    small, large = stage.create([1, 2]), stage.create([1, 2, 3])
+    stage.clock.advance_ms(EVICTION_MS + 1)
+    stage.go_on(small, 1, [])
+    stage.go_on(large, 1, [])
+    assert stage.create([1, 2]) == 0
+    assert stage.create([1, 2, 3]) > 0
+    assert not stage.has(small)
+    assert stage.has(large)
+
+
+def test_a_followers_session_does_not_give_way_to_a_consumers_but_takes_its_place() -> None:
+    stage = Stage(slots=1)
+    consumer = stage.create([1, 2, 3])
+    follower = stage.create([1], replica_id=2)
+    assert follower > 0
+    assert not stage.has(consumer)
+    stage.clock.advance_ms(EVICTION_MS + 1)
+    stage.go_on(follower, 1, [])
+    assert stage.create([1, 2, 3]) == 0
+    assert stage.create([1, 2], replica_id=3) > 0
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_sessions_do_what_a_plain_table_does(data: st.DataObject) -> None:
+    """The model: for each session its epoch, its partitions, and what was last told of each."""
+    stage = Stage(slots=3)
+    model: dict[int, tuple[int, dict[int, int]]] = {}
+    marks = dict.fromkeys(range(4), 0)  # high watermarks
+    some = st.sets(st.integers(0, 3))
+    for _ in range(data.draw(st.integers(1, 25))):
+        match data.draw(st.sampled_from(["full", "go on", "go on", "grow", "wrong"])):
+            case "full":
+                numbers = sorted(data.draw(some))
+                closed = data.draw(st.sampled_from([0, *model]))
+                context = stage.sessions.open(request(numbers, session=(closed, 0)))
+                model.pop(closed, None)
+                results = [result(n, high_watermark=marks[n]) for n in numbers]
+                id_, selected = stage.sessions.close(context, results)
+                assert selected == results
+                assert (id_ != 0) == (bool(numbers) and len(model) < 3)
+                if id_:
+                    model[id_] = 1, {n: marks[n] for n in numbers}
+            case "go on" if model:
+                id_ = data.draw(st.sampled_from(sorted(model)))
+                epoch, told = model[id_]
+                added, gone = sorted(data.draw(some)), sorted(data.draw(some))
+                context = stage.sessions.open(request(added, session=(id_, epoch), forgotten=gone))
+                for number in added:
+                    told.setdefault(number, -1)
+                for number in gone:
+                    told.pop(number, None)
+                assert {k.partition for k, _ in context.partitions} == set(told)
+                results = [
+                    result(k.partition, high_watermark=marks[k.partition])
+                    for k, _ in context.partitions
+                ]
+                answered, selected = stage.sessions.close(context, results)
+                assert answered == (id_ if told else 0)
+                assert {k.partition for k, _ in selected} == {
+                    n for n in told if told[n] != marks[n]
+                }
+                model[id_] = epoch + 1, {n: marks[n] for n in told}
+                if not told:
+                    del model[id_]
+            case "grow":
+                marks[data.draw(st.integers(0, 3))] += 1
+            case "wrong" if model:
+                id_ = data.draw(st.sampled_from(sorted(model)))
+                wrong = model[id_][0] + data.draw(st.integers(1, 50))
+                asked = request([], session=(id_, wrong))
+                assert stage.error(asked) is Error.INVALID_FETCH_SESSION_EPOCH
+    assert set(stage.sessions._sessions) == set(model)

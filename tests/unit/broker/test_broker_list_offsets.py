@@ -1,0 +1,197 @@
+"""ListOffsets: by time, the ends, the newest record, and the segment offsets of version 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.broker.list_offsets import ListOffsetsHandler
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.envelope import encode_response
+from kdist.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResult,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tests.unit.replication.replication_world import CLICKS, START_MS, World, append
+
+LATEST, EARLIEST, NEWEST = -1, -2, -3
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def ask(
+    world: World,
+    timestamp: int,
+    version: int = 7,
+    *,
+    key: TopicPartition = CLICKS,
+    times: int = 1,
+    replica_id: int = -1,
+    isolation_level: int = 0,
+    **partition: Any,
+) -> ListOffsetsPartitionResult:
+    """The answer for one partition; it can be encoded at `version`."""
+    asked = ListOffsetsPartition(partition_index=key.partition, timestamp=timestamp, **partition)
+    request = ListOffsetsRequest(
+        replica_id=replica_id,
+        isolation_level=isolation_level,
+        topics=[ListOffsetsTopic(name=key.topic, partitions=[asked] * times)],
+    )
+    heard: list[ListOffsetsResponse | None] = []
+    ListOffsetsHandler(world.replicas, world.clock).handle(request, version, heard.append)
+    assert heard[0] is not None
+    assert encode_response(2, version, 1, heard[0])
+    return heard[0].topics[0].partitions[0]
+
+
+def facts(result: ListOffsetsPartitionResult) -> tuple[int, int, int, int]:
+    return result.error_code, result.offset, result.timestamp, result.leader_epoch
+
+
+def fill(world: World) -> None:
+    """Offsets 0 and 1 at +0, 2 at +100, 3 at +50, 4 at +200 ms; epoch 0, from offset 3 on 2."""
+    partition = world.lead()
+    append(world, partition, b"a", b"b", timestamp=START_MS)
+    append(world, partition, b"c", timestamp=START_MS + 100)
+    world.tell(leader_epoch=2, partition_epoch=1)
+    append(world, partition, b"d", timestamp=START_MS + 50)
+    append(world, partition, b"e", timestamp=START_MS + 200)
+
+
+@pytest.mark.parametrize("version", range(1, 8))
+def test_every_version_finds_ends_and_times(world: World, version: int) -> None:
+    fill(world)
+    epochs = (0, 2) if version >= 4 else (-1, -1)
+    assert facts(ask(world, EARLIEST, version)) == (0, 0, -1, epochs[0])
+    assert facts(ask(world, LATEST, version)) == (0, 5, -1, epochs[1])
+    assert facts(ask(world, START_MS + 20, version)) == (0, 2, START_MS + 100, epochs[0])
+    assert facts(ask(world, START_MS + 101, version)) == (0, 4, START_MS + 200, epochs[1])
+    assert facts(ask(world, START_MS + 201, version)) == (0, -1, -1, -1)
+
+
+def test_the_newest_record_is_found_by_version_7_and_unknown_before(world: World) -> None:
+    fill(world)
+    assert facts(ask(world, NEWEST)) == (0, 4, START_MS + 200, 2)
+    assert ask(world, NEWEST, 6).error_code == Error.UNSUPPORTED_VERSION
+    assert ask(world, -4).error_code == Error.UNSUPPORTED_VERSION
+
+
+def test_an_empty_partition_has_ends_and_no_records(world: World) -> None:
+    world.lead()
+    assert facts(ask(world, LATEST))[:2] == (0, 0)
+    assert facts(ask(world, EARLIEST))[:2] == (0, 0)
+    assert facts(ask(world, NEWEST)) == (0, -1, -1, -1)
+    assert facts(ask(world, 0)) == (0, -1, -1, -1)
+    assert ask(world, LATEST, 0, max_num_offsets=5).old_style_offsets == [0]
+
+
+def test_a_reader_of_committed_records_gets_the_last_stable_offset(world: World) -> None:
+    partition = world.lead()
+    append(world, partition, b"a")
+    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    append(world, partition, b"open", timestamp=START_MS + 9, **fields)
+    assert ask(world, LATEST, isolation_level=1).offset == 1
+    assert ask(world, LATEST, isolation_level=0).offset == 2
+    assert facts(ask(world, START_MS + 5, isolation_level=1)) == (0, -1, -1, -1)
+    assert ask(world, START_MS + 5, isolation_level=0).offset == 1
+
+
+def test_what_is_not_flushed_is_not_found_by_clients(world: World) -> None:
+    append(world, world.lead(flush_before_expose=True), b"a")
+    assert ask(world, LATEST).offset == 0
+    assert ask(world, START_MS).offset == -1
+    assert ask(world, LATEST, replica_id=2).offset == 1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(2, 0), (1, Error.FENCED_LEADER_EPOCH), (3, Error.UNKNOWN_LEADER_EPOCH)]
+)
+def test_the_clients_leader_epoch_is_compared(world: World, epoch: int, error: int) -> None:
+    fill(world)
+    assert ask(world, LATEST, current_leader_epoch=epoch).error_code == error
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_an_unknown_partition_has_its_own_error(world: World, version: int) -> None:
+    result = ask(world, LATEST, version, key=TopicPartition("nothing", 1))
+    assert result.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+    world.known.add(TopicPartition("elsewhere", 0))
+    result = ask(world, LATEST, version, key=TopicPartition("elsewhere", 0))
+    assert result.error_code == Error.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_partition_asked_for_twice_is_refused_but_in_version_0(world: World) -> None:
+    world.lead()
+    assert ask(world, LATEST, 1, times=2).error_code == Error.INVALID_REQUEST
+    assert ask(world, LATEST, 0, times=2).error_code == Error.NONE
+
+
+# --- version 0 ------------------------------------------------------------------------------------
+
+
+def segments(world: World) -> None:
+    """Segments from offsets 0, 1 and 2, last written at +0, +1000 and +2000 ms; the end is 3."""
+    partition = world.lead(segment_bytes=120)
+    for _ in range(3):
+        append(world, partition, bytes(40))
+        world.tasks.run_for_ms(1000)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "count", "offsets"),
+    [
+        (LATEST, 10, [3, 2, 1, 0]),
+        (LATEST, 2, [3, 2]),
+        (LATEST, 0, []),
+        (EARLIEST, 10, [0]),
+        (START_MS + 1500, 10, [1, 0]),
+        (START_MS + 1500, 1, [1]),
+        (START_MS - 1, 10, []),
+        (START_MS + 10**9, 10, [3, 2, 1, 0]),
+    ],
+)
+def test_version_0_lists_where_segments_begin(
+    world: World, timestamp: int, count: int, offsets: list[int]
+) -> None:
+    segments(world)
+    result = ask(world, timestamp, 0, max_num_offsets=count)
+    assert (result.error_code, result.old_style_offsets) == (0, offsets)
+
+
+def test_version_0_shows_the_high_watermark_for_what_is_above_it(world: World) -> None:
+    partition = world.lead(flush_before_expose=True, segment_bytes=120)
+    append(world, partition, bytes(40))
+    partition.request_flush()
+    world.settle()
+    append(world, partition, bytes(40))
+    append(world, partition, bytes(40))
+    high_watermark = partition.high_watermark
+    found = ask(world, LATEST, 0, max_num_offsets=10).old_style_offsets
+    assert found == [high_watermark, *range(high_watermark, -1, -1)]
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(1, 3)), max_size=12), st.integers(-5, 310)
+)
+def test_a_record_by_time_is_the_first_that_is_not_older(
+    batches: list[tuple[int, int]], after_ms: int
+) -> None:
+    world = World()
+    partition = world.lead(segment_bytes=200)
+    stamps: list[int] = []
+    for at_ms, count in batches:
+        append(world, partition, *[b"x"] * count, timestamp=START_MS + at_ms)
+        stamps += [START_MS + at_ms] * count
+    expected = next(((n, at) for n, at in enumerate(stamps) if at >= START_MS + after_ms), (-1, -1))
+    assert facts(ask(world, START_MS + after_ms))[1:3] == expected

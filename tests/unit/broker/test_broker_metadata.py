@@ -1,0 +1,278 @@
+"""Metadata in every version: what is asked for, what is created by asking, what is not known."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from kdist.broker.metadata_cache import MetadataCache
+from kdist.errors import Error
+from kdist.model import ZERO_UUID, TopicPartition
+from kdist.network.client import Client, ClientSettings
+from kdist.protocol.find_coordinator import FindCoordinatorRequest
+from kdist.protocol.metadata import OPERATIONS_OMITTED, MetadataRequest, MetadataTopic
+from kdist.protocol.update_metadata import UpdatedPartition, UpdatedTopic, UpdateMetadataRequest
+from tests.unit.broker.broker_cluster import Cluster, create
+
+ID = uuid.UUID(int=1)
+
+
+async def ask(client: Client, version: int, *names: str, **fields: Any) -> Any:
+    topics = [MetadataTopic(name=name) for name in names]
+    return await client.send(MetadataRequest(topics=topics, **fields), version)
+
+
+@pytest.mark.parametrize("version", range(13))
+def test_a_topic_is_told_in_every_version(version: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(broker_rack="r1")
+        client = await cluster.client()
+        made = await create(client, "clicks", 2)
+        answer = await ask(client, version, "clicks")
+        (broker,), (topic,) = answer.brokers, answer.topics
+        assert (broker.node_id, broker.host, broker.port) == (1, "m1", 9092)
+        assert broker.rack == ("r1" if version >= 1 else None)
+        assert answer.controller_id == (1 if version >= 1 else -1)
+        assert (answer.cluster_id is not None) == (version >= 2)
+        assert answer.cluster_authorized_operations == OPERATIONS_OMITTED
+        assert (topic.name, topic.error_code, topic.is_internal) == ("clicks", 0, False)
+        assert topic.topic_id == (made.topic_id if version >= 10 else ZERO_UUID)
+        parts = [(p.partition_index, p.leader_id, p.replica_nodes) for p in topic.partitions]
+        assert parts == [(0, 1, [1]), (1, 1, [1])]
+        assert {p.leader_epoch for p in topic.partitions} == ({0} if version >= 7 else {-1})
+
+    cluster.run(scenario())
+
+
+def test_null_and_an_empty_list_of_topics_differ() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        assert len((await client.send(MetadataRequest(topics=None), 1)).topics) == 1
+        assert (await client.send(MetadataRequest(topics=[]), 1)).topics == []
+        assert len((await client.send(MetadataRequest(topics=[]), 0)).topics) == 1
+
+    cluster.run(scenario())
+
+
+def test_a_topic_that_is_asked_for_is_created_if_it_may_be() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(num_partitions="3")
+        client = await cluster.client()
+        refused = await ask(client, 4, "new", allow_auto_topic_creation=False)
+        assert refused.topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+        made = await ask(client, 4, "new")
+        assert made.topics[0].error_code == Error.LEADER_NOT_AVAILABLE
+        await cluster.until(lambda: broker.service.cache.has(TopicPartition("new", 2)))
+        found = await ask(client, 4, "new")
+        assert [p.leader_id for p in found.topics[0].partitions] == [1, 1, 1]
+        assert broker.measures.broker.created_topics == 1
+
+    cluster.run(scenario())
+
+
+def test_no_topic_is_created_where_the_setting_forbids_it() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(auto_create_topics_enable="false")
+        answer = await ask(await cluster.client(), 1, "new")
+        assert answer.topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "..", "x" * 250, "ä"])
+def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        answer = await ask(await cluster.client(), 4, name)
+        assert answer.topics[0].error_code == Error.INVALID_TOPIC_EXCEPTION
+
+    cluster.run(scenario())
+
+
+def test_a_topic_may_be_asked_for_by_its_id_from_version_12_on() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        made = await create(client, "clicks")
+
+        async def ask_by(topic_id: uuid.UUID, version: int) -> Any:
+            asked = MetadataTopic(name=None, topic_id=topic_id)
+            return (await client.send(MetadataRequest(topics=[asked]), version)).topics[0]
+
+        assert (await ask_by(made.topic_id, 12)).name == "clicks"
+        unknown = await ask_by(ID, 12)
+        assert (unknown.name, unknown.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
+        assert (await ask_by(made.topic_id, 11)).error_code == Error.INVALID_REQUEST
+
+    cluster.run(scenario())
+
+
+def test_a_partition_without_a_live_leader_says_so() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        first, second = await cluster.started(1), await cluster.started(2)
+        client = await cluster.client(1)
+        await create(client, "clicks", 2)
+        await second.stop()
+        await cluster.until(lambda: 2 not in first.service.cache.brokers)
+        await cluster.until(
+            lambda: (
+                -1 in {p.leader for p in first.service.cache.topics["clicks"].partitions.values()}
+            )
+        )
+        partitions = (await ask(client, 5, "clicks")).topics[0].partitions
+        lost = next(each for each in partitions if each.replica_nodes == [2])
+        assert (lost.error_code, lost.leader_id) == (Error.LEADER_NOT_AVAILABLE, -1)
+        assert lost.offline_replicas == [2]
+
+    cluster.run(scenario())
+
+
+def test_clients_are_told_the_addresses_of_the_listener_they_came_in_on() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(
+            listeners="PLAINTEXT://:9092,OUTSIDE://:9093",
+            advertised_listeners="OUTSIDE://far.example.com:443",
+            listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        )
+        found = {}
+        for port in (9092, 9093):
+            client = await Client.connect(
+                cluster.network.host("client"), "m1", port, ClientSettings("tests")
+            )
+            (told,) = (await ask(client, 9)).brokers
+            found[port] = (told.host, told.port)
+        assert found == {9092: ("m1", 9092), 9093: ("far.example.com", 443)}
+
+    cluster.run(scenario())
+
+
+def test_a_broker_that_was_told_nothing_yet_lets_clients_wait() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = cluster.broker()
+        starting = cluster.loop.create_task(broker.start())
+        await cluster.until(lambda: broker._gateway.endpoints)
+        answer = await ask(await cluster.client(), 1)
+        assert answer.controller_id == 1
+        await starting
+
+    cluster.run(scenario())
+
+
+# Coordinators
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_coordinator_is_found_once_the_topic_of_offsets_is_there(version: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        by_key = {"coordinator_keys": ["g"]} if version >= 4 else {"key": "g"}
+
+        async def find() -> Any:
+            answer = await client.send(FindCoordinatorRequest(**by_key), version)
+            return answer.coordinators[0] if version >= 4 else answer
+
+        assert (await find()).error_code == Error.COORDINATOR_NOT_AVAILABLE
+        await cluster.until(lambda: "__consumer_offsets" in broker.service.cache.topics)
+        found = await find()
+        assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "m1", 9092)
+        told = (await ask(client, 12, "__consumer_offsets")).topics[0]
+        assert (told.is_internal, len(told.partitions)) == (True, 3)
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("key_type", "error"), [(1, Error.INVALID_REQUEST), (7, Error.INVALID_REQUEST)]
+)
+def test_only_groups_have_a_coordinator(key_type: int, error: Error) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        request = FindCoordinatorRequest(key="t", key_type=key_type)
+        assert (await (await cluster.client()).send(request, 3)).error_code == error
+
+    cluster.run(scenario())
+
+
+# The cache
+
+
+def update(kind: int, *topics: tuple[str, uuid.UUID, dict[int, int]]) -> UpdateMetadataRequest:
+    """Topics as (name, id, leader by partition)."""
+    return UpdateMetadataRequest(
+        controller_id=1,
+        type=kind,
+        controller_epoch=1,
+        topic_states=[
+            UpdatedTopic(
+                topic_name=name,
+                topic_id=topic_id,
+                partition_states=[
+                    UpdatedPartition(
+                        partition_index=index,
+                        controller_epoch=1,
+                        leader=leader,
+                        leader_epoch=0,
+                        isr=[leader],
+                        zk_version=0,
+                        replicas=[leader],
+                    )
+                    for index, leader in leaders.items()
+                ],
+            )
+            for name, topic_id, leaders in topics
+        ],
+        live_brokers=[],
+    )
+
+
+def test_a_full_update_replaces_all_and_says_what_is_gone() -> None:
+    cache = MetadataCache()
+    cache.update(update(2, ("a", ID, {0: 1}), ("b", uuid.UUID(int=2), {0: 1})))
+    gone = cache.update(update(2, ("b", uuid.UUID(int=3), {0: 1})))
+    assert gone == [TopicPartition("a", 0), TopicPartition("b", 0)]
+    assert list(cache.topics) == ["b"]
+    assert (cache.name_of(ID), cache.name_of(uuid.UUID(int=3))) == (None, "b")
+
+
+def test_a_deleted_topic_and_its_successor_may_come_in_one_update() -> None:
+    cache = MetadataCache()
+    cache.update(update(1, ("a", ID, {0: 1, 1: 1})))
+    new = uuid.UUID(int=2)
+    gone = cache.update(update(1, ("a", ID, {0: -2, 1: -2}), ("a", new, {0: 1})))
+    assert gone == [TopicPartition("a", 0), TopicPartition("a", 1)]
+    assert (cache.topics["a"].id, list(cache.topics["a"].partitions)) == (new, [0])
+
+
+def test_a_late_deletion_does_not_touch_a_topic_of_the_same_name() -> None:
+    cache = MetadataCache()
+    new = uuid.UUID(int=2)
+    cache.update(update(1, ("a", new, {0: 1})))
+    cache.update(update(1, ("a", ID, {0: -2})))
+    assert cache.has(TopicPartition("a", 0))

@@ -1,0 +1,372 @@
+"""Produce: every version and acks, each partition with its own answer, on fast and slow disks."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kdist.broker.produce import ProduceHandler
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.envelope import decode_response, encode_response
+from kdist.protocol.produce import (
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from kdist.records.compression import Codec
+from kdist.records.message_set import write_message_set
+from kdist.records.record import Record
+from tests.unit.replication.replication_world import (
+    CLICKS,
+    START_MS,
+    VIEWS,
+    Client,
+    World,
+    batch,
+    values_in,
+)
+
+Records = bytes | bytearray | None
+OLD, NEW = range(3), range(3, 10)  # versions: message sets, record batches
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+class Call:
+    """One request on its way: `answers` is what `reply` was given."""
+
+    def __init__(
+        self,
+        world: World,
+        parts: Sequence[tuple[TopicPartition, Records]],
+        version: int = 9,
+        acks: int = 1,
+        timeout_ms: int = 1000,
+    ) -> None:
+        self.client = Client()
+        self.version = version
+        self.answers: list[ProduceResponse | None] = []
+        topics = [
+            ProduceTopic(
+                name=key.topic,
+                partition_data=[ProducePartition(index=key.partition, records=records)],
+            )
+            for key, records in parts
+        ]
+        request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        handler = ProduceHandler(world.replicas, world.clock)
+        handler.handle(request, version, self.answers.append, self.client)
+
+    @property
+    def results(self) -> list[ProducePartitionResult]:
+        """As a client of the version reads them."""
+        (answer,) = self.answers
+        assert answer is not None
+        frame = encode_response(0, self.version, 1, answer)
+        _, read = decode_response(0, self.version, memoryview(frame)[4:])
+        return [result for topic in read.responses for result in topic.partition_responses]
+
+    @property
+    def errors(self) -> list[int]:
+        return [result.error_code for result in self.results]
+
+
+def produce(world: World, records: Records, version: int = 9, acks: int = 1) -> Call:
+    """A request for one partition."""
+    return Call(world, [(CLICKS, records)], version, acks)
+
+
+def stored(world: World) -> list[bytes | None]:
+    file = world.replicas.partitions[CLICKS].log.active.file
+    return [value for _, value in values_in(file.read(0, file.size()))]
+
+
+def messages(*values: bytes, magic: int, codec: Codec = Codec.NONE) -> bytes:
+    records = [Record(n, START_MS + n, b"k", value) for n, value in enumerate(values)]
+    return write_message_set(records, magic, codec)
+
+
+# --- versions and formats -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", NEW)
+def test_every_version_takes_batches(world: World, version: int, acks: int) -> None:
+    world.lead()
+    produce(world, batch([b"a", b"b"]), version, acks)
+    (result,) = produce(world, batch([b"c"]), version, acks).results
+    assert (result.error_code, result.base_offset, result.log_append_time_ms) == (0, 2, -1)
+    assert result.log_start_offset == (0 if version >= 5 else -1)
+    assert stored(world) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("version", OLD)
+def test_old_versions_take_message_sets(
+    world: World, version: int, magic: int, codec: Codec
+) -> None:
+    world.lead()
+    (result,) = produce(world, messages(b"a", b"b", magic=magic, codec=codec), version).results
+    assert (result.error_code, result.base_offset) == (0, 0)
+    assert stored(world) == [b"a", b"b"]
+
+
+def test_old_and_new_formats_share_a_partition(world: World) -> None:
+    world.lead()
+    calls = [
+        produce(world, messages(b"0", magic=0), 0),
+        produce(world, batch([b"2"], codec=Codec.ZSTD), 7),
+        produce(world, messages(b"1", magic=1, codec=Codec.GZIP), 2),
+        produce(world, batch([b"2"]), 9),
+    ]
+    assert [call.results[0].base_offset for call in calls] == [0, 1, 2, 3]
+    assert stored(world) == [b"0", b"2", b"1", b"2"]
+
+
+@pytest.mark.parametrize("records", [b"", None])
+def test_an_empty_message_set_is_no_error_before_version_3(world: World, records: Records) -> None:
+    world.lead()
+    (result,) = produce(world, records, 2).results
+    assert (result.error_code, result.base_offset) == (0, -1)
+    assert produce(world, records, 3).errors == [Error.INVALID_RECORD]
+
+
+def test_records_that_cannot_be_written_to_are_taken_too(world: World) -> None:
+    world.lead()
+    assert produce(world, bytes(batch([b"a"]))).errors == [0]
+    assert stored(world) == [b"a"]
+
+
+@pytest.mark.parametrize("version", NEW)
+def test_log_append_time_is_answered_where_the_broker_sets_it(world: World, version: int) -> None:
+    world.lead(message_timestamp_type="LogAppendTime")
+    world.clock.advance_ms(500)
+    data = batch([b"a"], producer_id=1, producer_epoch=0, base_sequence=0)
+    again = bytes(data)
+    assert produce(world, data, version).results[0].log_append_time_ms == START_MS + 500
+    world.clock.advance_ms(500)
+    assert produce(world, again, version).results[0].log_append_time_ms == START_MS + 500
+
+
+# --- acks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 99])
+def test_other_acks_are_refused_for_each_partition(world: World, acks: int) -> None:
+    world.lead()
+    call = Call(world, [(CLICKS, batch([b"a"])), (VIEWS, batch([b"a"]))], acks=acks)
+    assert call.errors == [Error.INVALID_REQUIRED_ACKS] * 2
+    assert stored(world) == []
+
+
+def test_acks_0_is_appended_and_not_answered(world: World) -> None:
+    world.lead()
+    call = produce(world, batch([b"a"]), acks=0)
+    assert call.answers == [None]
+    assert not call.client.is_closed
+    assert stored(world) == [b"a"]
+
+
+def test_an_error_with_acks_0_closes_the_connection(world: World) -> None:
+    world.lead()
+    call = Call(world, [(CLICKS, batch([b"a"])), (VIEWS, batch([b"a"]))], acks=0)
+    assert call.answers == [None]
+    assert call.client.is_closed
+    assert stored(world) == [b"a"]
+
+
+def test_acks_all_waits_for_the_flush_and_acks_1_does_not(world: World) -> None:
+    world.lead(flush_before_expose=True)
+    careful, quick = produce(world, batch([b"a"]), acks=-1), produce(world, batch([b"b"]))
+    assert careful.answers == []
+    assert quick.errors == [0]
+    world.settle()
+    assert careful.errors == [0]
+    assert world.replicas.partitions[CLICKS].high_watermark == 2
+
+
+def test_acks_all_of_several_partitions_waits_for_all(world: World) -> None:
+    world.lead(flush_before_expose=True)
+    world.lead(VIEWS)
+    call = Call(world, [(CLICKS, batch([b"a"])), (VIEWS, batch([b"b"]))], acks=-1)
+    assert call.answers == []
+    world.settle()
+    assert call.errors == [0, 0]
+
+
+def test_acks_all_times_out_with_the_records_appended(world: World) -> None:
+    world.lead(flush_before_expose=True)
+    call = Call(world, [(CLICKS, batch([b"a"]))], acks=-1, timeout_ms=0)
+    world.settle()
+    (result,) = call.results
+    assert (result.error_code, result.base_offset) == (Error.REQUEST_TIMED_OUT, -1)
+    assert stored(world) == [b"a"]
+
+
+def test_acks_all_is_refused_below_min_insync_replicas(world: World) -> None:
+    world.lead(min_insync_replicas=2)
+    assert produce(world, batch([b"a"]), acks=-1).errors == [Error.NOT_ENOUGH_REPLICAS]
+    assert produce(world, batch([b"a"]), acks=1).errors == [0]
+
+
+def test_a_client_that_is_gone_is_not_answered(world: World) -> None:
+    world.lead(flush_before_expose=True)
+    call = produce(world, batch([b"a"]), acks=-1)
+    world.replicas.waiting.cancel_all(call.client)
+    world.settle(5000)
+    assert call.answers == []
+    assert len(world.replicas.waiting) == 0
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_each_partition_has_its_own_error(world: World) -> None:
+    world.lead()
+    world.known.add(TopicPartition("elsewhere", 0))
+    broken = batch([b"a"])
+    broken[-1] ^= 1
+    call = Call(
+        world,
+        [
+            (TopicPartition("nothing", 0), batch([b"a"])),
+            (CLICKS, batch([b"good"])),
+            (TopicPartition("elsewhere", 0), batch([b"a"])),
+            (CLICKS, broken),
+            (CLICKS, batch([bytes(2 << 20)])),
+            (TopicPartition("__consumer_offsets", 0), batch([b"a"])),
+        ],
+    )
+    assert call.errors == [
+        Error.UNKNOWN_TOPIC_OR_PARTITION,
+        Error.NONE,
+        Error.NOT_LEADER_OR_FOLLOWER,
+        Error.CORRUPT_MESSAGE,
+        Error.MESSAGE_TOO_LARGE,
+        Error.INVALID_TOPIC_EXCEPTION,
+    ]
+    assert stored(world) == [b"good"]
+    assert world.metrics.failed_produces == 5
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_an_error_goes_out_in_every_version(world: World, version: int) -> None:
+    (result,) = produce(world, batch([b"a"]), version).results
+    assert (result.error_code, result.base_offset) == (Error.UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert bool(result.error_message) == (version >= 8)
+
+
+def test_clients_may_not_write_to_the_brokers_own_topics(world: World) -> None:
+    key = TopicPartition("__consumer_offsets", 0)
+    world.lead(key)
+    assert Call(world, [(key, batch([b"a"]))]).errors == [Error.INVALID_TOPIC_EXCEPTION]
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_version_8_names_the_records_to_blame(world: World, version: int) -> None:
+    world.lead(cleanup_policy=("compact",))
+    data = batch([b"a", b"b", b"c"], keys=[b"k", None, None])
+    (result,) = produce(world, data, version).results
+    assert result.error_code == Error.INVALID_RECORD
+    blamed = [each.batch_index for each in result.record_errors]
+    assert blamed == ([1, 2] if version == 8 else [])
+
+
+def test_zstd_is_refused_before_version_7(world: World) -> None:
+    world.lead()
+    data = batch([b"a"], codec=Codec.ZSTD)
+    assert produce(world, data, 6).errors == [Error.UNSUPPORTED_COMPRESSION_TYPE]
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_a_full_disk_is_an_error_of_the_partition_and_passes(world: World, acks: int) -> None:
+    world.lead()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    call = produce(world, batch([b"lost"]), acks=acks)
+    if acks:
+        assert call.errors == [Error.KAFKA_STORAGE_ERROR]
+    else:
+        assert call.client.is_closed
+    assert produce(world, batch([b"kept"])).results[0].base_offset == 0
+    assert stored(world) == [b"kept"]
+
+
+# --- idempotent producers -------------------------------------------------------------------------
+
+
+def sequence(number: int, *values: bytes, epoch: int = 0) -> bytearray:
+    return batch(values, producer_id=7, producer_epoch=epoch, base_sequence=number)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_duplicate_is_answered_with_its_first_offset(world: World, acks: int) -> None:
+    world.lead()
+    for number in range(5):
+        produce(world, sequence(number, b"%d" % number), acks=acks)
+    for number in range(5):
+        (result,) = produce(world, sequence(number, b"%d" % number), acks=acks).results
+        assert (result.error_code, result.base_offset) == (0, number)
+    assert stored(world) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_gaps_and_old_epochs_are_refused(world: World) -> None:
+    world.lead()
+    produce(world, sequence(0, b"a", epoch=1))
+    gap = produce(world, sequence(2, b"b", epoch=1))
+    assert gap.errors == [Error.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert produce(world, sequence(1, b"b")).errors == [Error.INVALID_PRODUCER_EPOCH]
+
+
+def test_producers_are_known_after_a_restart(world: World) -> None:
+    world.lead()
+    produce(world, sequence(0, b"a"))
+    world.restart()
+    world.tell()
+    (result,) = produce(world, sequence(0, b"a")).results
+    assert (result.error_code, result.base_offset) == (0, 0)
+    assert produce(world, sequence(1, b"b")).results[0].base_offset == 1
+
+
+# --- a slow disk ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_on_a_slow_disk_the_answer_comes_when_the_thread_has_written(
+    world: World, acks: int, parts: int
+) -> None:
+    partition = world.lead()
+    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
+    data: list[tuple[TopicPartition, Records]] = [(CLICKS, batch([b"a"])) for _ in range(parts)]
+    call = Call(world, data, acks=acks)
+    assert call.answers == []
+    world.settle()
+    if acks:
+        assert [result.base_offset for result in call.results] == list(range(parts))
+    else:
+        assert call.answers == [None]
+    assert stored(world) == [b"a"] * parts
+
+
+def test_a_disk_that_fills_up_under_the_thread_is_an_error_of_the_partition(world: World) -> None:
+    partition = world.lead()
+    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    call = produce(world, batch([b"a"]))
+    world.settle()
+    assert call.errors == [Error.KAFKA_STORAGE_ERROR]
+
+
+def test_a_request_without_topics_is_answered(world: World) -> None:
+    call: Any = Call(world, [])
+    assert call.results == []

@@ -1,0 +1,119 @@
+"""Groups through a whole broker: commits are in the log, and read back from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kdist.broker.broker import Broker
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.network.client import Client
+from kdist.protocol.list_groups import ListGroupsRequest
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
+from tests.unit.broker.broker_cluster import Cluster, create
+
+
+async def commit(client: Client, group: str, offset: int, metadata: str = "") -> int:
+    part = OffsetCommitPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=metadata
+    )
+    request = OffsetCommitRequest(
+        group_id=group, topics=[OffsetCommitTopic(name="clicks", partitions=[part])]
+    )
+    answer = await client.send(request, 2)
+    error: int = answer.topics[0].partitions[0].error_code
+    return error
+
+
+async def committed(client: Client, group: str) -> tuple[int, int]:
+    """Error and offset; no offset where the whole request is refused."""
+    topic = OffsetFetchTopic(name="clicks", partition_indexes=[0])
+    answer = await client.send(OffsetFetchRequest(group_id=group, topics=[topic]), 2)
+    if answer.error_code:
+        return answer.error_code, -1
+    return 0, answer.topics[0].partitions[0].committed_offset
+
+
+async def with_offsets_topic(cluster: Cluster, broker: Broker) -> None:
+    broker.service.creation.create_offsets_topic()
+    last = TopicPartition("__consumer_offsets", 2)
+    await cluster.until(lambda: broker.service.cache.has(last))
+
+
+def run(scenario: Any, seed: int = 0) -> None:
+    cluster = Cluster(seed)
+    cluster.run(scenario(cluster))
+
+
+def test_offsets_are_read_back_after_a_restart_in_many_steps() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        for number in range(400):  # half a megabyte
+            assert await commit(client, f"g{number % 7}", number, "m" * 1200) == 0
+        await broker.stop()
+        broker = await cluster.started()
+        client = await cluster.client()
+        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+        assert await committed(client, "g6") == (0, 398)
+        groups = (await client.send(ListGroupsRequest(), 0)).groups
+        assert sorted(each.group_id for each in groups) == [f"g{n}" for n in range(7)]
+
+    run(scenario)
+
+
+def test_a_group_nobody_knows_has_committed_nothing_and_that_is_no_error() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await with_offsets_topic(cluster, broker)
+        assert await committed(client, "nobody") == (0, -1)
+
+    run(scenario)
+
+
+def test_a_commit_for_a_partition_that_is_not_there_is_refused() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await with_offsets_topic(cluster, broker)
+        assert await commit(client, "g", 5) == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(scenario)
+
+
+def test_commits_outlive_a_power_loss_when_they_are_flushed_first() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started(log_flush_before_expose="true")
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        for number in range(20):
+            assert await commit(client, "g", number) == 0
+        cluster.kill(broker, is_power_lost=True)
+        broker = await cluster.started(log_flush_before_expose="true")
+        client = await cluster.client()
+        await cluster.until(lambda: broker.service.replicas.partitions)
+        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+        assert await committed(client, "g") == (0, 19)
+
+    run(scenario, seed=11)
+
+
+def test_a_group_of_another_broker_is_not_this_ones() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first, second = await cluster.started(1), await cluster.started(2)
+        await with_offsets_topic(cluster, first)
+        clients = [await cluster.client(1), await cluster.client(2)]
+        await cluster.until(lambda: second.service.cache.topics.get("__consumer_offsets"))
+        errors = [(await committed(each, "g"))[0] for each in clients]
+        assert sorted(errors) == [0, Error.NOT_COORDINATOR]
+
+    run(scenario)

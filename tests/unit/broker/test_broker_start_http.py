@@ -1,0 +1,148 @@
+"""`/metrics` and `/health`, and what happens to those who ask badly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from kdist.broker.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
+from tests.unit.broker.broker_cluster import Cluster
+
+
+class Asker(asyncio.BufferedProtocol):
+    """Sends bytes, keeps the answer."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.is_closed = False
+        self._space = bytearray(1 << 16)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._space
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.text += self._space[:nbytes].decode()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_closed = True
+
+
+async def connected(cluster: Cluster) -> Asker:
+    return await cluster.network.host("asker").connect(Asker, "m1", 8080)
+
+
+async def ask(cluster: Cluster, given: bytes) -> tuple[int, str]:
+    """The status and the body."""
+    asker = await connected(cluster)
+    asker.transport.write(given)  # type: ignore[attr-defined]
+    await cluster.until(lambda: asker.is_closed)
+    head, _, body = asker.text.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: m1\r\n\r\n".encode()
+
+
+def test_health_tells_of_the_broker_while_it_serves() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        status, body = await ask(cluster, get("/health"))
+        assert status == 200
+        assert json.loads(body) == {
+            "status": "ok",
+            "broker": 1,
+            "state": "ready",
+            "zookeeper": "connected",
+            "controller": True,
+            "partitions": 0,
+        }
+
+    cluster.run(scenario())
+
+
+def test_health_is_unavailable_once_the_broker_has_failed() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(http_address=":8080")
+        broker.fail(RuntimeError("a bug"))
+        status, body = await ask(cluster, get("/health?verbose"))
+        assert (status, json.loads(body)["status"]) == (503, "unavailable")
+
+    cluster.run(scenario())
+
+
+def test_metrics_show_every_group() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        status, body = await ask(cluster, get("/metrics"))
+        assert status == 200
+        for name in (
+            "kdist_broker_ready 1.0",
+            'kdist_requests_total{api="UpdateMetadata"}',
+            "kdist_network_open_connections",
+            "kdist_partitions_led 0.0",
+            "kdist_group_coordinated_groups 0.0",
+            "kdist_controller",
+            "kdist_log_appended_records_total",
+            "kdist_log_open_partitions 0.0",
+        ):
+            assert name in body, name
+        assert "kdist_disk_free_bytes NaN" not in body
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (get("/nothing"), 404),
+        (b"POST /health HTTP/1.1\r\n\r\n", 405),
+        (b"HELLO\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\n" + b"X: " + b"x" * HEAD_BYTES_MAX, 431),
+        (b"HEAD /health HTTP/1.0\r\n\r\n", 200),
+    ],
+)
+def test_whoever_asks_badly_is_told_so(given: bytes, status: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        assert (await ask(cluster, given))[0] == status
+
+    cluster.run(scenario())
+
+
+def test_one_that_never_ends_its_head_is_let_go() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        asker = await connected(cluster)
+        asker.transport.write(b"GET /hea")  # type: ignore[attr-defined]
+        await cluster.until(lambda: asker.is_closed)
+        assert asker.text == ""
+
+    cluster.run(scenario())
+
+
+def test_too_many_at_once_are_turned_away() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        askers = [await connected(cluster) for _ in range(CONNECTIONS_MAX + 1)]
+        await cluster.until(lambda: any(each.is_closed for each in askers))
+        assert sum(each.is_closed for each in askers) == 1
+
+    cluster.run(scenario())

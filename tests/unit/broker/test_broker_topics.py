@@ -1,0 +1,249 @@
+"""Topics and producer ids, asked for by wire, of brokers in virtual time."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
+from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.init_producer_id import InitProducerIdRequest
+from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
+from kdist.protocol.metadata import MetadataRequest, MetadataTopic
+from kdist.protocol.stop_replica import StopReplicaRequest
+from kdist.protocol.update_metadata import UpdateMetadataRequest
+from tests.unit.broker.broker_cluster import Cluster, create, produce
+
+
+def new(name: str = "clicks", replication_factor: int = 1) -> NewTopic:
+    return NewTopic(
+        name=name,
+        num_partitions=1,
+        replication_factor=replication_factor,
+        assignments=[],
+        configs=[],
+    )
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_a_topic_is_created_in_every_version(version: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        request = CreateTopicsRequest(topics=[new()], timeout_ms=10_000)
+        (made,) = (await client.send(request, version)).topics
+        assert (made.name, made.error_code) == ("clicks", 0)
+        assert broker.service.cache.has(TopicPartition("clicks", 0))
+        assert (made.num_partitions, made.replication_factor) == (
+            (1, 1) if version >= 5 else (-1, -1)
+        )
+        assert ("retention.ms" in {each.name for each in made.configs}) == (version >= 5)
+
+    cluster.run(scenario())
+
+
+def test_a_topic_that_is_only_validated_is_not_created() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        good, bad = new(), new("two", replication_factor=2)
+        request = CreateTopicsRequest(topics=[good, bad], validate_only=True, timeout_ms=1_000)
+        answer = await client.send(request, 7)
+        errors = [each.error_code for each in answer.topics]
+        assert errors == [0, Error.INVALID_REPLICATION_FACTOR]
+        assert broker.service.cache.topics == {}
+
+    cluster.run(scenario())
+
+
+def test_another_broker_than_the_controller_sends_clients_away() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        await cluster.started(2)
+        client = await cluster.client(2)
+        assert (await create(client, "clicks")).error_code == Error.NOT_CONTROLLER
+        doomed = DeleteTopicsRequest(topics=[DoomedTopic(name="x")], timeout_ms=100)
+        assert (await client.send(doomed, 6)).responses[0].error_code == Error.NOT_CONTROLLER
+        grown = GrownTopic(name="x", count=2, assignments=None)
+        request = CreatePartitionsRequest(topics=[grown], timeout_ms=100, validate_only=False)
+        assert (await client.send(request, 3)).results[0].error_code == Error.NOT_CONTROLLER
+
+    cluster.run(scenario())
+
+
+def test_a_topic_that_another_broker_is_asked_for_is_created_by_the_controller() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        other = await cluster.started(2)
+        asked = MetadataTopic(name="wanted")
+        await (await cluster.client(2)).send(MetadataRequest(topics=[asked]), 4)
+        await cluster.until(lambda: other.service.cache.has(TopicPartition("wanted", 0)))
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_topic_is_deleted_in_every_version(version: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        named: dict[str, Any] = {"topic_names": ["clicks"]}
+        if version >= 6:
+            named = {"topics": [DoomedTopic(name="clicks")]}
+        request = DeleteTopicsRequest(timeout_ms=10_000, **named)
+        (gone,) = (await client.send(request, version)).responses
+        assert (gone.name, gone.error_code) == ("clicks", 0)
+        assert broker.service.cache.topics == {}
+        assert broker.service.replicas.partitions == {}
+
+    cluster.run(scenario())
+
+
+def test_a_topic_is_deleted_by_its_id() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        made = await create(client, "clicks")
+        doomed = [DoomedTopic(topic_id=made.topic_id), DoomedTopic(topic_id=uuid.UUID(int=1))]
+        request = DeleteTopicsRequest(topics=doomed, timeout_ms=10_000)
+        known, unknown = (await client.send(request, 6)).responses
+        assert (known.name, known.topic_id, known.error_code) == ("clicks", made.topic_id, 0)
+        assert (unknown.name, unknown.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
+
+    cluster.run(scenario())
+
+
+def test_a_topic_created_again_has_settings_and_records_of_its_own() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks", max_message_bytes="100")
+        assert (await produce(client, "clicks", b"x" * 200)).error_code == Error.MESSAGE_TOO_LARGE
+        await produce(client, "clicks", b"x")
+        request = DeleteTopicsRequest(topics=[DoomedTopic(name="clicks")], timeout_ms=10_000)
+        await client.send(request, 6)
+        await create(client, "clicks", max_message_bytes="1000")
+        assert (await produce(client, "clicks", b"x" * 200)).base_offset == 0
+        (log,) = broker.service.directory.logs.values()
+        assert log.settings.max_message_bytes == 1000
+
+    cluster.run(scenario())
+
+
+def test_a_topic_grows() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        for version in range(4):
+            grown = GrownTopic(name="clicks", count=2 + version, assignments=None)
+            request = CreatePartitionsRequest(topics=[grown], timeout_ms=9_000, validate_only=False)
+            (result,) = (await client.send(request, version)).results
+            assert result.error_code == 0
+            assert len(broker.service.cache.topics["clicks"].partitions) == 2 + version
+
+    cluster.run(scenario())
+
+
+# Producer ids
+
+
+def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        first, _ = await cluster.started(1), await cluster.started(2)
+        found: list[int] = []
+
+        async def take(broker_id: int, times: int) -> None:
+            client = await cluster.client(broker_id)
+            for _ in range(times):
+                request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+                answer = await client.send(request, 4)
+                assert (answer.error_code, answer.producer_epoch) == (0, 0)
+                found.append(answer.producer_id)
+
+        await take(1, 3)
+        await take(2, 1001)
+        await first.stop()
+        await cluster.started(1)
+        await take(1, 3)
+        assert len(set(found)) == len(found)
+        assert max(found) < 4000
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "present", "error"),
+    [
+        ("t", (-1, -1), Error.NOT_COORDINATOR),
+        ("", (-1, -1), Error.INVALID_REQUEST),
+        (None, (5, -1), Error.INVALID_REQUEST),
+        (None, (5, 1), Error.NONE),
+    ],
+)
+def test_what_is_asked_of_a_producer_id_has_to_make_sense(
+    transactional_id: str | None, present: tuple[int, int], error: Error
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=1_000,
+            producer_id=present[0],
+            producer_epoch=present[1],
+        )
+        assert (await (await cluster.client()).send(request, 4)).error_code == error
+
+    cluster.run(scenario())
+
+
+# The controller's requests
+
+
+def test_requests_of_a_controller_that_was_replaced_are_refused() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        epoch = broker.service.replicas.broker_epoch
+        ours = {"controller_id": 1, "broker_epoch": epoch}
+        for old, error in (
+            ({**ours, "controller_epoch": 0}, Error.STALE_CONTROLLER_EPOCH),
+            ({**ours, "controller_epoch": 9, "broker_epoch": epoch - 1}, Error.STALE_BROKER_EPOCH),
+        ):
+            lead = LeaderAndIsrRequest(topic_states=[], live_leaders=[], **old)
+            assert (await client.send(lead, 7)).error_code == error
+            stop = StopReplicaRequest(topic_states=[], **old)
+            assert (await client.send(stop, 4)).error_code == error
+            learn = UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **old)
+            assert (await client.send(learn, 8)).error_code == error
+        assert list(broker.service.cache.brokers) == [1]
+
+    cluster.run(scenario())

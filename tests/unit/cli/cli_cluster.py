@@ -1,0 +1,129 @@
+"""A cluster for tests of the commands: real brokers on real sockets, in a thread of their own.
+
+Disk and sockets are the machine's, ZooKeeper is the one in memory: up in a tenth of a second, and
+no Java. The commands run in the test's thread, on their own loops, as in a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from kdist.broker.broker import Broker
+from kdist.broker.world import BrokerWorld
+from kdist.cli.main import kdist
+from kdist.config.load import broker_from
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.asyncio_tasks import AsyncioTasks
+from kdist.runtime.clock import SystemClock
+from kdist.runtime.disk import Disk
+from kdist.runtime.turn_loop import TurnLoop
+from kdist.zk.memory import MemoryEnsemble
+
+SESSION_TIMEOUT_MS = 10_000
+
+
+class CliCluster:
+    """Some brokers, and a way to run `kdist` against them. Owner: the test's thread."""
+
+    def __init__(self, directory: Path, brokers: int) -> None:
+        self._directory = directory
+        self._count = brokers
+        self._loop = TurnLoop()
+        self.brokers: list[Broker] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.brokers[0].port}"
+
+    def run(self, *arguments: object, text: str | bytes = "") -> Result:
+        """What the command printed and its status; a bug in it fails the test."""
+        environment = {"KDIST_BROKER": self.address, "KDIST_ZOOKEEPER": None}
+        words = [str(argument) for argument in arguments]
+        result = CliRunner().invoke(kdist, words, input=text, env=environment)
+        expected = result.exception is None or isinstance(result.exception, SystemExit)
+        assert expected, result.exception
+        return result
+
+    def done(self, *arguments: object, text: str | bytes = "") -> str:
+        """What a command that must succeed printed."""
+        result = self.run(*arguments, text=text)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def refused(self, *arguments: object, text: str | bytes = "") -> str:
+        """The one sentence of a command that must exit with 1."""
+        result = self.run(*arguments, text=text)
+        assert result.exit_code == 1, result.output
+        assert result.stderr.startswith("kdist: ")
+        assert result.stderr.count("\n") == 1
+        return result.stderr.removeprefix("kdist: ").rstrip("\n")
+
+    def serve(self, started: Future[None], ending: threading.Event) -> None:
+        """The thread's work: start the brokers, serve until the end, stop them."""
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._start())
+            started.set_result(None)
+            self._loop.run_until_complete(asyncio.to_thread(ending.wait))
+            self._loop.run_until_complete(self._stop())
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _start(self) -> None:
+        ensemble = MemoryEnsemble(SystemClock(), random.Random(1))
+        network = AsyncioNetwork(self._loop)
+        for number in range(1, self._count + 1):
+            directory = self._directory / f"d{number:02d}"
+            directory.mkdir()
+            settings = {
+                "broker.id": str(number),
+                "broker.host": directory.name,
+                "log.dir": str(directory),
+                "zookeeper.connect": "memory:2181",
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "group.initial.rebalance.delay.ms": "0",
+                "offsets.topic.num.partitions": "4",
+            }
+            world = BrokerWorld(
+                config=broker_from(settings),
+                files=Disk(),
+                clock=SystemClock(),
+                tasks=AsyncioTasks(self._loop),
+                chance=random.Random(number),
+                network=network,
+                zk=ensemble.client("", session_timeout_ms=SESSION_TIMEOUT_MS),
+                host="host",
+            )
+            broker = Broker(world)
+            await broker.start()
+            self.brokers.append(broker)
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(broker.stop() for broker in self.brokers))
+
+
+@contextlib.contextmanager
+def cli_cluster(directory: Path, brokers: int = 2) -> Iterator[CliCluster]:
+    """A running cluster, stopped in the end."""
+    cluster = CliCluster(directory, brokers)
+    started: Future[None] = Future()
+    ending = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        served = thread.submit(cluster.serve, started, ending)
+        try:
+            done, _ = wait((started, served), timeout=30, return_when=FIRST_COMPLETED)
+            assert done, "the brokers did not start"
+            done.pop().result()
+            yield cluster
+        finally:
+            ending.set()
+        served.result(timeout=30)

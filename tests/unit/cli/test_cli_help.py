@@ -1,0 +1,86 @@
+"""The commands that ask a cluster, before they ask: help, start time, misspelt flags."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kdist.cli.main import kdist
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = [
+    ["config", "check"],
+    ["config", "describe"],
+    ["consume"],
+    ["groups", "describe"],
+    ["groups", "list"],
+    ["produce"],
+    ["standalone"],
+    ["topics", "alter"],
+    ["topics", "create"],
+    ["topics", "delete"],
+    ["topics", "describe"],
+    ["topics", "list"],
+]
+ASKING = [words for words in COMMANDS if words[0] not in ("config", "standalone")]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_help_is_there_and_loads_nothing_heavy(words: list[str]) -> None:
+    code = (
+        "import sys; from kdist.cli.main import kdist\n"
+        f"try: kdist({[*words, '--help']!r})\n"
+        "except SystemExit: print([m for m in ('rich', 'asyncio', 'kazoo', 'kdist.protocol')"
+        " if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"Usage: -c {' '.join(words)}")
+    assert lines[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", ASKING)
+def test_where_to_ask_is_said_in_the_help(words: list[str]) -> None:
+    text = CliRunner().invoke(kdist, [*words, "--help"]).stdout
+    assert "KDIST_BROKER" in text
+    assert "127.0.0.1:9092" in text
+
+
+def test_a_command_that_asks_nobody_yet_starts_fast() -> None:
+    taken = []
+    for _ in range(5):
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "kdist.cli", "topics", "list", "--broker", "127.0.0.1:1"],
+            cwd=ROOT,
+            capture_output=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        taken.append(time.monotonic() - start)
+    assert statistics.median(taken) < 2.0  # 0.25 s on a machine that does nothing else
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["topics", "creat", "x"], "create"),
+        (["topics", "create", "x", "--partition", "3"], "--partitions"),
+        (["consume", "x", "--from-begining"], "--from-beginning"),
+        (["produce", "x", "--kodec", "zstd"], "--codec"),
+        (["standalone", "--broker", "3"], "--brokers"),
+        (["groups", "descibe", "x"], "describe"),
+    ],
+)
+def test_a_misspelt_word_gets_the_nearest(words: list[str], meant: str) -> None:
+    result = CliRunner().invoke(kdist, words)
+    assert result.exit_code == 2
+    assert meant in result.stderr

@@ -1,0 +1,243 @@
+"""`kdist produce`: what becomes of lines, what is counted, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kdist.cli.line_source import CHUNK_BYTES, LINE_BYTES_MAX, FileLines, Splitter
+from kdist.cli.main import kdist
+from kdist.client.partitioner import partition_for
+from kdist.errors import UserError
+from tests.unit.cli.cli_cluster import CliCluster
+
+ROOT = Path(__file__).parents[3]
+KDIST = [sys.executable, "-m", "kdist.cli"]
+
+
+def topic(cluster: CliCluster, name: str, partitions: int = 1) -> str:
+    cluster.done("topics", "create", name, "--partitions", partitions)
+    return name
+
+
+def consumed(cluster: CliCluster, name: str, *options: object) -> str:
+    return cluster.done("consume", name, "--from-beginning", "--until-end", *options)
+
+
+def records(cluster: CliCluster, name: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in consumed(cluster, name, "--json").splitlines()]
+
+
+def test_each_line_is_a_record_and_all_are_counted(cluster: CliCluster) -> None:
+    name = topic(cluster, "lines")
+    output = cluster.done("produce", name, text="one\n\nthree\n")
+    assert re.fullmatch(r"3 records \(8 B\) in \d+\.\d\d s: [\d,]+ records/s\n", output)
+    assert consumed(cluster, name) == "one\n\nthree\n"
+
+
+def test_a_last_line_needs_no_end(cluster: CliCluster) -> None:
+    name = topic(cluster, "endless")
+    assert cluster.done("produce", name, text="one\ntwo").startswith("2 records")
+    assert consumed(cluster, name) == "one\ntwo\n"
+
+
+def test_nothing_is_nothing(cluster: CliCluster) -> None:
+    name = topic(cluster, "silence")
+    assert cluster.done("produce", name, text="").startswith("0 records (0 B)")
+    assert consumed(cluster, name) == ""
+
+
+def test_bytes_that_are_no_text_go_through_as_they_are(cluster: CliCluster) -> None:
+    name = topic(cluster, "binary")
+    cluster.done("produce", name, text=b"\xff\x00\r\nplain\n")
+    found = cluster.run("consume", name, "--from-beginning", "--until-end")
+    assert found.stdout_bytes == b"\xff\x00\r\nplain\n"
+
+
+def test_the_count_in_json_is_of_values_and_keys(cluster: CliCluster) -> None:
+    name = topic(cluster, "counted")
+    report = json.loads(cluster.done("produce", name, "--json", text="aa\nb\n"))
+    assert (report["records"], report["bytes"]) == (2, 3)
+    assert report["seconds"] >= 0
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_read_back(cluster: CliCluster, codec: str) -> None:
+    name = topic(cluster, f"codec-{codec}")
+    text = "".join(f"line {number}\n" for number in range(500))
+    cluster.done("produce", name, "--codec", codec, text=text)
+    assert consumed(cluster, name) == text
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_every_kind_of_acknowledgement_writes(cluster: CliCluster, acks: str) -> None:
+    name = topic(cluster, f"acks-{acks}")
+    assert cluster.done("produce", name, "--acks", acks, text="a\nb\n").startswith("2 records")
+    assert cluster.done("consume", name, "--from-beginning", "--max", 2) == "a\nb\n"
+
+
+def test_keys_go_where_the_java_producer_puts_them(cluster: CliCluster) -> None:
+    name = topic(cluster, "keyed", partitions=5)
+    text = "".join(f"key-{number % 40}:{number}\n" for number in range(200))
+    cluster.done("produce", name, "--key-separator", ":", text=text)
+    found = records(cluster, name)
+    assert len(found) == 200
+    assert {record["partition"] for record in found} == set(range(5))
+    for record in found:
+        assert record["partition"] == partition_for(str(record["key"]).encode(), 5)
+
+
+def test_only_the_first_separator_ends_the_key(cluster: CliCluster) -> None:
+    name = topic(cluster, "separated")
+    cluster.done("produce", name, "--key-separator", "\\t", text="k\tv\tw\n\tno key\n")
+    found = [(record["key"], record["value"]) for record in records(cluster, name)]
+    assert found == [("k", "v\tw"), ("", "no key")]
+
+
+def test_a_line_without_the_separator_is_named(cluster: CliCluster) -> None:
+    name = topic(cluster, "unkeyed")
+    sentence = cluster.refused("produce", name, "--key-separator", ":", text="a:1\nb2\n")
+    assert sentence == "line 2 has no ':' between key and value; 0 records before it were written"
+
+
+def test_one_partition_takes_all_if_it_is_named(cluster: CliCluster) -> None:
+    name = topic(cluster, "narrow", partitions=3)
+    cluster.done("produce", name, "--partition", 2, "--key-separator", ":", text="a:1\nb:2\n")
+    assert {record["partition"] for record in records(cluster, name)} == {2}
+    sentence = cluster.refused("produce", name, "--partition", 3, text="a\n")
+    assert sentence == "topic narrow has no partition 3: it has 3 partitions, from 0"
+
+
+def test_a_large_file_is_sent_in_pieces_over_all_partitions(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    name = topic(cluster, "large", partitions=2)
+    lines = [f"{number:099d}" for number in range(20 * CHUNK_BYTES // 100)]
+    (tmp_path / "large.txt").write_text("\n".join(lines))
+    output = cluster.done("produce", name, "--file", tmp_path / "large.txt")
+    assert output.startswith(f"{len(lines):,} records")
+    assert sorted(consumed(cluster, name).splitlines()) == lines
+    assert len({record["partition"] for record in records(cluster, name)}) == 2
+
+
+def test_a_file_that_is_not_there_is_one_sentence(cluster: CliCluster, tmp_path: Path) -> None:
+    name = topic(cluster, "fileless")
+    path = tmp_path / "missing.txt"
+    assert cluster.refused("produce", name, "--file", path) == f"{path}: No such file or directory"
+
+
+def test_a_misspelt_topic_is_not_created(cluster: CliCluster) -> None:
+    topic(cluster, "payments")
+    sentence = cluster.refused("produce", "paymnets", text="x\n")
+    assert sentence == "there is no topic paymnets: did you mean payments?"
+    assert "paymnets" not in cluster.done("topics", "list")
+
+
+def test_a_record_that_the_topic_refuses_is_one_sentence(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "tiny", "--config", "max.message.bytes=200")
+    sentence = cluster.refused("produce", "tiny", text="x" * 500)
+    assert sentence.startswith("tiny-0: ")
+    assert "200" in sentence
+    assert "MESSAGE_TOO_LARGE" not in sentence
+
+
+def test_an_empty_separator_is_a_wrong_flag() -> None:
+    result = CliRunner().invoke(kdist, ["produce", "any", "--key-separator", ""])
+    assert result.exit_code == 2
+
+
+def test_lines_typed_one_by_one_are_written_one_by_one(cluster: CliCluster) -> None:
+    name = topic(cluster, "typed")
+    process = produce_process(cluster, name)
+    assert process.stdin is not None
+    for word in ("first", "second"):
+        process.stdin.write(f"{word}\n".encode())
+        process.stdin.flush()
+        waited = cluster.done("consume", name, "--from-beginning", "--max", 1)
+        assert waited == "first\n"
+    output, _ = process.communicate(timeout=30)
+    assert output.startswith(b"2 records")
+
+
+def test_an_interrupt_while_nobody_types_ends_it_at_once(cluster: CliCluster) -> None:
+    name = topic(cluster, "interrupted")
+    process = produce_process(cluster, name)
+    assert process.stdin is not None
+    process.stdin.write(b"only\n")
+    process.stdin.flush()
+    assert cluster.done("consume", name, "--from-beginning", "--max", 1) == "only\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+
+
+def test_a_terminal_is_told_how_far_it_is(cluster: CliCluster, tmp_path: Path) -> None:
+    name = topic(cluster, "progress")
+    (tmp_path / "file").write_text("line\n" * 1000)
+    here, there = pty.openpty()
+    done = subprocess.run(
+        [*KDIST, "produce", name, "--file", str(tmp_path / "file")],
+        cwd=ROOT,
+        env={**os.environ, "KDIST_BROKER": cluster.address},
+        stdout=subprocess.PIPE,
+        stderr=there,
+        timeout=30,
+    )
+    os.close(there)
+    shown = os.read(here, 10_000)
+    os.close(here)
+    assert done.stdout.startswith(b"1,000 records (3.9 KiB) in ")
+    assert shown == b"\r1,000 records, 3.9 KiB\x1b[K\r\x1b[K"
+
+
+def produce_process(cluster: CliCluster, name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*KDIST, "produce", name],
+        cwd=ROOT,
+        env={**os.environ, "KDIST_BROKER": cluster.address},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+# Lines
+
+
+def test_lines_come_out_whole_wherever_chunks_are_cut() -> None:
+    text = b"one\n\nthree\nfour"
+    for size in range(1, len(text) + 1):
+        splitter = Splitter()
+        found = [
+            line
+            for start in range(0, len(text), size)
+            for line in splitter.split(text[start : start + size])
+        ]
+        assert found + splitter.rest() == [b"one", b"", b"three", b"four"]
+
+
+def test_a_line_without_end_is_refused() -> None:
+    splitter = Splitter()
+    splitter.split(b"x" * LINE_BYTES_MAX)
+    with pytest.raises(UserError, match="longer than"):
+        splitter.split(b"x")
+
+
+def test_a_file_is_closed_after_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "two").write_text("a\nb")
+
+    async def read() -> list[bytes]:
+        return [line async for lines in FileLines(str(tmp_path / "two")).read() for line in lines]
+
+    assert asyncio.run(read()) == [b"a", b"b"]

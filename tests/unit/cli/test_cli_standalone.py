@@ -1,0 +1,286 @@
+"""`kdist standalone` before anything runs: its directory, its plans, what it refuses and how."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kdist.cli.main import kdist
+from kdist.cli.standalone_children import Death
+from kdist.cli.standalone_home import Home, pick_last_words
+from kdist.config.load import load_broker
+from kdist.errors import UserError
+from kdist.runtime.disk import Disk
+
+
+def home(path: Path) -> Home:
+    return Home(Disk(), str(path))
+
+
+def refused(*arguments: object, path: str | None = None) -> str:
+    """The one sentence that the command exits with."""
+    environment = {"PATH": path, "JAVA_HOME": None} if path else {}
+    words = ["standalone", *map(str, arguments)]
+    result = CliRunner().invoke(kdist, words, env=environment)
+    assert (result.exit_code, result.stdout) == (1, ""), result.output
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("kdist: ").rstrip("\n")
+
+
+def prepared(path: Path, brokers: int | None, **given: str) -> Home:
+    """A directory as a run leaves it."""
+    made = home(path)
+    count = made.claim(brokers)
+    made.prepare(count, 19092, "127.0.0.1:19091", given)
+    made.close()
+    return made
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """The one below it is free."""
+    while True:
+        with socket.socket() as listening, socket.socket() as below:
+            listening.bind(("127.0.0.1", 0))
+            port: int = listening.getsockname()[1]
+            try:
+                below.bind(("127.0.0.1", port - 1))
+            except OSError:
+                continue
+            below.close()
+            listening.listen()
+            yield port
+            return
+
+
+# The directory
+
+
+def test_a_new_directory_is_made_with_its_parents_and_marked(tmp_path: Path) -> None:
+    path = tmp_path / "a/b/data"
+    prepared(path, 2)
+    assert json.loads((path / "standalone.json").read_text())["brokers"] == 2
+    assert sorted(each.name for each in path.iterdir() if each.is_dir()) == [
+        "conf",
+        "d01",
+        "d02",
+        "logs",
+        "zookeeper",
+    ]
+
+
+def test_each_broker_has_a_configuration_that_is_taken_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "odd = name"
+    prepared(path, 3)
+    for number in (1, 2, 3):
+        conf = path / f"conf/d0{number}.properties"
+        config = load_broker(conf.read_text(), str(conf))
+        assert config.warnings == ()
+        assert config.broker.id == number - 1
+        assert config.broker.directory == f"{path}/d0{number}"
+        assert config.broker.listeners == (f"PLAINTEXT://127.0.0.1:{19091 + number}",)
+        assert config.zookeeper.connect == "127.0.0.1:19091"
+
+
+def test_brokers_stand_for_hosts_of_their_own(tmp_path: Path) -> None:
+    prepared(tmp_path, 2)
+    hosts = {
+        load_broker(conf.read_text(), "").broker.host for conf in tmp_path.glob("conf/*.properties")
+    }
+    assert hosts == {"d01", "d02"}
+
+
+def test_settings_that_are_given_reach_every_broker(tmp_path: Path) -> None:
+    prepared(tmp_path, 2, **{"num.partitions": "4"})
+    for conf in tmp_path.glob("conf/*.properties"):
+        assert load_broker(conf.read_text(), "").broker.num_partitions == 4
+
+
+def test_the_next_run_has_as_many_brokers_unless_more_are_asked_for(tmp_path: Path) -> None:
+    prepared(tmp_path, 2)
+    for wanted, count in ((None, 2), (2, 2), (3, 3), (None, 3)):
+        again = home(tmp_path)
+        assert again.claim(wanted) == count
+        again.prepare(count, 19092, "127.0.0.1:19091", {})
+        again.close()
+
+
+def test_without_a_word_there_is_one_broker(tmp_path: Path) -> None:
+    assert home(tmp_path / "new").claim(None) == 1
+
+
+def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
+    made = home(tmp_path)
+    made.claim(1)
+    (plan,) = made.prepare(1, 19092, "127.0.0.1:19091", {})
+    made.new_log(plan).close()
+    Path(plan.log).write_text("first\nlast line\n\n")
+    assert made.last_words(plan.log) == "last line"
+    made.new_log(plan).close()
+    assert Path(plan.log).read_text() == ""
+    assert Path(f"{plan.log}.1").read_text() == "first\nlast line\n\n"
+
+
+def test_a_log_without_a_word_has_no_last_words(tmp_path: Path) -> None:
+    assert home(tmp_path).last_words(str(tmp_path / "missing.log")) == ""
+
+
+def test_a_directory_for_a_filesystem_of_its_own_is_empty_with_lost_and_found(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert home(tmp_path).claim(None) == 1
+
+
+# Refusals
+
+
+def test_fewer_brokers_than_have_data_are_refused(tmp_path: Path) -> None:
+    prepared(tmp_path, 3)
+    assert refused("--data", tmp_path, "--brokers", 2) == (
+        f"{tmp_path} has the data of 3 brokers, and partitions on those left out could not be read:"
+        " say --brokers 3, or name another directory with --data"
+    )
+
+
+def test_somebody_elses_directory_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    sentence = refused("--data", tmp_path)
+    assert sentence == (
+        f"{tmp_path} is not a directory of `kdist standalone`, as it holds thesis.txt: name an"
+        " empty one, or a new one, with --data"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    assert refused("--data", path) == f"{path} is not a directory"
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    running = home(tmp_path)
+    running.claim(1)
+    assert refused("--data", tmp_path) == f"{tmp_path} is in use by another `kdist standalone`"
+    running.close()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "7"])
+def test_a_damaged_marker_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "standalone.json").write_text(text)
+    assert refused("--data", tmp_path).endswith("is damaged: name another directory with --data")
+
+
+def test_a_marker_of_another_release_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "standalone.json").write_text('{"version": 2, "brokers": 1}')
+    with pytest.raises(UserError, match="another release"):
+        home(tmp_path).claim(None)
+
+
+def test_a_taken_port_is_one_sentence_and_nothing_is_begun(tmp_path: Path, taken_port: int) -> None:
+    sentence = refused("--data", tmp_path / "data", "--port", taken_port)
+    assert sentence == (
+        f"cannot listen on 127.0.0.1, port {taken_port}: another process does already;"
+        " choose another with --port"
+    )
+    assert not (tmp_path / "data/standalone.json").exists()
+
+
+def test_the_port_of_a_further_broker_is_looked_at_too(tmp_path: Path, taken_port: int) -> None:
+    arguments = ("--data", tmp_path / "data", "--brokers", 2, "--port", taken_port - 1)
+    assert f"port {taken_port}: another process" in refused(*arguments)
+
+
+def test_a_taken_zookeeper_port_that_was_asked_for_is_one_sentence(
+    tmp_path: Path, taken_port: int, free_port: int
+) -> None:
+    arguments = ("--port", free_port, "--zookeeper-port", taken_port)
+    sentence = refused("--data", tmp_path / "data", *arguments)
+    assert sentence.endswith("choose another with --zookeeper-port")
+
+
+def test_zookeeper_cannot_have_a_brokers_port(tmp_path: Path) -> None:
+    arguments = ("--brokers", 2, "--port", 20000, "--zookeeper-port", 20001)
+    sentence = refused("--data", tmp_path / "data", *arguments)
+    assert sentence == "port 20001 is a broker's: give ZooKeeper another"
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_ports_beyond_the_last_are_one_sentence(tmp_path: Path) -> None:
+    arguments = ("--data", tmp_path / "data", "--brokers", 3, "--port", 65534)
+    assert refused(*arguments) == "3 brokers from port 65534 on go beyond 65535"
+
+
+def test_a_missing_java_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    sentence = refused("--data", tmp_path / "data", path=str(tmp_path))
+    assert sentence == (
+        "ZooKeeper needs Java 17 or newer, and there is no java on PATH or JAVA_HOME"
+    )
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_misspelt_setting_gets_the_nearest(tmp_path: Path, free_port: int) -> None:
+    arguments = ("--data", tmp_path / "data", "--port", free_port)
+    sentence = refused(*arguments, "--config", "num.partitons=3")
+    assert sentence == ("num.partitons is not a setting: did you mean num.partitions (--config)?")
+
+
+def test_what_is_its_own_cannot_be_set(tmp_path: Path, free_port: int) -> None:
+    arguments = ("--data", tmp_path / "data", "--port", free_port)
+    sentence = refused(*arguments, "--config", "log.dir=/x")
+    assert sentence == "log.dir cannot be set by --config: it is `kdist standalone`'s own"
+
+
+# Deaths
+
+
+def test_a_death_is_told_with_its_status_and_its_last_words() -> None:
+    death = Death("broker d01", 74, "/x/d01.log", "the disk under /x failed")
+    assert str(death) == (
+        "broker d01 ended with status 74 (log: /x/d01.log): the disk under /x failed"
+    )
+    assert death.exit_status == 74
+
+
+def test_a_death_by_a_signal_names_it() -> None:
+    death = Death("broker d02", -9, "/x/d02.log", "")
+    assert str(death) == "broker d02 was ended by SIGKILL (log: /x/d02.log)"
+    assert death.exit_status == 137
+
+
+def test_a_child_that_ends_by_itself_is_never_a_success() -> None:
+    assert Death("broker d01", 0, "/x", "").exit_status == 1
+    assert Death("ZooKeeper", None, "/x", "").exit_status == 1
+    assert str(Death("ZooKeeper", None, "/x", "")) == "ZooKeeper ended (log: /x)"
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("", ""),
+        ("\n \n", ""),
+        ("one\ntwo\n\n", "two"),
+        ("kdist: the port is taken\nclosing\n", "the port is taken"),
+        ("1Z CRITICAL a.b: the disk failed\n2Z INFO a.b: closed\n", "the disk failed"),
+        ("1Z ERROR a: first\n2Z ERROR a: second\n", "second"),
+        (
+            "1Z CRITICAL a: a bug: Traceback:\\n  File\\n    x = y\\nNameError: y\\n\n3Z INFO a: b",
+            "a bug: Traceback: … NameError: y",
+        ),
+    ],
+)
+def test_the_last_words_are_those_that_tell_why(log: str, words: str) -> None:
+    assert pick_last_words(log) == words

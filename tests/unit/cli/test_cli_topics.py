@@ -1,0 +1,163 @@
+"""`kdist topics` as people and scripts meet it, against brokers in this process."""
+
+from __future__ import annotations
+
+import json
+
+from tests.unit.cli.cli_cluster import CliCluster
+
+
+def rows(output: str) -> list[list[str]]:
+    """A table's cells, its titles left out."""
+    return [line.split() for line in output.splitlines()[1:] if line.strip()]
+
+
+def described(cluster: CliCluster, topic: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(cluster.done("topics", "describe", topic, "--json"))
+    return found
+
+
+def test_a_topic_is_created_listed_described_and_deleted(cluster: CliCluster) -> None:
+    assert cluster.done("topics", "create", "life", "--partitions", 4) == (
+        "Created topic life with 4 partitions.\n"
+    )
+    listed = {row[0]: row[1:3] for row in rows(cluster.done("topics", "list"))}
+    assert listed["life"] == ["4", "1"]
+    table = rows(cluster.done("topics", "describe", "life"))[1:]
+    assert [row[0] for row in table] == ["0", "1", "2", "3"]
+    assert {row[1] for row in table} == {"1", "2"}
+    assert all(row[1] == row[2] == row[3] and row[4:] == ["0", "0", "0"] for row in table)
+    assert cluster.done("topics", "delete", "life") == "Deleted topic life.\n"
+    assert "life" not in cluster.done("topics", "list")
+
+
+def test_json_has_a_line_for_each_topic(cluster: CliCluster) -> None:
+    made = json.loads(cluster.done("topics", "create", "raw", "--partitions", 2, "--json"))
+    assert (made["topic"], made["created"], made["partitions"]) == ("raw", True, 2)
+    listed = [json.loads(line) for line in cluster.done("topics", "list", "--json").splitlines()]
+    (mine,) = [topic for topic in listed if topic["topic"] == "raw"]
+    assert mine == {
+        "topic": "raw",
+        "id": made["id"],
+        "partitions": 2,
+        "replication_factor": 1,
+        "internal": False,
+    }
+    cluster.done("produce", "raw", "--partition", 1, text="a\nb\n")
+    partitions = described(cluster, "raw")["partitions"]
+    assert isinstance(partitions, list)
+    assert [(p["start_offset"], p["end_offset"]) for p in partitions] == [(0, 0), (0, 2)]
+    assert json.loads(cluster.done("topics", "delete", "raw", "--json")) == {
+        "topic": "raw",
+        "deleted": True,
+    }
+
+
+def test_several_topics_are_created_at_once(cluster: CliCluster) -> None:
+    output = cluster.done("topics", "create", "one", "two")
+    assert output.splitlines() == [
+        "Created topic one with 1 partition.",
+        "Created topic two with 1 partition.",
+    ]
+
+
+def test_a_topic_that_exists_is_a_mistake_unless_it_is_let_pass(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "twice")
+    assert "twice" in cluster.refused("topics", "create", "twice")
+    assert "exists" in cluster.refused("topics", "create", "twice")
+    assert cluster.done("topics", "create", "twice", "--if-not-exists") == (
+        "Topic twice exists already.\n"
+    )
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest_and_nothing_is_made(
+    cluster: CliCluster,
+) -> None:
+    sentence = cluster.refused("topics", "create", "odd", "--config", "retention.sm=1")
+    assert "did you mean retention.ms" in sentence
+    assert "there is no topic odd" in cluster.refused("topics", "describe", "odd")
+
+
+def test_a_name_no_topic_can_have_is_one_sentence(cluster: CliCluster) -> None:
+    assert "character" in cluster.refused("topics", "create", "a b")
+
+
+def test_a_replication_factor_above_one_is_one_sentence(cluster: CliCluster) -> None:
+    sentence = cluster.refused("topics", "create", "many", "--replication-factor", 2)
+    assert "replica" in sentence
+
+
+def test_a_misspelt_topic_gets_the_nearest(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "orders")
+    expected = "there is no topic ordesr: did you mean orders?"
+    assert cluster.refused("topics", "describe", "ordesr") == expected
+    assert cluster.refused("topics", "delete", "ordesr") == expected
+    assert cluster.refused("topics", "alter", "ordesr", "--partitions", 2) == expected
+
+
+def test_deleting_one_that_is_missing_deletes_none_unless_it_is_let_pass(
+    cluster: CliCluster,
+) -> None:
+    cluster.done("topics", "create", "stays")
+    cluster.refused("topics", "delete", "stays", "never-was")
+    assert "stays" in cluster.done("topics", "list")
+    output = cluster.done("topics", "delete", "never-was", "stays", "--if-exists")
+    assert output == "There is no topic never-was.\nDeleted topic stays.\n"
+
+
+def test_partitions_are_added_and_never_taken_away(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "grows", "--partitions", 2)
+    assert cluster.done("topics", "alter", "grows", "--partitions", 3) == (
+        "Topic grows has 3 partitions now.\n"
+    )
+    partitions = described(cluster, "grows")["partitions"]
+    assert isinstance(partitions, list)
+    assert len(partitions) == 3
+    assert "3 partitions" in cluster.refused("topics", "alter", "grows", "--partitions", 2)
+
+
+def test_internal_topics_are_listed_when_asked_for(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "plain")
+    cluster.done("consume", "plain", "--group", "maker", "--from-beginning", "--until-end")
+    assert "__consumer_offsets" not in cluster.done("topics", "list")
+    assert "__consumer_offsets" in cluster.done("topics", "list", "--internal")
+    assert "__consumer_offsets" not in cluster.done("topics", "describe")
+
+
+def test_settings_are_changed_only_where_zookeeper_is_named(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "tuned")
+    result = cluster.run("topics", "alter", "tuned", "--config", "retention.ms=1")
+    assert result.exit_code == 2
+    assert "--zookeeper" in result.stderr
+    assert cluster.run("topics", "alter", "tuned").exit_code == 2
+
+
+def test_a_setting_without_a_value_is_a_wrong_flag(cluster: CliCluster) -> None:
+    for given in (["--config", "retention.ms"], ["--config", "a=1", "--config", "a=2"]):
+        result = cluster.run("topics", "create", "unset", *given)
+        assert result.exit_code == 2
+        assert "--config" in result.stderr
+
+
+def test_a_misspelt_subcommand_gets_the_nearest(cluster: CliCluster) -> None:
+    result = cluster.run("topics", "lst")
+    assert result.exit_code == 2
+    assert "list" in result.stderr
+
+
+def test_nobody_at_the_address_is_one_sentence(cluster: CliCluster) -> None:
+    sentence = cluster.refused("topics", "list", "--broker", "127.0.0.1:1")
+    assert sentence == (
+        "no broker answers at 127.0.0.1:1 (connection refused): start one with `kdist standalone`,"
+        " or name another with --broker"
+    )
+
+
+def test_the_second_of_two_addresses_serves_when_the_first_is_dead(cluster: CliCluster) -> None:
+    cluster.done("topics", "list", "--broker", f"127.0.0.1:1,{cluster.address}")
+
+
+def test_an_address_that_is_none_is_one_sentence(cluster: CliCluster) -> None:
+    for address in ("localhost", "localhost:", ":9092", "localhost:0", "::1:9092", "h:99999"):
+        sentence = cluster.refused("topics", "list", "--broker", address)
+        assert sentence == f"{address!r} is not a broker's address: give host:port"

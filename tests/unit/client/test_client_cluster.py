@@ -1,0 +1,210 @@
+"""A client in trouble: leaders that moved, connections that broke, brokers that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+
+from kdist.client import fetching
+from kdist.client.admin import create_topic
+from kdist.client.cluster import (
+    NO_LEADER,
+    Address,
+    Cluster,
+    NoBroker,
+    Outcome,
+    did_you_mean,
+    parse_addresses,
+    raise_worst,
+)
+from kdist.client.fetching import Reader
+from kdist.client.positions import commit_offsets, committed_offsets, find_offsets
+from kdist.client.producing import ACKS_ALL, produce
+from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.network.world import AsyncioNetwork
+from kdist.protocol.list_offsets import LATEST_TIMESTAMP
+from kdist.records.build import build_batch
+from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+
+T = TypeVar("T")
+NOBODY = Address("127.0.0.1", 1)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
+    with cli_cluster(tmp_path_factory.mktemp("cluster")) as brokers:
+        yield brokers
+
+
+@asynccontextmanager
+async def client(running: CliCluster, retry_ms: float = 5_000) -> AsyncIterator[Cluster]:
+    network = AsyncioNetwork(asyncio.get_running_loop())
+    settings = ClientSettings(client_id="test")
+    cluster = Cluster(network, parse_addresses(running.address), settings, retry_ms)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def with_client(
+    running: CliCluster, work: Callable[[Cluster], Awaitable[T]], retry_ms: float = 5_000
+) -> T:
+    async def run() -> T:
+        async with client(running, retry_ms) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())
+
+
+async def partition_of(cluster: Cluster, topic: str) -> TopicPartition:
+    """A new topic's only partition, whose leader is known."""
+    await create_topic(cluster, topic, 1, 1)
+    await cluster.topic(topic)
+    return TopicPartition(topic, 0)
+
+
+def batch(*values: bytes) -> bytearray:
+    return build_batch(values, timestamp_ms=1)
+
+
+def test_a_leader_that_moved_is_looked_up(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        partition = await partition_of(cluster, "moved")
+        cluster.leaders[partition] = 3 - cluster.leaders[partition]
+        assert await produce(cluster, {partition: batch(b"a")}, ACKS_ALL) == {partition: 0}
+        cluster.leaders[partition] = 3 - cluster.leaders[partition]
+        ends = await find_offsets(cluster, [partition], LATEST_TIMESTAMP)
+        assert ends == {partition: 1}
+
+    with_client(running, work)
+
+
+def test_a_broker_whose_address_is_dead_is_found_again(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        partition = await partition_of(cluster, "dead-address")
+        cluster.brokers = dict.fromkeys(cluster.brokers, NOBODY)
+        assert await produce(cluster, {partition: batch(b"a")}, ACKS_ALL) == {partition: 0}
+
+    with_client(running, work)
+
+
+def test_a_reader_goes_on_after_its_connections_broke(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        partition = await partition_of(cluster, "broken")
+        reader = Reader(cluster, {partition: 0})
+        seen: list[bytes | None] = []
+        async for fetched in reader.read():
+            seen += [record.value for _, record in fetched.records]
+            if len(seen) == 3:
+                break
+            cluster.close()
+            await produce(cluster, {partition: batch(b"%d" % len(seen))}, ACKS_ALL)
+        assert seen == [b"0", b"1", b"2"]
+
+    with_client(running, work)
+
+
+def test_a_reader_waits_for_a_leader_and_not_for_ever(
+    running: CliCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "RETRY_MS", 300)
+
+    async def work(cluster: Cluster) -> None:
+        partition = await partition_of(cluster, "leaderless")
+        await produce(cluster, {partition: batch(b"a")}, ACKS_ALL)
+        cluster.leaders[partition] = NO_LEADER
+        async for fetched in Reader(cluster, {partition: 0}).read():
+            assert len(fetched.records) == 1
+            break
+        missing = TopicPartition("leaderless", 7)
+        with pytest.raises(ApiError, match="leaderless-7 has no leader"):
+            async for _ in Reader(cluster, {missing: 0}).read():
+                pass
+
+    with_client(running, work)
+
+
+def test_a_reader_beyond_the_end_is_told_so(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        partition = await partition_of(cluster, "beyond")
+        with pytest.raises(ApiError, match="beyond-0: it has no offset 5") as told:
+            async for _ in Reader(cluster, {partition: 5}).read():
+                pass
+        assert told.value.error is Error.OFFSET_OUT_OF_RANGE
+
+    with_client(running, work)
+
+
+def test_an_error_that_may_pass_is_tried_again_until_time_is_up(running: CliCluster) -> None:
+    tries = 0
+
+    async def fail() -> None:
+        nonlocal tries
+        tries += 1
+        raise ApiError(Error.LEADER_NOT_AVAILABLE)
+
+    with pytest.raises(ApiError, match="LEADER_NOT_AVAILABLE"):
+        with_client(running, lambda cluster: cluster.retried(fail), retry_ms=250)
+    assert tries >= 2
+
+
+def test_an_error_for_good_is_raised_at_once(running: CliCluster) -> None:
+    tries = 0
+
+    async def fail() -> None:
+        nonlocal tries
+        tries += 1
+        raise ApiError(Error.INVALID_TOPIC_EXCEPTION)
+
+    with pytest.raises(ApiError, match="INVALID_TOPIC"):
+        with_client(running, lambda cluster: cluster.retried(fail))
+    assert tries == 1
+
+
+def test_a_cluster_that_never_answered_is_not_waited_for() -> None:
+    async def work() -> None:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        cluster = Cluster(network, [NOBODY], ClientSettings(client_id="test"))
+        with pytest.raises(NoBroker, match=r"127\.0\.0\.1:1 \(connection refused\)"):
+            await cluster.retried(cluster.metadata)
+
+    asyncio.run(work())
+
+
+def test_offsets_are_committed_and_read_back(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        partition = await partition_of(cluster, "positions")
+        assert await committed_offsets(cluster, "nobody") == {}
+        await commit_offsets(cluster, "somebody", {partition: 7})
+        await commit_offsets(cluster, "somebody", {})
+        assert await committed_offsets(cluster, "somebody") == {partition: 7}
+
+    with_client(running, work)
+
+
+def test_addresses_may_be_several_and_of_ipv6() -> None:
+    assert parse_addresses("a:1, [::1]:9092") == (Address("a", 1), Address("::1", 9092))
+
+
+def test_a_name_that_is_near_is_proposed_and_no_other() -> None:
+    assert did_you_mean("clcks", ["clicks", "orders"]) == ": did you mean clicks?"
+    assert did_you_mean("xyz", ["clicks", "orders"]) == ""
+
+
+def test_of_several_errors_the_one_that_cannot_pass_is_raised() -> None:
+    passing = Outcome(Error.NOT_LEADER_OR_FOLLOWER.code)
+    final = Outcome(Error.MESSAGE_TOO_LARGE.code, "570 bytes")
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    with pytest.raises(ApiError, match="a-1: 570 bytes") as told:
+        raise_worst({first: passing, second: final})
+    assert told.value.error is Error.MESSAGE_TOO_LARGE
+    with pytest.raises(ApiError, match="a-0: This broker is not the leader"):
+        raise_worst({first: passing, second: passing})
+    raise_worst({})
