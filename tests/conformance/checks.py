@@ -1,0 +1,54 @@
+"""Checks of our own with somebody else's client: functions that raise, run one by one."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+from kafka.errors import KafkaError
+from outcome import FAILED, PASSED, Outcome
+
+Check = Callable[[str], None]  # given the bootstrap addresses
+
+
+class WrongAnswerError(Exception):
+    """What a check found is not what it should be."""
+
+
+# What clients raise, their own assertions and what a changed answer makes of our reading it.
+CLIENT_ERRORS = (WrongAnswerError, KafkaError, OSError, AssertionError, ValueError, LookupError)
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Raises `WrongAnswerError` unless the two are equal."""
+    if found != wanted:
+        raise WrongAnswerError(f"{what}: wanted {wanted!r}, found {found!r}")
+
+
+def new_name(of: str) -> str:
+    """A topic or group that no other run has used."""
+    return f"{of}-{uuid.uuid4().hex[:12]}"
+
+
+def run(
+    suite: str, checks: Sequence[tuple[str, Check]], address: str, names: Sequence[str] = ()
+) -> Iterator[Outcome]:
+    """The named checks, or all, in their order."""
+    for name, check in checks:
+        if not names or name in names:
+            yield _run_one(suite, name, check, address)
+
+
+def _run_one(suite: str, name: str, check: Check, address: str) -> Outcome:
+    started_s = time.monotonic()
+    try:
+        check(address)
+    except subprocess.TimeoutExpired as error:
+        state, reason = FAILED, f"not done within {error.timeout} s: {error.cmd}"
+    except CLIENT_ERRORS as error:
+        state, reason = FAILED, f"{type(error).__name__}: {error}"
+    else:
+        state, reason = PASSED, ""
+    return Outcome(suite, name, state, time.monotonic() - started_s, reason)

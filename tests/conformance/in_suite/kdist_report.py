@@ -1,0 +1,39 @@
+"""A pytest plugin for suites that are not ours: tells each result as soon as it is known.
+
+Loaded with `-p kdist_report`. Lines of JSON go to the file that KDIST_REPORT names: first the list
+of collected tests, then [test, outcome, seconds, reason] for each phase that says something. So a
+run that hangs or dies still tells how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """All tests that will run."""
+    _tell([item.nodeid for item in session.items])
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """The call, and a set-up or tear-down that did not pass."""
+    if report.when == "call" or report.outcome != "passed":
+        _tell([report.nodeid, report.outcome, report.duration, _reason(report.longrepr)])
+
+
+def _reason(longrepr: Any) -> str:
+    if longrepr is None:
+        return ""
+    if isinstance(longrepr, tuple):
+        return str(longrepr[2])
+    crash = getattr(longrepr, "reprcrash", None)
+    return str(crash or longrepr).strip()[:600]
+
+
+def _tell(line: list[Any]) -> None:
+    with open(os.environ["KDIST_REPORT"], "a", encoding="utf-8") as report:
+        report.write(json.dumps(line) + "\n")

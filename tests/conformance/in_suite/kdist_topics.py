@@ -1,0 +1,30 @@
+"""A pytest plugin for kafka-python's suite: topics for clients that are older than CreateTopics.
+
+Its fixtures would run Kafka's command line tool for those, against ZooKeeper; here a newer client
+of the same library asks the broker. Loaded with `-p kdist_topics`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def pytest_collection_finish() -> None:
+    """The suite's fixtures are imported by now."""
+    fixtures = sys.modules.get("test.integration.fixtures")
+    if fixtures is not None:
+        fixtures.KafkaFixture._create_topic_via_cli = _create_topic
+
+
+def _create_topic(broker: Any, name: str, partitions: int, replicas: int) -> None:
+    from kafka import KafkaAdminClient
+    from kafka.errors import TopicAlreadyExistsError
+
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_server(), api_version=(2, 4))
+    try:
+        admin.create_topics({name: {"num_partitions": partitions, "replication_factor": replicas}})
+    except TopicAlreadyExistsError:
+        pass  # made by an earlier try of the fixture
+    finally:
+        admin.close()

@@ -1,0 +1,92 @@
+"""Tests that cannot pass yet, or never will, and why: so that a failure is always news.
+
+A `later` row goes when its feature comes; what is listed there and passes all the same counts as
+passed. A `never` row is about a test that asks for something other than a broker like this one.
+Patterns are those of fnmatch, over the test's name as its suite gives it.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from outcome import FAILED, LATER, SKIPPED, Outcome
+
+TRANSACTIONS = "transactions"
+SETTINGS = "DescribeConfigs and AlterConfigs"
+COMPACTION = "compaction"
+RECORDS = "DeleteRecords"
+GROUPS = "DeleteGroups"
+REPLICAS = "replicas: elections, reassignments, log directories"
+SECURITY = "TLS, SASL and authorization"
+BY_NAME = "DescribeTopicPartitions and ListConfigResources"
+
+LATER_TESTS: dict[str, dict[str, str]] = {
+    "librdkafka": {  # beyond the list for the first broker, for whoever asks for them
+        "0011": SETTINGS,
+        "0055": TRANSACTIONS,
+        "0061": TRANSACTIONS,
+        "0077": COMPACTION,
+        "0081": SECURITY,
+        "0092": SETTINGS,
+        "0098": TRANSACTIONS,
+        "0103": TRANSACTIONS,
+        "0109": SECURITY,
+        "0115": SECURITY,
+        "0119": SECURITY,
+        "0129": TRANSACTIONS,
+        "0135": SECURITY,
+        "0137": TRANSACTIONS,
+        "0142": SECURITY,
+    },
+    "kafka-python": {
+        "*::test_create_describe_delete_acls": SECURITY,
+        "*::test_describe_configs_*": SETTINGS,
+        "*::test_delete_groups*": GROUPS,
+        "*::test_delete_records*": RECORDS,
+        "*::test_elect_leaders": REPLICAS,
+        "*::test_describe_log_dirs": REPLICAS,
+        "*::test_*_partition_reassignments": REPLICAS,
+        "*::test_describe_topic_partitions*": BY_NAME,
+        "*::test_list_config_resources": BY_NAME,
+        "*::test_transactional_producer_*": TRANSACTIONS,
+        "test_sasl_integration.py::*": SECURITY,
+        "test_ssl_integration.py::*": SECURITY,
+    },
+    "aiokafka": {
+        "*ssl*": SECURITY,
+    },
+    "java": {
+        "creates_lists_describes_and_deletes_topics": SETTINGS,
+        "changes_a_topics_settings": SETTINGS,
+    },
+}
+NEVER_TESTS: dict[str, dict[str, str]] = {
+    "librdkafka": {
+        "0001": "the client waits 1 s in its own rd_kafka_destroy more often than not, and so it "
+        "does with Apache Kafka",
+        "0118": "with group.initial.rebalance.delay.ms=0 its second consumer comes too late to be "
+        "in the first generation; Apache Kafka fails it too",
+    },
+    "kafka-python": {
+        "*::test_kafka_version_infer": "only a broker of exactly that version can pass",
+        "*::test_describe_metadata_quorum": "asks for KRaft's own log",
+        "*::test_alter_replica_log_dirs": "a broker has one log directory",
+    },
+}
+
+
+def judged(outcome: Outcome) -> Outcome:
+    """The outcome, as `later` or `skipped` if the test did not pass and cannot."""
+    if outcome.state != FAILED:
+        return outcome
+    feature = _reason(LATER_TESTS, outcome)
+    if feature:
+        return outcome._replace(state=LATER, reason=f"needs {feature}")
+    why = _reason(NEVER_TESTS, outcome)
+    return outcome._replace(state=SKIPPED, reason=why) if why else outcome
+
+
+def _reason(table: dict[str, dict[str, str]], outcome: Outcome) -> str:
+    """A suite may be named with an era behind it."""
+    rows = table.get(outcome.suite.partition(" ")[0], {})
+    return next((why for pattern, why in rows.items() if fnmatchcase(outcome.test, pattern)), "")

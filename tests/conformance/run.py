@@ -1,0 +1,187 @@
+"""Real clients and their own suites against a running broker: who passes, who fails, and why.
+
+    python tests/conformance/run.py [kcat|eras|librdkafka|kafka-python|aiokafka|java|all|small]
+
+A suite is taken from where it ships or from `--suite DIR`, and kept under .cache/conformance; kdist
+is started with the settings of docs/conformance.md unless `--against` says otherwise. Exits with 1
+if a test failed. `small` is the fixed part that `make test` runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import cluster
+import later
+import suite_aiokafka
+import suite_eras
+import suite_java
+import suite_kafka_python
+import suite_kcat
+import suite_librdkafka
+from cluster import BrokerFailedError, Cluster
+from outcome import FAILED, PASSED, Outcome, SuiteMissingError, as_json, summary
+
+Given = argparse.Namespace
+
+
+class Suite(NamedTuple):
+    """A suite that is ready. `run` takes the tests' names, or none for all of them."""
+
+    run: Callable[[Cluster, Sequence[str]], Iterator[Outcome]]
+    can_repeat: bool = True  # one test alone
+
+
+def kcat(given: Given) -> list[Suite]:
+    """Our own checks with kcat."""
+    suite_kcat.prepare()
+    return [Suite(suite_kcat.run)]
+
+
+def eras(given: Given) -> list[Suite]:
+    """Our own checks with clients of all ages."""
+    suite_kcat.prepare()
+    return [Suite(suite_eras.run, can_repeat=False)]
+
+
+def librdkafka(given: Given) -> list[Suite]:
+    """Its own test runner."""
+    folder = suite_librdkafka.prepare(given.suite)
+    flags = ("-P",) if given.idempotent else ()
+    return [Suite(lambda where, names: suite_librdkafka.run(where, folder, names, flags))]
+
+
+def kafka_python(given: Given) -> list[Suite]:
+    """Its own integration tests, once for each era."""
+    folder = suite_kafka_python.prepare(given.suite)
+
+    def run(era: str, where: Cluster, names: Sequence[str]) -> Iterator[Outcome]:
+        return suite_kafka_python.run(where, folder, era, names)
+
+    return [Suite(partial(run, era)) for era in suite_kafka_python.ERAS]
+
+
+def aiokafka(given: Given) -> list[Suite]:
+    """Its own tests, which start their broker themselves."""
+    if given.against not in (None, "apache"):
+        raise SuiteMissingError("aiokafka's fixtures start their broker: leave --against out")
+    serve = [cluster.__file__, "--product", given.against or "kdist"]
+    serve += ["--brokers", str(given.brokers)]
+    folder = suite_aiokafka.prepare(given.suite)
+    return [Suite(lambda where, names: suite_aiokafka.run(serve, folder, names))]
+
+
+def java(given: Given) -> list[Suite]:
+    """Our own checks with Apache Kafka's tools."""
+    suite_java.prepare()
+    return [Suite(suite_java.run)]
+
+
+SUITES: dict[str, Callable[[Given], list[Suite]]] = {
+    "kcat": kcat,
+    "eras": eras,
+    "librdkafka": librdkafka,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+    "java": java,
+}
+SMALL: dict[str, Sequence[str]] = {
+    "kcat": (),
+    "eras": suite_eras.SMALL,
+    "librdkafka": suite_librdkafka.SMALL,
+    "kafka-python": suite_kafka_python.SMALL,
+}
+
+
+def outcomes(given: Given, where: Cluster) -> Iterator[Outcome]:
+    """Of all tests that are asked for, one after the other."""
+    wanted: dict[str, Sequence[str]] = {
+        "small": SMALL,
+        "all": dict.fromkeys(SUITES, given.only),
+    }.get(given.suite_name, {given.suite_name: given.only})
+    for name, tests in wanted.items():
+        try:
+            ready = SUITES[name](given)
+        except SuiteMissingError as missing:
+            yield Outcome(name, "all of it", FAILED, 0, str(missing))
+            continue
+        for suite in ready:
+            for outcome in suite.run(where, tests):
+                where.check()
+                yield tried_again(later.judged(outcome), suite, where)
+
+
+def tried_again(outcome: Outcome, suite: Suite, where: Cluster) -> Outcome:
+    """A second try for one that failed: clients have races and deadlines of their own.
+
+    One that passes then says so in its reason.
+    """
+    if outcome.state != FAILED or not suite.can_repeat:
+        return outcome
+    second = list(suite.run(where, [outcome.test]))
+    if [again.state for again in second] == [PASSED]:
+        return second[0]._replace(reason=f"at the second try; the first: {outcome.reason}")
+    return outcome
+
+
+def started(given: Given, directory: Path) -> AbstractContextManager[Cluster]:
+    """The brokers that the command line asks for."""
+    if given.against is None:
+        return cluster.kdist(directory / "kdist", given.brokers)
+    if given.against == "apache":
+        return cluster.apache(directory / "apache")
+    return nullcontext(Cluster(given.against))
+
+
+def read_command_line() -> Given:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    choices = [*SUITES, "all", "small"]
+    parser.add_argument("suite_name", metavar="SUITE", nargs="?", choices=choices, default="all")
+    parser.add_argument("--suite", type=Path, metavar="DIR", help="the suite's own folder")
+    parser.add_argument("--brokers", type=int, default=1, metavar="N", help="of kdist; 1")
+    parser.add_argument(
+        "--against", metavar="HOST:PORT", help="a running broker, or `apache`: Apache Kafka 3.9"
+    )
+    parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="the tests to run")
+    parser.add_argument("--idempotent", action="store_true", help="librdkafka's tests with -P")
+    parser.add_argument("--json", action="store_true", help="print the outcomes as JSON alone")
+    given = parser.parse_args()
+    if given.suite_name in ("all", "small") and (given.suite or given.only):
+        parser.error("--suite and --only belong to one suite")
+    if given.against and given.brokers > 1:
+        parser.error("--brokers is for kdist's own, --against for others")
+    return given
+
+
+def main() -> int:
+    """0 if nothing failed."""
+    given = read_command_line()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the brokers stopped
+    found: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="kdist-conformance-") as directory:
+        try:
+            with started(given, Path(directory)) as where:
+                for outcome in outcomes(given, where):
+                    found.append(outcome)
+                    sys.stdout.write("" if given.json else f"{outcome.line()}\n")
+                    sys.stdout.flush()
+        except BrokerFailedError as error:
+            found.append(Outcome("broker", "stays up", FAILED, 0, str(error)))
+            sys.stderr.write(f"{error}\n")
+    sys.stdout.write(f"{as_json(found) if given.json else summary(found)}\n")
+    return int(any(outcome.state == FAILED for outcome in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

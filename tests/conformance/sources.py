@@ -1,0 +1,183 @@
+"""Where a suite comes from, the registry it ships in or a folder, and where its things are kept.
+
+Nothing of a suite enters the repository. Its folder in .cache/conformance appears whole or not at
+all; what is there already is used again. kafka-python's source distribution on PyPI carries its
+tests, and so does Debian's source package of librdkafka, read through a sources list of our own,
+so that the machine's stays as it is. aiokafka's tests ship in its git repository only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from outcome import SuiteMissingError
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "conformance"
+BRING_TIMEOUT_S = 300
+LOGS_KEPT = 20
+
+# 2.0.2, which Debian 12 has, lacks the tests from 0138 on; Debian 13's is built on either.
+LIBRDKAFKA = "librdkafka=2.8.0-1"
+KAFKA_PYTHON = "kafka-python==3.0.12"
+AIOKAFKA = "aiokafka==0.14.0"
+LIBRDKAFKA_SUITE = "trixie"
+APT = Path("/etc/apt")
+# What the suites in Python need beside themselves, and the codecs that they would skip without.
+PYTHON_PACKAGES = (
+    "cramjam",
+    "crc32c",
+    "lz4",
+    "py",
+    "pytest",
+    "pytest-asyncio",
+    "pytest-mock",
+    "pytest-timeout",
+    "python-snappy",
+    "xxhash",
+    "zstandard",
+)
+
+
+def _source_line() -> str:
+    """Where Debian's sources are for this machine: the mirror that its own packages come from."""
+    lists = [APT / "sources.list", *sorted((APT / "sources.list.d").glob("*"))]
+    text = "\n".join(path.read_text() for path in lists if path.is_file())
+    mirrors = re.findall(
+        r"^(?:URIs:|deb(?: \[[^]]*\])?) +(\S+/debian)/?(?:\s|$)", text, re.MULTILINE
+    )
+    if not mirrors:
+        raise SuiteMissingError("this machine's packages come from no Debian mirror: --suite DIR")
+    key = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    return f"deb-src [signed-by={key}] {mirrors[0]} {LIBRDKAFKA_SUITE} main\n"
+
+
+def logs() -> Path:
+    """Where this run keeps what the suites print; the oldest runs' are gone."""
+    folder = CACHE / "logs" / str(os.getpid())
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        runs = sorted(folder.parent.iterdir(), key=lambda run: run.stat().st_mtime)
+        for old in runs[:-LOGS_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Two runs do not bring or build the same thing at once."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def librdkafka(given: Path | None) -> Path:
+    """librdkafka's source folder, writable: a folder that was given is copied first."""
+    if given is not None:
+        return _copied(given, "librdkafka-given")
+    return _arrived("librdkafka", _bring_librdkafka)
+
+
+def kafka_python(given: Path | None) -> Path:
+    """The folder that holds kafka-python's `kafka` and `test`."""
+    return given.resolve() if given is not None else _arrived("kafka-python", _bring_kafka_python)
+
+
+def aiokafka(given: Path | None) -> Path:
+    """The folder that holds aiokafka's `tests`."""
+    folder = given.resolve() if given is not None else CACHE / "aiokafka"
+    if not (folder / "tests" / "test_consumer.py").exists():
+        version = AIOKAFKA.partition("==")[2]
+        raise SuiteMissingError(
+            f"aiokafka's tests are in no registry: put its source of v{version} into"
+            f" {CACHE / 'aiokafka'}, or name its folder with --suite DIR"
+        )
+    return folder
+
+
+def python() -> str:
+    """An interpreter of their own for the suites in Python: they want other versions than we do."""
+    folder = CACHE / "venv"
+    stamp, wanted = folder / ".ready", " ".join((AIOKAFKA, *PYTHON_PACKAGES))
+    if not stamp.exists() or stamp.read_text() != wanted:
+        _run("the suites' packages", sys.executable, "-m", "venv", "--clear", str(folder))
+        pip = (str(folder / "bin" / "pip"), "install", "--quiet")
+        _run("the suites' packages", *pip, AIOKAFKA, *PYTHON_PACKAGES)
+        stamp.write_text(wanted)
+    return str(folder / "bin" / "python")
+
+
+def _arrived(name: str, bring: Callable[[Path], None]) -> Path:
+    folder = CACHE / name
+    if not folder.is_dir():
+        arriving = CACHE / f"{name}.arriving"
+        shutil.rmtree(arriving, ignore_errors=True)
+        arriving.mkdir(parents=True)
+        bring(arriving)
+        (unpacked,) = (path for path in arriving.iterdir() if path.is_dir())
+        unpacked.rename(folder)
+        shutil.rmtree(arriving)
+    return folder
+
+
+def _copied(given: Path, name: str) -> Path:
+    """A copy that follows the original: what make built in it stays while the sources do."""
+    folder = CACHE / name
+    origin = folder / ".copied-from"
+    if not origin.exists() or origin.read_text() != str(given.resolve()):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(given, folder, symlinks=True)
+        origin.write_text(str(given.resolve()))
+    return folder
+
+
+def _bring_kafka_python(into: Path) -> None:
+    options = ["--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(into)]
+    options.append("--no-build-isolation")  # or pip would build setuptools from its source, too
+    _run("kafka-python", sys.executable, "-m", "pip", "download", *options, KAFKA_PYTHON)
+    (archive,) = into.glob("*.tar.gz")
+    shutil.unpack_archive(archive, into)
+
+
+def _bring_librdkafka(into: Path) -> None:
+    apt = _private_apt(into.with_name("apt"))
+    _run("Debian's list of sources", *apt, "update", "--quiet")
+    _run("librdkafka", *apt, "source", "--quiet", "--download-only", LIBRDKAFKA, cwd=into)
+    (archive,) = into.glob("*.orig.tar.gz")
+    shutil.unpack_archive(archive, into)
+
+
+def _private_apt(folder: Path) -> tuple[str, ...]:
+    """`apt-get` with a sources list, an index and a cache of its own."""
+    for part in ("lists/partial", "cache/archives/partial"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    (folder / "sources.list").write_text(_source_line())
+    where = {
+        "Dir::Etc::SourceList": folder / "sources.list",
+        "Dir::Etc::SourceParts": "/dev/null",
+        "Dir::State::Lists": folder / "lists",
+        "Dir::Cache": folder / "cache",
+        "APT::Sandbox::User": "root",  # the user that apt falls to may not enter the folder
+    }
+    options = [option for name, value in where.items() for option in ("-o", f"{name}={value}")]
+    return ("apt-get", *options)
+
+
+def _run(what: str, *command: str, cwd: Path | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=cwd, timeout=BRING_TIMEOUT_S
+        )
+    except FileNotFoundError:
+        raise SuiteMissingError(f"{what} needs {command[0]}, which is not here") from None
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
+        raise SuiteMissingError(f"{what} could not be brought: {said[-1]}")

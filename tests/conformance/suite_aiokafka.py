@@ -1,0 +1,57 @@
+"""aiokafka's tests that need a broker of their own, which the `docker` in in_suite/ starts.
+
+The tests are copied out of the suite, so that they test the built aiokafka beside them, with its C
+extensions, and what its fixtures would write (certificates, a Kerberos keytab) is there or refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest_suite
+import sources
+from outcome import Outcome
+
+SUITE = "aiokafka"
+FILES = ("test_client", "test_conn", "test_consumer", "test_coordinator", "test_producer")
+IMAGE = "kdist:2.13_3.9.0"  # the fixtures read the broker's version out of the image's name
+
+
+def prepare(given: Path | None) -> Path:
+    """The folder to run in."""
+    with sources.locked():
+        origin = sources.aiokafka(given)
+        folder = sources.CACHE / "aiokafka-tests"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(origin / "tests", folder / "tests")
+        (folder / "tests" / "ssl_cert").mkdir(exist_ok=True)
+        (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+        _stand_in_for_kerberos(folder / "bin")
+        sources.python()
+        return folder
+
+
+def run(serve: Sequence[str], folder: Path, names: Sequence[str] = ()) -> Iterator[Outcome]:
+    """The tests that are named, or all; `serve` is the command for a broker."""
+    environment = {
+        "KDIST_SERVE": json.dumps([sys.executable, *serve]),
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
+    arguments = ["-q", "--timeout", "120", "--timeout-method=signal", "--docker-image", IMAGE]
+    arguments += ["--no-pull", *(f"tests/{name}" for name in names)]
+    if not names:
+        arguments += [f"tests/{file}.py" for file in FILES]
+    for outcome in pytest_suite.run(SUITE, folder, arguments, environment):
+        yield outcome._replace(test=outcome.test.removeprefix("tests/"))
+
+
+def _stand_in_for_kerberos(programs: Path) -> None:
+    """Every class of tests makes a keytab first, though only the tests of SASL use it."""
+    programs.mkdir()
+    (programs / "ktutil").write_text("#!/bin/sh\nexec cat >/dev/null\n")
+    (programs / "ktutil").chmod(0o755)

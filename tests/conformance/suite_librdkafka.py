@@ -1,0 +1,138 @@
+"""librdkafka's own test runner, built from its source, one process for each test.
+
+Never with `-Q`, which leaves sub-tests out without a word; a log with SKIPPING TEST is no pass,
+whatever the exit status. The runner's log of each test stays in .cache/conformance/logs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import sources
+from cluster import Cluster
+from outcome import FAILED, PASSED, SKIPPED, Outcome, SuiteMissingError
+
+SUITE = "librdkafka"
+FIRST_BROKER = """
+    0001 0002 0003 0005 0007 0008 0012 0013 0015 0017 0018 0019 0022 0029 0030 0031 0033 0034 0036
+    0039 0041 0044 0048 0050 0054 0056 0057 0059 0063 0067 0070 0073 0082 0085 0099 0112 0118 0130
+    0140
+    """.split()  # noqa: SIM905 - a list to read, not to run down
+SMALL = ("0005", "0022", "0031", "0054", "0085", "0099")
+
+TEST_TIMEOUT_S = 180
+BUILD_TIMEOUT_S = 900
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+SUMMARY = re.compile(r"\|\s*(?P<name>0\d{3}_\w+)\s*\|\s*(?P<state>[A-Z]+)\s*\|[^|]*\|(?P<why>.*)")
+BROKEN = re.compile(r"^### Test \"[^\"]+\" failed at (?P<where>\S+):\S+ at .*\n(?P<why>.*)", re.M)
+# What `-L` leaves out, tests that need no broker, is no gap in a test of the same number.
+SKIPPING = re.compile(r"SKIPPING TEST: (?!Filtered due to negative test flags)(?P<why>.*)")
+
+
+def prepare(given: Path | None) -> Path:
+    """The folder of the built runner; `SuiteMissingError` if it cannot be built."""
+    with sources.locked():
+        source = sources.librdkafka(given)
+        runner = source / "tests" / "test-runner"
+        if not runner.exists():
+            _require("g++", "g++")
+            _require("make", "make")
+            _build(source)
+        return source / "tests"
+
+
+def run(
+    cluster: Cluster, tests: Path, names: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Iterator[Outcome]:
+    """The named tests, by their four digits, or those for the first broker, one after the other.
+
+    The flag `-P` makes every producer idempotent.
+    """
+    logs = sources.logs()
+    configuration = logs / "librdkafka.conf"
+    configuration.write_text(
+        f"metadata.broker.list={cluster.address}\ntest.topic.random=true\n", encoding="utf-8"
+    )
+    source = tests.parent
+    environment = os.environ | {
+        # The library that was built, not the one that Debian's kcat brought along.
+        "LD_LIBRARY_PATH": f"{source / 'src'}:{source / 'src-cpp'}",
+        "RDKAFKA_TEST_CONF": str(configuration),
+        "BROKERS": cluster.address,
+        "TEST_KAFKA_VERSION": "3.9.0",
+    }
+    for name in names or FIRST_BROKER:
+        log = logs / f"librdkafka-{name}.log"
+        started_s = time.monotonic()
+        status = _run_one(tests, environment | {"TESTS": name}, log, flags)
+        seconds = time.monotonic() - started_s
+        state, why = judge(COLOUR.sub("", log.read_text(errors="replace")), status)
+        yield Outcome(SUITE, name, state, seconds, f"{why}; {log}" if why else "")
+
+
+def judge(log: str, status: int | None) -> tuple[str, str]:
+    """The state and the reason that a log (without colours) and an exit status tell.
+
+    `status` is None if the time was up.
+    """
+    rows = [match for match in map(SUMMARY.search, log.splitlines()) if match is not None]
+    failed = next((row for row in rows if row["state"] == "FAILED"), None)
+    broken = BROKEN.search(log)
+    if broken is not None:
+        return FAILED, f"{broken['where']}: {broken['why']}"
+    if failed is not None:
+        return FAILED, failed["why"].strip() or failed["name"]
+    if status is None:
+        return FAILED, f"not done within {TEST_TIMEOUT_S} s"
+    if status != 0:
+        return FAILED, f"the runner ended with status {status}"
+    skipping = SKIPPING.search(log)
+    if skipping is not None:
+        return SKIPPED, skipping["why"]
+    if not any(row["state"] == "PASSED" for row in rows):
+        return SKIPPED, "no test of this number ran"
+    return PASSED, ""
+
+
+def _run_one(
+    tests: Path, environment: dict[str, str], log: Path, flags: Sequence[str]
+) -> int | None:
+    with open(log, "wb") as output:
+        try:
+            return subprocess.run(
+                ["./test-runner", "-p1", "-L", *flags],
+                cwd=tests,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=TEST_TIMEOUT_S,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def _build(source: Path) -> None:
+    jobs = f"-j{os.cpu_count() or 1}"
+    for step in (
+        ("./configure",),
+        ("make", jobs, "libs"),
+        ("make", jobs, "-C", "tests", "test-runner"),
+    ):
+        done = subprocess.run(
+            step, cwd=source, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S
+        )
+        if done.returncode != 0:
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+            raise SuiteMissingError(f"librdkafka's {' '.join(step)} failed: {''.join(said)}")
+
+
+def _require(program: str, package: str) -> None:
+    if shutil.which(program) is None:
+        raise SuiteMissingError(f"librdkafka's test runner needs {program}: install {package}")
