@@ -1,12 +1,13 @@
-/* The load: the same request again and again on many connections, and how long answers take.
+/* The load: a few requests again and again on many connections, and how long answers take.
  *
  *     load PORT CONNECTIONS DEPTH SECONDS RATE FRAME_FILE
  *
- * FRAME_FILE holds one whole frame, its size included. Each connection keeps DEPTH requests under
- * way. RATE is requests a second over all connections, or 0 for as many as the server answers; with
- * a rate a request that had to wait for its turn counts from when it was due. Answers are told
- * apart by their size and not looked at. One line of JSON on standard output: requests, bytes
- * received, seconds, and the median and 99th percentile of an answer's time in microseconds.
+ * FRAME_FILE holds whole frames, their sizes included. A connection sends one after the other and
+ * then the first again; each connection begins at another. Each keeps DEPTH requests under way. RATE
+ * is requests a second over all connections, or 0 for as many as the server answers; with a rate a
+ * request that had to wait for its turn counts from when it was due. Answers are told apart by their
+ * size and not looked at. One line of JSON on standard output: requests, bytes received, seconds,
+ * and the median and 99th percentile of an answer's time in microseconds.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,20 +25,28 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 18, EVENTS = 256, DEPTH_MAX = 1024, BUCKETS = 1 << 20 };
+enum { BUFFER = 1 << 18, EVENTS = 256, DEPTH_MAX = 1024, BUCKETS = 1 << 20,
+       FRAMES_MAX = 1 << 12 };
 
 struct connection {
     int socket, is_waiting;
     unsigned started, answered;  /* requests whose first byte went out, answers that came */
     size_t sent;                 /* bytes of the request that is going out */
+    unsigned next;               /* the frame that goes out now, or will */
     uint64_t skip;               /* bytes of the answer that is coming in */
     unsigned char head[4];
     unsigned head_size;
     int64_t began_ns[DEPTH_MAX];
 };
 
-static unsigned char *frame, buffer[BUFFER];
-static size_t frame_size;
+struct frame {
+    unsigned char *start;
+    size_t size;
+};
+
+static unsigned char buffer[BUFFER];
+static struct frame frames[FRAMES_MAX];
+static unsigned frame_count;
 static unsigned depth;
 static int poller;
 static int64_t interval_ns, due_ns;
@@ -86,7 +95,8 @@ static int begin(struct connection *c)
 static void ask(struct connection *c)
 {
     while (c->sent || begin(c)) {
-        ssize_t sent = send(c->socket, frame + c->sent, frame_size - c->sent, MSG_NOSIGNAL);
+        const struct frame *f = frames + c->next;
+        ssize_t sent = send(c->socket, f->start + c->sent, f->size - c->sent, MSG_NOSIGNAL);
         if (sent < 0) {
             check(errno == EAGAIN, "send");
             /* Nothing of it is out yet: it waits as if some were. */
@@ -96,8 +106,10 @@ static void ask(struct connection *c)
             return;
         }
         c->sent += sent;
-        if (c->sent == frame_size)
+        if (c->sent == f->size) {
             c->sent = 0;
+            c->next = (c->next + 1) % frame_count;
+        }
     }
     watch(c, 0);
 }
@@ -137,7 +149,7 @@ static void hear(struct connection *c)
     }
 }
 
-static struct connection *open_one(int port)
+static struct connection *open_one(int port, unsigned next)
 {
     int one = 1;
     struct sockaddr_in address = {.sin_family = AF_INET,
@@ -145,6 +157,7 @@ static struct connection *open_one(int port)
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct connection *c = calloc(1, sizeof *c);
     check(c != NULL, "calloc");
+    c->next = next;
     c->socket = socket(AF_INET, SOCK_STREAM, 0);
     check(connect(c->socket, (struct sockaddr *)&address, sizeof address) == 0, "connect");
     setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -154,14 +167,21 @@ static struct connection *open_one(int port)
     return c;
 }
 
-static void load_frame(const char *path)
+static void load_frames(const char *path)
 {
     struct stat status;
     int file = open(path, O_RDONLY);
     check(file >= 0 && fstat(file, &status) == 0, path);
-    frame_size = status.st_size;
-    frame = malloc(frame_size);
-    check(frame && read(file, frame, frame_size) == (ssize_t)frame_size, path);
+    unsigned char *at = malloc(status.st_size), *end = at + status.st_size;
+    check(at && read(file, at, status.st_size) == status.st_size, path);
+    while (at < end) {
+        uint32_t size;
+        memcpy(&size, at, 4);
+        check(frame_count < FRAMES_MAX, "too many frames");
+        frames[frame_count++] = (struct frame){at, 4 + (size_t)ntohl(size)};
+        at += 4 + (size_t)ntohl(size);
+    }
+    check(frame_count && at == end, "frames");
 }
 
 static int percentile(double share)
@@ -186,11 +206,11 @@ int main(int argc, char **argv)
     double rate = atof(argv[5]);
     depth = atoi(argv[3]);
     interval_ns = rate > 0 ? 1e9 / rate : 0;
-    load_frame(argv[6]);
+    load_frames(argv[6]);
     poller = epoll_create1(0);
     struct connection **all = calloc(count, sizeof *all);
     for (int i = 0; i < count; i++)
-        all[i] = open_one(atoi(argv[1]));
+        all[i] = open_one(atoi(argv[1]), (unsigned)i * frame_count / count);
     int64_t start = due_ns = now_ns(), stop = start + atof(argv[4]) * 1e9, now = start;
     for (int i = 0; i < count && !interval_ns; i++)
         ask(all[i]);

@@ -1,0 +1,325 @@
+"""The broker against a C program that makes the same system calls: `make bench-broker`.
+
+Both run on one core and are loaded in turn from the other, in the order A B B A, with the same
+bytes. CPU is what a server's threads had of their core for a request, the kernel's part included;
+wall is the clock, with what other processes took of both cores. CPU judges ratios, since the
+machine is shared and it counts nobody else's work. Latency is the clock's, and can only be worse.
+A missed budget is said and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import mmap
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import broker_frames as frames
+import broker_world
+from broker_world import Broker
+from measuring import Row, table
+from network_peers import Load, Result, build, run_load
+
+CONTENDERS = ("C", "kdist")
+ABOVE_US_MAX = 12.0  # design D2, for a produce or fetch of one partition
+P99_MS_MAX = 2.0
+IDLE_CONNECTIONS = 1000
+IDLE_MB_MAX = 100.0
+BULK_KIB = (64, 256, 1024)
+FETCHED_BATCHES = 16  # of 64 KiB in an answer
+SMALL_BATCHES = 64
+SMALL_FETCH_BYTES_MAX = 1 << 20  # a consumer's default for a partition
+_MIB = 1 << 20
+
+
+class Scale(NamedTuple):
+    """How long a run is. `rounds` is even, so that each contender is first as often.
+
+    `appended_bytes` is more than what a contender appends in `bulk_seconds`.
+    """
+
+    rounds: int
+    seconds: float
+    bulk_seconds: float
+    appended_bytes: int
+    log_bytes: int
+
+
+FULL = Scale(6, seconds=0.7, bulk_seconds=0.25, appended_bytes=512 << 20, log_bytes=256 << 20)
+QUICK = Scale(2, seconds=0.05, bulk_seconds=0.02, appended_bytes=16 << 20, log_bytes=8 << 20)
+
+
+class Place(NamedTuple):
+    """Where and how long a run works, on which broker."""
+
+    directory: Path
+    broker: Broker
+    scale: Scale
+
+
+class Work(NamedTuple):
+    """The same for both contenders, and what an answer of the broker must be."""
+
+    name: str
+    load: Load
+    unit: str  # "B", or "requests"
+    bytes_each: int
+    ratio_min: float | None
+    above_us_max: float | None = None
+    fetched_bytes: int = 0
+    is_bulk_produce: bool = False
+
+
+class Measured(NamedTuple):
+    """The medians of one contender's rounds."""
+
+    cpu_seconds_each: float
+    requests_per_second: float
+    p99_us: float
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+def measure(place: Place, work: Work) -> dict[str, Measured]:
+    """Load both contenders in turn, after a round that only warms up."""
+    found: dict[str, list[Result]] = {name: [] for name in CONTENDERS}
+    answer_bytes = place.broker.ask(_first_frame(work.load), work.fetched_bytes)
+    for number in range(place.scale.rounds + 1):
+        for name in CONTENDERS if number % 2 else reversed(CONTENDERS):
+            result = _run(place, work, name)
+            if name == "kdist":
+                _check(work, result, answer_bytes)
+            if number:
+                found[name].append(result)
+    return {name: _medians(results) for name, results in found.items()}
+
+
+def _run(place: Place, work: Work, contender: str) -> Result:
+    os.sync()  # nobody writes back what another has appended
+    directory, scale, seconds = place.directory, place.scale, place.scale.seconds
+    if work.is_bulk_produce:
+        _warm_memory(scale.appended_bytes)
+        seconds = scale.bulk_seconds
+    if contender == "kdist":
+        return run_load(directory, place.broker, work.load, seconds)
+    file_bytes = scale.log_bytes if work.fetched_bytes else 0
+    fetch_bytes = work.fetched_bytes or 1
+    with broker_world.c_program(directory, file_bytes, fetch_bytes) as server:
+        return run_load(directory, server, work.load, seconds)
+
+
+def _warm_memory(size: int) -> None:
+    """See that the kernel has `size` bytes at hand for its page cache.
+
+    On a virtual machine memory that was not used lately is its host's: taking it back was seen to
+    make an append four times as dear, for whoever came first.
+    """
+    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE).close()
+
+
+def _check(work: Work, result: Result, answer_bytes: int) -> None:
+    """Raise unless all answers were as large as the one that was looked at: none is an error."""
+    under_way = work.load.connections * work.load.depth
+    whole = result.requests * answer_bytes
+    if not whole <= result.bytes <= whole + under_way * answer_bytes:
+        raise RuntimeError(f"{work.name}: {result}, {answer_bytes} bytes an answer")
+
+
+def _first_frame(load: Load) -> bytes:
+    return load.frame[: 4 + int.from_bytes(load.frame[:4], "big")]
+
+
+def _medians(results: list[Result]) -> Measured:
+    return Measured(
+        statistics.median(each.server_cpu_seconds / max(1, each.requests) for each in results),
+        statistics.median(each.requests / each.seconds for each in results),
+        statistics.median(each.p99_us for each in results),
+    )
+
+
+def ratios(place: Place, work: Work) -> list[Row]:
+    """The rows of one work."""
+    found = measure(place, work)
+    c, kdist = found["C"], found["kdist"]
+    above_us = (kdist.cpu_seconds_each - c.cpu_seconds_each) * 1e6
+    rows = _rows(
+        f"{work.name}, CPU",
+        f"{work.unit}/CPU s",
+        {name: work.bytes_each / each.cpu_seconds_each for name, each in found.items()},
+        work.ratio_min,
+    )
+    if work.above_us_max is not None:
+        budget, is_met = f"{work.above_us_max:.0f} us above C", above_us <= work.above_us_max
+        rows.append(Row(f"{work.name}, above C", "kdist", above_us, "us", {}, budget, is_met))
+    return rows + _rows(
+        f"{work.name}, wall",
+        f"{work.unit}/s",
+        {name: work.bytes_each * each.requests_per_second for name, each in found.items()},
+        None,
+    )
+
+
+def _rows(task: str, unit: str, rates: dict[str, float], ratio_min: float | None) -> list[Row]:
+    ratio = rates["kdist"] / rates["C"]
+    budget = "" if ratio_min is None else f"{ratio_min:.2f} x C"
+    is_met = None if ratio_min is None else ratio >= ratio_min
+    return [
+        Row(task, "C", rates["C"], unit),
+        Row(task, "kdist", rates["kdist"], unit, {"C": ratio}, budget, is_met),
+    ]
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def idle(place: Place) -> Iterator[Row]:
+    """Memory of a broker that so many clients have asked for its versions and left alone."""
+    task, broker = f"{IDLE_CONNECTIONS} idle connections, memory", place.broker
+    yield Row(task, "kdist, none", broker.resident_bytes() / _MIB, "MiB")
+    frame = frames.api_versions_frame()
+    with contextlib.ExitStack() as stack:
+        for _ in range(IDLE_CONNECTIONS):
+            frames.exchange(stack.enter_context(broker.connect()), frame)
+        taken = broker.resident_bytes() / _MIB
+    budget, is_met = f"{IDLE_MB_MAX:.0f} MB", taken * _MIB / 1e6 <= IDLE_MB_MAX
+    yield Row(task, f"kdist, {IDLE_CONNECTIONS}", taken, "MiB", {}, budget, is_met)
+
+
+def small_produces(place: Place) -> Iterator[Row]:
+    """One record at a time."""
+    for connections in (1, 10, 50):
+        name = f"produce 1 record, {connections} connections"
+        with broker_world.topic(place.broker) as topic:
+            frame = frames.produce_frame(topic, frames.one_record())
+            load = Load(connections, 1, frame)
+            yield from ratios(place, Work(name, load, "requests", 1, 0.4, ABOVE_US_MAX))
+
+
+def bulk_produces(place: Place) -> Iterator[Row]:
+    """Batches of many records, two under way on each of two connections."""
+    for kib in BULK_KIB:
+        batch, _ = frames.bulk(kib << 10)
+        with broker_world.topic(place.broker) as topic:
+            load = Load(2, 2, frames.produce_frame(topic, batch))
+            name = f"produce {kib} KiB, 2 connections"
+            yield from ratios(place, Work(name, load, "B", len(batch), 0.75, is_bulk_produce=True))
+
+
+def small_fetches(place: Place) -> Iterator[Row]:
+    """The one record at the end of a log, as a consumer there gets it."""
+    batch, broker = frames.one_record(), place.broker
+    with broker_world.topic(broker) as topic:
+        broker.fill(topic, batch, SMALL_BATCHES)
+        frame = frames.fetch_frame(topic, SMALL_BATCHES - 1, SMALL_FETCH_BYTES_MAX)
+        for connections in (1, 10, 50):
+            name = f"fetch 1 record, {connections} connections"
+            load, size = Load(connections, 1, frame), len(batch)
+            work = Work(name, load, "requests", 1, None, ABOVE_US_MAX, size)
+            yield from ratios(place, work)
+
+
+def bulk_fetches(place: Place) -> Iterator[Row]:
+    """A mebibyte at a time from the page cache, all through a log."""
+    batch, records = frames.bulk(64 << 10)
+    size = FETCHED_BATCHES * len(batch)
+    with broker_world.topic(place.broker) as topic:
+        fetches = place.scale.log_bytes // size
+        place.broker.fill(topic, batch, fetches * FETCHED_BATCHES)
+        offsets = range(0, fetches * FETCHED_BATCHES * records, FETCHED_BATCHES * records)
+        frame = b"".join(frames.fetch_frame(topic, offset, size) for offset in offsets)
+        for consumers in (1, 2, 4):
+            load = Load(consumers, 1, frame)
+            name = f"fetch 1 MiB, {consumers} consumers"
+            yield from ratios(place, Work(name, load, "B", size, 0.85, None, size))
+
+
+def latencies(place: Place) -> Iterator[Row]:
+    """The 99th percentile of one-record produces and fetches at half of the broker's most."""
+    batch, broker = frames.one_record(), place.broker
+    with broker_world.topic(broker) as written, broker_world.topic(broker) as read:
+        broker.fill(read, batch, SMALL_BATCHES)
+        produce = frames.produce_frame(written, batch)
+        fetch = frames.fetch_frame(read, SMALL_BATCHES - 1, SMALL_FETCH_BYTES_MAX)
+        for connections in (10, 50):
+            for what, frame, size in (("produce", produce, 0), ("fetch", fetch, len(batch))):
+                name = f"{what} 1 record, {connections} connections at half load, p99"
+                load = Load(connections, 1, frame)
+                yield from _latency(place, Work(name, load, "ms", 1, None, None, size))
+
+
+def _latency(place: Place, work: Work) -> Iterator[Row]:
+    most = run_load(place.directory, place.broker, work.load, place.scale.seconds)
+    load = work.load._replace(rate=most.requests / most.seconds / 2)
+    found = measure(place, work._replace(load=load))
+    p99_ms = {name: each.p99_us / 1000 for name, each in found.items()}
+    yield Row(work.name, "C", p99_ms["C"], "ms")
+    budget = f"under {P99_MS_MAX:.0f} ms"
+    is_met = 0 < p99_ms["kdist"] < P99_MS_MAX  # 0: nothing was answered at all
+    yield Row(work.name, "kdist", p99_ms["kdist"], "ms", {}, budget, is_met)
+
+
+TASKS: dict[str, Callable[[Place], Iterator[Row]]] = {
+    "idle": idle,  # first: nothing has made the broker grow yet
+    "small-produces": small_produces,
+    "bulk-produces": bulk_produces,
+    "small-fetches": small_fetches,
+    "bulk-fetches": bulk_fetches,
+    "latencies": latencies,
+}
+
+
+# --- the program --------------------------------------------------------------------------------
+
+
+def run(directory: Path, scale: Scale, only: str) -> Iterator[Row]:
+    """All rows of the tasks whose names begin with `only`."""
+    build(directory)
+    with (
+        broker_world.zookeeper(directory / "zookeeper") as connect,
+        broker_world.kdist_broker(directory, connect) as broker,
+    ):
+        for name, task in TASKS.items():
+            if name.startswith(only):
+                print(name, file=sys.stderr, flush=True)
+                yield from task(Place(directory, broker, scale))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny rounds: does it run at all?")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--only", metavar="NAME", default="", help=f"of {', '.join(TASKS)}")
+    parser.add_argument(
+        "--directory", metavar="DIR", default=".", help="work below DIR (default: here)"
+    )
+    arguments = parser.parse_args()
+    if not any(name.startswith(arguments.only) for name in TASKS):
+        parser.error(f"--only is none of {', '.join(TASKS)}")
+    scale = QUICK if arguments.quick else FULL
+    with tempfile.TemporaryDirectory(prefix=".bench-broker-", dir=arguments.directory) as path:
+        rows: list[Row] = []
+        try:
+            rows.extend(run(Path(path).absolute(), scale, arguments.only))
+        finally:  # what was measured before a failure is shown too
+            show(rows, as_json=arguments.json)
+
+
+def show(rows: list[Row], *, as_json: bool) -> None:
+    """Print them, for people or programs."""
+    if as_json:
+        print(json.dumps([row._asdict() | {"verdict": row.verdict} for row in rows], indent=2))
+    else:
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The requests that the broker's benchmark sends, and what their answers must say.
+
+In the newest versions that the broker speaks, from a client without a producer id: the same bytes
+are sent again and again, and would be duplicates of the first. The C program reads no more of them
+than the API key and the correlation id.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+
+from kdist.protocol import fetch, produce
+from kdist.protocol.api_versions import API as API_VERSIONS
+from kdist.protocol.api_versions import ApiVersionsRequest
+from kdist.protocol.envelope import decode_response, encode_request
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.build import build_batch
+
+RECORD_BYTES = 100
+BULK_RECORD_BYTES = 1000
+TIMESTAMP_MS = 1_700_000_000_000
+_CORRELATION_ID = 7
+_SIZE = struct.Struct(">i")
+
+
+def _header(key: int, version: int) -> RequestHeader:
+    return RequestHeader(key, version, _CORRELATION_ID, "benchmark")
+
+
+def one_record() -> bytes:
+    """A batch of one record of 100 bytes."""
+    return bytes(build_batch([bytes(RECORD_BYTES)], timestamp_ms=TIMESTAMP_MS))
+
+
+def bulk(size: int) -> tuple[bytes, int]:
+    """A batch of records of 1,000 bytes in at most `size`, and how many they are."""
+    chance = random.Random(size)
+    count = size // (BULK_RECORD_BYTES + 12)  # with what surrounds a value, and the header once
+    values = [chance.randbytes(BULK_RECORD_BYTES) for _ in range(count)]
+    return bytes(build_batch(values, timestamp_ms=TIMESTAMP_MS)), count
+
+
+def produce_frame(topic: str, batch: bytes) -> bytes:
+    """A Produce of one batch to partition 0, acks=1."""
+    data = ProducePartition(index=0, records=batch)
+    request = ProduceRequest(
+        acks=1, timeout_ms=30_000, topic_data=[ProduceTopic(name=topic, partition_data=[data])]
+    )
+    return bytes(encode_request(_header(0, produce.API.newest), request))
+
+
+def fetch_frame(topic: str, offset: int, bytes_max: int) -> bytes:
+    """A Fetch of `bytes_max` from `offset` of partition 0, as from a consumer without a session."""
+    asked = FetchPartition(
+        partition=0, current_leader_epoch=-1, fetch_offset=offset, partition_max_bytes=bytes_max
+    )
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=bytes_max,
+        topics=[FetchTopic(topic=topic, partitions=[asked])],
+    )
+    return bytes(encode_request(_header(1, fetch.API.newest), request))
+
+
+def api_versions_frame() -> bytes:
+    """What every client asks first."""
+    return bytes(encode_request(_header(18, API_VERSIONS.newest), ApiVersionsRequest()))
+
+
+def exchange(connection: socket.socket, frame: bytes) -> bytes:
+    """Send one request; the answer, its size included."""
+    connection.sendall(frame)
+    return receive(connection)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """The next answer, its size included."""
+    answer = bytearray()
+    wanted = _SIZE.size
+    while len(answer) < wanted:
+        received = connection.recv(wanted - len(answer))
+        if not received:
+            raise RuntimeError("the broker closed the connection")
+        answer += received
+        if len(answer) == wanted == _SIZE.size:
+            wanted += _SIZE.unpack(answer)[0]
+    return bytes(answer)
+
+
+def check_answer(frame: bytes, answer: bytes, fetched_bytes: int = 0) -> None:
+    """Raise unless `answer` to `frame` has no error and as many bytes of records as it should."""
+    key, version = struct.unpack_from(">hh", frame, _SIZE.size)
+    _, response = decode_response(key, version, answer[_SIZE.size :])
+    if key == produce.API.key:
+        result = response.responses[0].partition_responses[0]
+    else:
+        result = response.responses[0].partitions[0]
+    got = len(result.records or b"") if key == fetch.API.key else fetched_bytes
+    if result.error_code or got != fetched_bytes:
+        raise RuntimeError(f"error {result.error_code}, {got} bytes of records: {result}")

@@ -1,0 +1,146 @@
+"""What the broker's benchmark stands on: a broker with a real ZooKeeper, and the C program.
+
+The broker is `kdist broker` as it is installed, with all settings at their defaults, on a core that
+it shares with nobody of this run but the C program, which waits while the broker works and the
+other way round. Its processor time is that of all its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import broker_frames as frames
+from network_peers import Server, cores, free_port, running
+
+from kdist.cli.connecting import ask_cluster
+from kdist.client.admin import create_topic, delete_topic
+from kdist.runtime.disk import Disk
+from kdist.zk.server import ServerSettings, start_server
+
+READY_S = 30.0
+_POLL_S = 0.02
+_TOLD_BYTES = 2000  # of the broker's log, when a run fails
+_LOADED_IN_FLIGHT_BYTES = 4 << 20
+
+_numbers = itertools.count(1)
+
+
+class Broker(Server):
+    """`kdist broker`, ready."""
+
+    __slots__ = ()
+
+    def cpu_ns(self) -> int:
+        """What all its threads have had of a core."""
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
+
+    def resident_bytes(self) -> int:
+        """The memory that it has now."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) << 10
+
+    def connect(self) -> socket.socket:
+        """A connection to it, which the caller closes."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=READY_S)
+
+    def ask(self, frame: bytes, fetched_bytes: int = 0) -> int:
+        """Send a request, check the answer; its bytes."""
+        with self.connect() as connection:
+            answer = frames.exchange(connection, frame)
+        frames.check_answer(frame, answer, fetched_bytes)
+        return len(answer)
+
+    def fill(self, topic: str, batch: bytes, count: int) -> None:
+        """Produce a batch to `topic` so many times."""
+        frame = frames.produce_frame(topic, batch)
+        in_flight_max = max(1, _LOADED_IN_FLIGHT_BYTES // len(frame))
+        with self.connect() as connection:
+            for start in range(0, count, in_flight_max):
+                sent = min(in_flight_max, count - start)
+                connection.sendall(frame * sent)
+                for _ in range(sent):
+                    frames.check_answer(frame, frames.receive(connection))
+
+
+@contextlib.contextmanager
+def zookeeper(directory: Path) -> Iterator[str]:
+    """A real ZooKeeper; its address."""
+    directory.mkdir()
+    settings = ServerSettings(str(directory), free_port())
+    server = asyncio.run(start_server(settings, Disk(), os.environ))
+    try:
+        asyncio.run(server.wait_until_ready())
+        yield settings.address
+    finally:
+        asyncio.run(server.stop())
+
+
+@contextlib.contextmanager
+def kdist_broker(directory: Path, connect: str, *wrapper: str) -> Iterator[Broker]:
+    """A broker on the server's core; `wrapper` is a command that runs it, such as a profiler."""
+    port, logs = free_port(), directory / "logs"
+    logs.mkdir()
+    config, diagnostics = directory / "broker.properties", directory / "broker.log"
+    config.write_text(
+        f"broker.id=1\nlog.dir={logs}\nlisteners=PLAINTEXT://127.0.0.1:{port}\n"
+        f"zookeeper.connect={connect}\n"
+    )
+    program = [sys.executable, "-m", "kdist.cli", "broker", "--config", str(config)]
+    command = ["taskset", "-c", str(cores()[0]), *wrapper, *program]
+    with (
+        diagnostics.open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, text=True) as process,
+    ):
+        try:
+            _wait_until_ready(process, diagnostics)
+            yield Broker("kdist", port, process)
+        except RuntimeError:
+            print(diagnostics.read_text()[-_TOLD_BYTES:], file=sys.stderr)
+            raise
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(READY_S)
+
+
+def _wait_until_ready(process: subprocess.Popen[str], diagnostics: Path) -> None:
+    end_s = time.monotonic() + READY_S
+    while ": ready: " not in diagnostics.read_text():
+        if process.poll() is not None or time.monotonic() > end_s:
+            raise RuntimeError(f"the broker did not start:\n{diagnostics.read_text()}")
+        time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def c_program(directory: Path, file_bytes: int, fetch_bytes: int) -> Iterator[Server]:
+    """The yardstick, on a file of its own that holds `file_bytes` in the page cache."""
+    path, port = directory / "C.log", free_port()
+    path.write_bytes(bytes(file_bytes))
+    command = [str(directory / "server"), str(port), str(path), str(fetch_bytes)]
+    try:
+        with running("C", command, port) as server:
+            yield server
+    finally:
+        path.unlink()
+
+
+@contextlib.contextmanager
+def topic(broker: Broker) -> Iterator[str]:
+    """A new topic with one partition, deleted in the end."""
+    address, name = f"127.0.0.1:{broker.port}", f"benchmark-{next(_numbers)}"
+    ask_cluster(address, lambda cluster: create_topic(cluster, name, partitions=1))
+    try:
+        yield name
+    finally:
+        ask_cluster(address, lambda cluster: delete_topic(cluster, name))
