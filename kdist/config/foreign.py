@@ -29,6 +29,7 @@ _JAVA = "kdist cannot load Java classes"
 _TIERED = "kdist keeps a log on its own disk only"
 _LISTENERS = "say it with listeners and advertised.listeners"
 _LOOP = "one thread owns all of a broker's state"
+_TOGETHER = "start offsets are saved with the recovery points, and whenever they move"
 _SCAN = "one process scans the one disk after a crash, as fast as the disk reads"
 _WAITING = "waiting requests take no periodic clean-up"
 _CLEANER = "this release does not compact yet"
@@ -66,6 +67,7 @@ IGNORED = {
         "num.network.threads", "num.io.threads", "background.threads", "queued.max.requests",
         "queued.max.request.bytes", "control.plane.listener.name", "log.initial.task.delay.ms",
     ),
+    _TOGETHER: ("log.flush.start.offset.checkpoint.interval.ms",),
     _SCAN: ("num.recovery.threads.per.data.dir",),
     _WAITING: ("*.purgatory.purge.interval.requests",),
     _CLEANER: (

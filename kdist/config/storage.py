@@ -69,16 +69,7 @@ class StorageSettings(Settings):
         unit="ms",
         subject=SCHEDULE,
         restart=True,
-        doc="How often the recovery points of all logs are saved.",
-    )
-    flush_start_offset_checkpoint_interval_ms: int64 = setting(
-        "log.flush.start.offset.checkpoint.interval.ms",
-        default=60_000,
-        minimum=0,
-        unit="ms",
-        subject=SCHEDULE,
-        restart=True,
-        doc="How often the log start offsets of all logs are saved.",
+        doc="How often the recovery points and start offsets of all logs are saved.",
     )
     retention_check_interval_ms: int64 = setting(
         "log.retention.check.interval.ms",

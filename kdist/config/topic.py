@@ -97,7 +97,8 @@ class TopicSettings(Settings):
         default=("delete",),
         subject=RETENTION,
         broker="log.cleanup.policy",
-        doc="`delete` drops old segments, `compact` keeps the last record of each key, both "
+        doc="Nothing is compacted so far: "
+        "`delete` drops old segments, `compact` keeps the last record of each key, both "
         "together do both.",
     )
     retention_ms: int64 = setting(
@@ -157,7 +158,8 @@ class TopicSettings(Settings):
         unit="ms",
         subject=COMPACTION,
         broker="log.cleaner.delete.retention.ms",
-        doc="A tombstone of a compacted topic stays readable for this long after compaction "
+        doc="Without effect so far: "
+        "a tombstone of a compacted topic stays readable for this long after compaction "
         "has reached it.",
     )
     min_compaction_lag_ms: int64 = setting(
@@ -167,7 +169,7 @@ class TopicSettings(Settings):
         unit="ms",
         subject=COMPACTION,
         broker="log.cleaner.min.compaction.lag.ms",
-        doc="A record stays uncompacted for at least this long.",
+        doc="Without effect so far: a record stays uncompacted for at least this long.",
     )
     max_compaction_lag_ms: int64 = setting(
         "max.compaction.lag.ms",
@@ -176,7 +178,8 @@ class TopicSettings(Settings):
         unit="ms",
         subject=COMPACTION,
         broker="log.cleaner.max.compaction.lag.ms",
-        doc="A log is compacted once a record has waited this long for it, however little "
+        doc="Without effect so far: "
+        "a log is compacted once a record has waited this long for it, however little "
         "of it is dirty.",
     )
     min_cleanable_dirty_ratio: float = setting(
@@ -186,7 +189,8 @@ class TopicSettings(Settings):
         maximum=1,
         subject=COMPACTION,
         broker="log.cleaner.min.cleanable.ratio",
-        doc="A log is compacted once this share of its bytes is dirty, that is, was never "
+        doc="Without effect so far: "
+        "a log is compacted once this share of its bytes is dirty, that is, was never "
         "compacted.",
     )
     max_message_bytes: int32 = setting(
@@ -256,6 +260,7 @@ class TopicSettings(Settings):
         default=False,
         subject=REPLICATION,
         broker="unclean.leader.election.enable",
-        doc="Whether a replica that is not in sync may become leader when no other is left, "
+        doc="Without effect so far: "
+        "whether a replica that is not in sync may become leader when no other is left, "
         "which loses records.",
     )
