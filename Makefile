@@ -26,7 +26,7 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars f
 check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: under two minutes
 	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
 
-test: setup lint  ## Everything: the checks and every test, the slow ones and those with a peer too
+test: setup lint  ## The checks and every test, slow ones and those with a peer too, but for `make stress`
 ifdef MAY_MOUNT
 	@$(PYTEST) -m "not stress" tests
 else
@@ -34,7 +34,7 @@ else
 	@$(PYTEST) -m "not mount and not stress" tests
 endif
 
-stress: setup  ## The clients' own suites, 50 kills, floods: half an hour on a quiet machine
+stress: setup  ## The clients' own suites, 50 kills, floods, the broker's benchmark: takes long
 	@tools/setup_packages.sh suites
 	@$(PYTHON) -m pytest -m stress tests
 
