@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from zookeeper_server import ZooKeeperHost, free_port, real_world, zookeeper_host
+from zookeeper_server import (
+    PATIENT_SESSION_TIMEOUT_MS,
+    PATIENT_TICK_MS,
+    ZooKeeperHost,
+    free_port,
+    real_world,
+    zookeeper_host,
+)
 
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk
@@ -55,15 +62,25 @@ def own_host(tmp_path: Path) -> Iterator[ZooKeeperHost]:
         yield host
 
 
+@pytest.fixture
+def patient_host(tmp_path: Path) -> Iterator[ZooKeeperHost]:
+    """As `own_host`, with sessions that may last long."""
+    with zookeeper_host(tmp_path, PATIENT_TICK_MS) as host:
+        yield host
+
+
 @in_loop
-async def test_sessions_and_znodes_outlive_a_server_that_is_killed(own_host: ZooKeeperHost) -> None:
-    async with real_world(own_host.settings) as world:
-        zk = await world.client()
+async def test_sessions_and_znodes_outlive_a_server_that_is_killed(
+    patient_host: ZooKeeperHost,
+) -> None:
+    async with real_world(patient_host.settings) as world:
+        # From the new start on it has this long to come back.
+        zk = await world.client(session_timeout_ms=PATIENT_SESSION_TIMEOUT_MS)
         await zk.create("/e", b"kept", ephemeral=True)
         session_id = zk.session_id
-        await own_host.running.kill()
+        await patient_host.running.kill()
         await in_state(zk, SessionState.SUSPENDED)
-        await own_host.start()
+        await patient_host.start()
         await in_state(zk, SessionState.CONNECTED)
         assert zk.session_id == session_id
         assert (await zk.get("/e")).data == b"kept"
@@ -134,9 +151,10 @@ async def test_a_server_that_cannot_run_says_where_its_log_is(tmp_path: Path) ->
 
 
 @in_loop
-async def test_a_storm_of_watches_reaches_every_watcher(host: ZooKeeperHost) -> None:
-    async with real_world(host.settings) as world:
-        zk, other = await world.client(), await world.client()
+async def test_a_storm_of_watches_reaches_every_watcher(patient_host: ZooKeeperHost) -> None:
+    async with real_world(patient_host.settings) as world:
+        zk = await world.client(session_timeout_ms=PATIENT_SESSION_TIMEOUT_MS)
+        other = await world.client(session_timeout_ms=PATIENT_SESSION_TIMEOUT_MS)
         await asyncio.gather(*(other.create(f"/n{n}") for n in range(200)))
         told: dict[str, bytes] = {}
 

@@ -24,7 +24,9 @@ from kdist.zk.kazoo_client import KazooZooKeeper
 from kdist.zk.server import ServerSettings, ZooKeeperServer, start_server
 from tests.unit.zk.zk_contract import in_state
 
-TICK_MS = 50  # sessions may be as short as 100 ms
+TICK_MS = 50  # sessions may be as short as 100 ms, and no longer than 20 ticks
+PATIENT_TICK_MS = 1_000
+PATIENT_SESSION_TIMEOUT_MS = 15_000  # where a session must not expire, however busy the host
 SESSION_TIMEOUT_MS = 1_000  # kazoo's pings need some room
 CONNECTION_TIMEOUT_MS = 15_000
 
@@ -42,8 +44,8 @@ def free_port() -> int:
 class ZooKeeperHost:
     """One server and its directory; it can be started again on what it wrote."""
 
-    def __init__(self, directory: Path) -> None:
-        self.settings = ServerSettings(str(directory), free_port(), tick_ms=TICK_MS)
+    def __init__(self, directory: Path, tick_ms: int = TICK_MS) -> None:
+        self.settings = ServerSettings(str(directory), free_port(), tick_ms=tick_ms)
         self.server: ZooKeeperServer | None = None
 
     @property
@@ -58,9 +60,9 @@ class ZooKeeperHost:
 
 
 @contextmanager
-def zookeeper_host(directory: Path) -> Iterator[ZooKeeperHost]:
+def zookeeper_host(directory: Path, tick_ms: int = TICK_MS) -> Iterator[ZooKeeperHost]:
     """A running server for synchronous fixtures; it is stopped in the end."""
-    host = ZooKeeperHost(directory)
+    host = ZooKeeperHost(directory, tick_ms)
     asyncio.run(host.start())
     try:
         yield host
