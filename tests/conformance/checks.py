@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
+from confluent_kafka import KafkaException
 from kafka.errors import KafkaError
 from outcome import FAILED, PASSED, Outcome
 
@@ -18,7 +19,15 @@ class WrongAnswerError(Exception):
 
 
 # What clients raise, their own assertions and what a changed answer makes of our reading it.
-CLIENT_ERRORS = (WrongAnswerError, KafkaError, OSError, AssertionError, ValueError, LookupError)
+CLIENT_ERRORS = (
+    WrongAnswerError,
+    KafkaError,
+    KafkaException,
+    OSError,
+    AssertionError,
+    ValueError,
+    LookupError,
+)
 
 
 def expect(found: object, wanted: object, what: str) -> None:

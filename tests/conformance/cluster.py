@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import patience
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -165,7 +166,7 @@ class _Broker:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(patience.scaled(STOP_TIMEOUT_S))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -179,7 +180,7 @@ def _check_all(processes: Sequence[_Broker]) -> None:
 
 def _await_members(processes: Sequence[_Broker]) -> None:
     """Until the first broker answers, and names all of them."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + patience.scaled(START_TIMEOUT_S)
     seen = 0
     while time.monotonic() < deadline:
         _check_all(processes)
@@ -191,7 +192,7 @@ def _await_members(processes: Sequence[_Broker]) -> None:
         if seen == len(processes):
             return
         time.sleep(POLL_S)
-    raise BrokerFailedError(f"{seen} of {len(processes)} brokers in {START_TIMEOUT_S} s")
+    raise BrokerFailedError(f"{seen} of {len(processes)} brokers came up in time")
 
 
 def _serve() -> None:

@@ -75,6 +75,11 @@ NEVER_TESTS: dict[str, dict[str, str]] = {
 }
 
 
+def patterns(suite: str) -> list[str]:
+    """Of the suite's tests that cannot pass yet."""
+    return list(_rows(LATER_TESTS, suite))
+
+
 def judged(outcome: Outcome) -> Outcome:
     """The outcome, as `later` or `skipped` if the test did not pass and cannot."""
     if outcome.state != FAILED:
@@ -87,6 +92,10 @@ def judged(outcome: Outcome) -> Outcome:
 
 
 def _reason(table: dict[str, dict[str, str]], outcome: Outcome) -> str:
-    """A suite may be named with an era behind it."""
-    rows = table.get(outcome.suite.partition(" ")[0], {})
+    rows = _rows(table, outcome.suite)
     return next((why for pattern, why in rows.items() if fnmatchcase(outcome.test, pattern)), "")
+
+
+def _rows(table: dict[str, dict[str, str]], suite: str) -> dict[str, str]:
+    """A suite may be named with an era behind it."""
+    return table.get(suite.partition(" ")[0], {})

@@ -8,34 +8,46 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import later
+import patience
 import sources
 from outcome import FAILED, PASSED, SKIPPED, Outcome
 
 IN_SUITE = Path(__file__).resolve().parent / "in_suite"
 STATES = {"passed": PASSED, "failed": FAILED, "skipped": SKIPPED}
 RUN_TIMEOUT_S = 1800
+LATER_TIMEOUT_S = 15
 
 
 def run(
     suite: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[Outcome]:
-    """One pytest process in `folder`; its own output is kept in .cache/conformance/logs."""
+    """One pytest process in `folder`; its own output is kept in .cache/conformance/logs.
+
+    Tests that cannot pass yet get a shorter time: some would wait for all of it.
+    """
     log = sources.logs() / f"{suite.replace(' ', '-')}.log"
     report = log.with_suffix(".jsonl")
     report.unlink(missing_ok=True)
     path = os.pathsep.join([str(IN_SUITE), environment.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     command = [sources.python(), "-m", "pytest", "-p", "kdist_report", "-p", "no:cacheprovider"]
+    own = {
+        "PYTHONPATH": path,
+        "KDIST_REPORT": str(report),
+        "KDIST_LATER": json.dumps(later.patterns(suite)),
+        "KDIST_LATER_TIMEOUT_S": f"{patience.scaled(LATER_TIMEOUT_S):.0f}",
+    }
     with open(log, "wb") as output:
         process = subprocess.Popen(
             [*command, *arguments],
             cwd=folder,
-            env=os.environ | dict(environment) | {"PYTHONPATH": path, "KDIST_REPORT": str(report)},
+            env=os.environ | dict(environment) | own,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
         try:
-            process.wait(RUN_TIMEOUT_S)
+            process.wait(patience.scaled(RUN_TIMEOUT_S))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -1,10 +1,11 @@
 """Real clients and their own suites against a running broker: who passes, who fails, and why.
 
-    python tests/conformance/run.py [kcat|eras|librdkafka|kafka-python|aiokafka|java|all|small]
+    python tests/conformance/run.py [kcat|eras|librdkafka|kafka-python|aiokafka|java|all] [--small]
 
 A suite is taken from where it ships or from `--suite DIR`, and kept under .cache/conformance; kdist
 is started with the settings of docs/conformance.md unless `--against` says otherwise. Exits with 1
-if a test failed. `small` is the fixed part that `make test` runs.
+if a test failed. `--small` is the fixed part that `make test` runs, and `--prepare`, which brings
+and builds what that needs and stops, is part of `make setup`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Suite(NamedTuple):
     """A suite that is ready. `run` takes the tests' names, or none for all of them."""
 
     run: Callable[[Cluster, Sequence[str]], Iterator[Outcome]]
+    small: Sequence[str] = ()  # the names of its small part
     can_repeat: bool = True  # one test alone
 
 
@@ -56,7 +58,11 @@ def librdkafka(given: Given) -> list[Suite]:
     """Its own test runner."""
     folder = suite_librdkafka.prepare(given.suite)
     flags = ("-P",) if given.idempotent else ()
-    return [Suite(lambda where, names: suite_librdkafka.run(where, folder, names, flags))]
+
+    def run(where: Cluster, names: Sequence[str]) -> Iterator[Outcome]:
+        return suite_librdkafka.run(where, folder, names, flags)
+
+    return [Suite(run, suite_librdkafka.SMALL)]
 
 
 def kafka_python(given: Given) -> list[Suite]:
@@ -66,6 +72,8 @@ def kafka_python(given: Given) -> list[Suite]:
     def run(era: str, where: Cluster, names: Sequence[str]) -> Iterator[Outcome]:
         return suite_kafka_python.run(where, folder, era, names)
 
+    if given.small:
+        return [Suite(partial(run, era), small) for era, small in suite_kafka_python.SMALL.items()]
     return [Suite(partial(run, era)) for era in suite_kafka_python.ERAS]
 
 
@@ -82,7 +90,7 @@ def aiokafka(given: Given) -> list[Suite]:
 def java(given: Given) -> list[Suite]:
     """Our own checks with Apache Kafka's tools."""
     suite_java.prepare()
-    return [Suite(suite_java.run)]
+    return [Suite(suite_java.run, suite_java.SMALL)]
 
 
 SUITES: dict[str, Callable[[Given], list[Suite]]] = {
@@ -90,31 +98,41 @@ SUITES: dict[str, Callable[[Given], list[Suite]]] = {
     "eras": eras,
     "librdkafka": librdkafka,
     "kafka-python": kafka_python,
-    "aiokafka": aiokafka,
     "java": java,
+    "aiokafka": aiokafka,
 }
-SMALL: dict[str, Sequence[str]] = {
-    "kcat": (),
-    "eras": suite_eras.SMALL,
-    "librdkafka": suite_librdkafka.SMALL,
-    "kafka-python": suite_kafka_python.SMALL,
-}
+NOT_SMALL = ("aiokafka",)  # no registry has its tests
+
+
+def wanted(given: Given) -> list[str]:
+    """The names of the suites that are asked for."""
+    if given.suite_name != "all":
+        return [given.suite_name]
+    return [name for name in SUITES if not (given.small and name in NOT_SMALL)]
+
+
+def prepare(given: Given) -> int:
+    """Bring and build what is asked for; 1 if something could not be had, and a sentence on it."""
+    status = 0
+    for name in wanted(given):
+        try:
+            SUITES[name](given)
+        except SuiteMissingError as missing:
+            sys.stderr.write(f"Conformance tests will fail: {missing}\n")
+            status = 1
+    return status
 
 
 def outcomes(given: Given, where: Cluster) -> Iterator[Outcome]:
     """Of all tests that are asked for, one after the other."""
-    wanted: dict[str, Sequence[str]] = {
-        "small": SMALL,
-        "all": dict.fromkeys(SUITES, given.only),
-    }.get(given.suite_name, {given.suite_name: given.only})
-    for name, tests in wanted.items():
+    for name in wanted(given):
         try:
             ready = SUITES[name](given)
         except SuiteMissingError as missing:
             yield Outcome(name, "all of it", FAILED, 0, str(missing))
             continue
         for suite in ready:
-            for outcome in suite.run(where, tests):
+            for outcome in suite.run(where, suite.small if given.small else given.only):
                 where.check()
                 yield tried_again(later.judged(outcome), suite, where)
 
@@ -146,7 +164,7 @@ def read_command_line() -> Given:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    choices = [*SUITES, "all", "small"]
+    choices = [*SUITES, "all"]
     parser.add_argument("suite_name", metavar="SUITE", nargs="?", choices=choices, default="all")
     parser.add_argument("--suite", type=Path, metavar="DIR", help="the suite's own folder")
     parser.add_argument("--brokers", type=int, default=1, metavar="N", help="of kdist; 1")
@@ -154,11 +172,15 @@ def read_command_line() -> Given:
         "--against", metavar="HOST:PORT", help="a running broker, or `apache`: Apache Kafka 3.9"
     )
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="the tests to run")
+    parser.add_argument("--small", action="store_true", help="the fixed part of `make test`")
+    parser.add_argument("--prepare", action="store_true", help="bring, build and run nothing")
     parser.add_argument("--idempotent", action="store_true", help="librdkafka's tests with -P")
     parser.add_argument("--json", action="store_true", help="print the outcomes as JSON alone")
     given = parser.parse_args()
-    if given.suite_name in ("all", "small") and (given.suite or given.only):
+    if given.suite_name == "all" and (given.suite or given.only):
         parser.error("--suite and --only belong to one suite")
+    if given.small and (given.only or given.suite_name in NOT_SMALL):
+        parser.error("--small has its own list of tests")
     if given.against and given.brokers > 1:
         parser.error("--brokers is for kdist's own, --against for others")
     return given
@@ -167,6 +189,8 @@ def read_command_line() -> Given:
 def main() -> int:
     """0 if nothing failed."""
     given = read_command_line()
+    if given.prepare:
+        return prepare(given)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the brokers stopped
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kdist-conformance-") as directory:

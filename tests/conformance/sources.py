@@ -1,9 +1,10 @@
 """Where a suite comes from, the registry it ships in or a folder, and where its things are kept.
 
-Nothing of a suite enters the repository. Its folder in .cache/conformance appears whole or not at
-all; what is there already is used again. kafka-python's source distribution on PyPI carries its
-tests, and so does Debian's source package of librdkafka, read through a sources list of our own,
-so that the machine's stays as it is. aiokafka's tests ship in its git repository only.
+Nothing of a suite enters the repository. Its folder in .cache/conformance, named with its version,
+appears whole or not at all; what is there already is used again. kafka-python's source distribution
+on PyPI carries its tests, and so does Debian's source package of librdkafka, read through a sources
+list of our own, so that the machine's stays as it is. aiokafka's tests ship in its git repository
+only: none of its source distributions has them, and Debian has no package of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import patience
 from outcome import SuiteMissingError
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "conformance"
@@ -63,10 +65,11 @@ def logs() -> Path:
     """Where this run keeps what the suites print; the oldest runs' are gone."""
     folder = CACHE / "logs" / str(os.getpid())
     if not folder.is_dir():
-        folder.mkdir(parents=True)
-        runs = sorted(folder.parent.iterdir(), key=lambda run: run.stat().st_mtime)
-        for old in runs[:-LOGS_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        with locked():
+            folder.mkdir(parents=True)
+            runs = sorted(folder.parent.iterdir(), key=lambda run: run.stat().st_mtime)
+            for old in runs[:-LOGS_KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
@@ -83,12 +86,14 @@ def librdkafka(given: Path | None) -> Path:
     """librdkafka's source folder, writable: a folder that was given is copied first."""
     if given is not None:
         return _copied(given, "librdkafka-given")
-    return _arrived("librdkafka", _bring_librdkafka)
+    return _arrived(LIBRDKAFKA, _bring_librdkafka)
 
 
 def kafka_python(given: Path | None) -> Path:
-    """The folder that holds kafka-python's `kafka` and `test`."""
-    return given.resolve() if given is not None else _arrived("kafka-python", _bring_kafka_python)
+    """kafka-python's source folder, writable: a folder that was given is copied first."""
+    if given is not None:
+        return _copied(given, "kafka-python-given")
+    return _arrived(KAFKA_PYTHON, _bring_kafka_python)
 
 
 def aiokafka(given: Path | None) -> Path:
@@ -108,17 +113,19 @@ def python() -> str:
     folder = CACHE / "venv"
     stamp, wanted = folder / ".ready", " ".join((AIOKAFKA, *PYTHON_PACKAGES))
     if not stamp.exists() or stamp.read_text() != wanted:
-        _run("the suites' packages", sys.executable, "-m", "venv", "--clear", str(folder))
+        _bring(
+            "the suites' packages from PyPI", sys.executable, "-m", "venv", "--clear", str(folder)
+        )
         pip = (str(folder / "bin" / "pip"), "install", "--quiet")
-        _run("the suites' packages", *pip, AIOKAFKA, *PYTHON_PACKAGES)
+        _bring("the suites' packages from PyPI", *pip, AIOKAFKA, *PYTHON_PACKAGES)
         stamp.write_text(wanted)
     return str(folder / "bin" / "python")
 
 
-def _arrived(name: str, bring: Callable[[Path], None]) -> Path:
-    folder = CACHE / name
+def _arrived(what: str, bring: Callable[[Path], None]) -> Path:
+    folder = CACHE / re.sub("=+", "-", what)
     if not folder.is_dir():
-        arriving = CACHE / f"{name}.arriving"
+        arriving = CACHE / f"{folder.name}.arriving"
         shutil.rmtree(arriving, ignore_errors=True)
         arriving.mkdir(parents=True)
         bring(arriving)
@@ -140,17 +147,26 @@ def _copied(given: Path, name: str) -> Path:
 
 
 def _bring_kafka_python(into: Path) -> None:
-    options = ["--quiet", "--no-binary", ":all:", "--no-deps", "--dest", str(into)]
-    options.append("--no-build-isolation")  # or pip would build setuptools from its source, too
-    _run("kafka-python", sys.executable, "-m", "pip", "download", *options, KAFKA_PYTHON)
+    options = ["--quiet", "--no-binary", "kafka-python", "--no-deps", "--dest", str(into)]
+    _bring(
+        f"{KAFKA_PYTHON} from PyPI", sys.executable, "-m", "pip", "download", *options, KAFKA_PYTHON
+    )
     (archive,) = into.glob("*.tar.gz")
     shutil.unpack_archive(archive, into)
 
 
 def _bring_librdkafka(into: Path) -> None:
     apt = _private_apt(into.with_name("apt"))
-    _run("Debian's list of sources", *apt, "update", "--quiet")
-    _run("librdkafka", *apt, "source", "--quiet", "--download-only", LIBRDKAFKA, cwd=into)
+    _bring("Debian's list of sources", *apt, "update", "--quiet")
+    _bring(
+        f"{LIBRDKAFKA} from Debian",
+        *apt,
+        "source",
+        "--quiet",
+        "--download-only",
+        LIBRDKAFKA,
+        cwd=into,
+    )
     (archive,) = into.glob("*.orig.tar.gz")
     shutil.unpack_archive(archive, into)
 
@@ -165,19 +181,30 @@ def _private_apt(folder: Path) -> tuple[str, ...]:
         "Dir::Etc::SourceParts": "/dev/null",
         "Dir::State::Lists": folder / "lists",
         "Dir::Cache": folder / "cache",
+        "APT::Update::Error-Mode": "any",  # or no network would pass for an empty list
         "APT::Sandbox::User": "root",  # the user that apt falls to may not enter the folder
     }
     options = [option for name, value in where.items() for option in ("-o", f"{name}={value}")]
     return ("apt-get", *options)
 
 
-def _run(what: str, *command: str, cwd: Path | None = None) -> None:
+def run(problem: str, *command: str, cwd: Path | None = None, idle_s: float) -> None:
+    """`SuiteMissingError` of the form "`problem`: what it said" if the command fails.
+
+    `idle_s` is the time that it may take on an idle machine.
+    """
+    timeout_s = patience.scaled(idle_s)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=cwd, timeout=BRING_TIMEOUT_S
-        )
+        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout_s)
     except FileNotFoundError:
-        raise SuiteMissingError(f"{what} needs {command[0]}, which is not here") from None
+        raise SuiteMissingError(f"{problem}: {command[0]} is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise SuiteMissingError(f"{problem}: not done within {timeout_s:.0f} s") from None
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no reason given"]
-        raise SuiteMissingError(f"{what} could not be brought: {said[-1]}")
+        cause = next((line for line in said if "error:" in line), said[-1])  # a compiler's first
+        raise SuiteMissingError(f"{problem}: {cause}")
+
+
+def _bring(what: str, *command: str, cwd: Path | None = None) -> None:
+    run(f"{what} could not be brought", *command, cwd=cwd, idle_s=BRING_TIMEOUT_S)

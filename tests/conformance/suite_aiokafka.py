@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import patience
 import pytest_suite
 import sources
 from outcome import Outcome
 
 SUITE = "aiokafka"
 FILES = ("test_client", "test_conn", "test_consumer", "test_coordinator", "test_producer")
+TEST_TIMEOUT_S = 120
 IMAGE = "kdist:2.13_3.9.0"  # the fixtures read the broker's version out of the image's name
 
 
@@ -42,7 +44,8 @@ def run(serve: Sequence[str], folder: Path, names: Sequence[str] = ()) -> Iterat
         "KDIST_SERVE": json.dumps([sys.executable, *serve]),
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
     }
-    arguments = ["-q", "--timeout", "120", "--timeout-method=signal", "--docker-image", IMAGE]
+    timeout = f"{patience.scaled(TEST_TIMEOUT_S):.0f}"
+    arguments = ["-q", "--timeout", timeout, "--timeout-method=signal", "--docker-image", IMAGE]
     arguments += ["--no-pull", *(f"tests/{name}" for name in names)]
     if not names:
         arguments += [f"tests/{file}.py" for file in FILES]

@@ -1,154 +1,100 @@
 """Old and new clients in one topic: what any of them wrote, every one of them reads, and the same.
 
-The clients are two libraries that can be told to behave as they did before brokers could be asked
-for their versions: message sets of magic 0 (to 0.9) and 1 (0.10), then record batches (from 0.11).
+zstd came late, and is kept from who does not know it (KIP-110). Produce below version 7 with it is
+refused as well, but no client sends that.
+
+    topic                   the reader's Fetch     what it gets
+    compression by producer 0 to 3 (before 0.11)   what precedes the first zstd batch, then error 76
+                            4 and later            every batch as it is, as with Apache Kafka
+    compression.type=zstd   0 to 9 (before 2.1)    error 76, UNSUPPORTED_COMPRESSION_TYPE
+                            10 and later           all
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import checks
-import suite_kcat
-from checks import expect, new_name
+import patience
+from checks import WrongAnswerError, expect, new_name
 from cluster import Cluster
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from era_clients import READERS, WRITERS, Written
+from kafka.errors import UnsupportedCompressionTypeError
 from outcome import Outcome
 
 SUITE = "eras"
 CODECS = ("none", "gzip", "snappy", "lz4")
-HOUR_MS = 3_600_000  # old enough to be told from a clock, too young for retention
-NO_TIMESTAMP = -1
-TIMEOUT_MS = 20_000
+CREATE_TIMEOUT_S = 20
 
-Version = tuple[int, ...]
+BEFORE_BATCHES = (
+    "kafka-python (0, 8, 2)",
+    "kafka-python (0, 9)",
+    "kafka-python (0, 10)",
+    "librdkafka 0.8.2.2",
+    "librdkafka 0.9.0.1",
+)
+BEFORE_ZSTD = (*BEFORE_BATCHES, "kafka-python (0, 11)")
+ZSTD_WRITERS = ("kafka-python (2, 4)", "kafka-python None", "librdkafka None")
 
-
-class Row(NamedTuple):
-    """A record as every reader has to see it, offsets being dense from 0."""
-
-    key: bytes | None
-    value: bytes | None
-
-
-class Written(NamedTuple):
-    """`timestamps_ms` are None where the writer's clock gave them."""
-
-    rows: list[Row]
-    timestamps_ms: list[int | None]
+Row = tuple[str, checks.Check]
 
 
-def make_rows(writer: str, codec: str) -> list[Row]:
-    """Keys and values, empty and null ones too; enough alike for a codec to find something."""
-    head = f"{writer} {codec}".encode()
-    rows = [Row(f"key {n}".encode(), head + b" %d " % n + b"kdist " * 30) for n in range(20)]
-    return [*rows, Row(None, head), Row(b"empty", b""), Row(head, None)]
+class SharedTopic:
+    """One partition, what was written into it, and rows of checks with it."""
 
+    def __init__(self) -> None:
+        self._name = new_name("eras")
+        self._written: list[Written] = []
 
-def python_writes(version: Version | None, codec: str, address: str, topic: str) -> Written:
-    """With kafka-python as it speaks to brokers of `version`."""
-    rows = make_rows(f"kafka-python {version}", codec)
-    has_timestamps = version is None or version >= (0, 10)
-    start_ms = int(time.time() * 1000) - HOUR_MS
-    stamps: list[int | None] = [start_ms + n for n in range(len(rows))]
-    producer = KafkaProducer(
-        bootstrap_servers=address.split(","),
-        api_version=version,
-        compression_type=None if codec == "none" else codec,
-        linger_ms=50,
-        max_block_ms=TIMEOUT_MS,
-    )
-    sent = []
-    try:
-        for row, stamp in zip(rows, stamps, strict=True):
-            options = {"timestamp_ms": stamp} if has_timestamps else {}
-            sent.append(producer.send(topic, key=row.key, value=row.value, partition=0, **options))
-        for future in sent:
-            future.get(timeout=TIMEOUT_MS / 1000)
-    finally:
-        producer.close(timeout=5)
-    return Written(rows, stamps if has_timestamps else [NO_TIMESTAMP] * len(rows))
+    def creation(self, **settings: str) -> Row:
+        """It is made with `settings`, not on demand."""
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        return f"a topic is made with {settings}", partial(self._create, config)
 
+    def writes(self, writer: str, codec: str) -> Row:
+        """All that the writer sends is acknowledged."""
+        return f"{writer} writes {codec}", partial(self._write, writer, codec)
 
-def librdkafka_writes(version: str | None, codec: str, address: str, topic: str) -> Written:
-    """With kcat, told that the broker is of `version`, or asking it."""
-    rows = [row for row in make_rows(f"librdkafka {version}", codec) if row.key and row.value]
-    lines = [f"{row.key.decode()}={row.value.decode()}" for row in rows if row.key and row.value]
-    suite_kcat.produce(address, topic, lines, "-z", codec, "-K", "=", *_fallback(version))
-    has_timestamps = _has_timestamps(version)
-    return Written(rows, [None if has_timestamps else NO_TIMESTAMP] * len(rows))
+    def reads(self, reader: str) -> Row:
+        """Everything is as it was written."""
+        return f"{reader} reads all", partial(self._read, reader)
 
+    def refuses(self, reader: str, after: int) -> Row:
+        """The reader gets what was written in the first `after` goes, then the error for zstd."""
+        name = "reads up to the first zstd and is refused it" if after else "is refused zstd"
+        return f"{reader} {name}", partial(self._refuse, reader, after)
 
-def python_reads(version: Version | None, address: str, topic: str, count: int) -> Written:
-    """With kafka-python; timestamps are None where its era has none."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=address.split(","),
-        api_version=version,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        consumer_timeout_ms=TIMEOUT_MS,
-    )
-    found: list[object] = []
-    try:
-        consumer.assign([TopicPartition(topic, 0)])
-        consumer.seek_to_beginning()
-        for record in consumer:
-            found.append(record)
-            if len(found) == count:
-                break
-    finally:
-        consumer.close()
-    expect(len(found), count, "the number of records")
-    expect([record.offset for record in found], list(range(count)), "offsets")
-    has_timestamps = version is None or version >= (0, 10)
-    return Written(
-        [Row(record.key, record.value) for record in found],
-        [record.timestamp if has_timestamps else None for record in found],
-    )
+    def _create(self, config: dict[str, str], address: str) -> None:
+        client = AdminClient({"bootstrap.servers": address})
+        new = NewTopic(self._name, 1, 1, config=config)
+        client.create_topics([new])[self._name].result(patience.scaled(CREATE_TIMEOUT_S))
 
+    def _write(self, writer: str, codec: str, address: str) -> None:
+        self._written.append(WRITERS[writer](codec, address, self._name))
 
-def librdkafka_reads(version: str | None, address: str, topic: str, count: int) -> Written:
-    """With kcat; it prints text, and all that was written is text."""
-    found = suite_kcat.consume(address, topic, "beginning", *_fallback(version))
-    expect(len(found), count, "the number of records")
-    expect([message["offset"] for message in found], list(range(count)), "offsets")
-    rows = [Row(_bytes(message["key"]), _bytes(message["payload"])) for message in found]
-    has_timestamps = _has_timestamps(version)
-    stamps = [message.get("ts", NO_TIMESTAMP) if has_timestamps else None for message in found]
-    return Written(rows, stamps)
+    def _read(self, reader: str, address: str) -> None:
+        self._read_written(reader, self._written, address)
 
+    def _refuse(self, reader: str, after: int, address: str) -> None:
+        readable = self._written[:after]
+        if readable:
+            self._read_written(reader, readable, address)
+        count = sum(len(each.rows) for each in readable)
+        try:
+            READERS[reader](address, self._name, count + 1)
+        except UnsupportedCompressionTypeError:
+            return
+        except WrongAnswerError as error:  # what kcat printed
+            expect("Unsupported compression type" in str(error), True, f"the reason: {error}")
+        else:
+            raise WrongAnswerError("a record of a zstd batch was given to a client without zstd")
 
-Writer = Callable[[str, str, str], Written]  # codec, address, topic
-Reader = Callable[[str, str, int], Written]  # address, topic, count
-
-PYTHON_VERSIONS: tuple[Version | None, ...] = ((0, 8, 2), (0, 9), (0, 10), (0, 11), (2, 4), None)
-LIBRDKAFKA_VERSIONS = ("0.8.2.2", "0.9.0.1", "0.10.0.1", None)
-WRITERS: dict[str, Writer] = {
-    **{f"kafka-python {version}": partial(python_writes, version) for version in PYTHON_VERSIONS},
-    **{f"librdkafka {v}": partial(librdkafka_writes, v) for v in LIBRDKAFKA_VERSIONS},
-}
-READERS: dict[str, Reader] = {
-    **{f"kafka-python {version}": partial(python_reads, version) for version in PYTHON_VERSIONS},
-    **{f"librdkafka {v}": partial(librdkafka_reads, v) for v in LIBRDKAFKA_VERSIONS},
-}
-SMALL = ("kafka-python (0, 9)", "kafka-python (0, 10)", "librdkafka None")
-
-
-def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
-    """First the named writers, or all, into one partition, then all readers."""
-    topic = new_name("eras")
-    written: list[Written] = []
-
-    def write(writer: str, codec: str, address: str) -> None:
-        written.append(WRITERS[writer](codec, address, topic))
-
-    def read(reader: str, address: str) -> None:
+    def _read_written(self, reader: str, written: Sequence[Written], address: str) -> None:
         wanted = [row for each in written for row in each.rows]
         stamps = [stamp for each in written for stamp in each.timestamps_ms]
-        found = READERS[reader](address, topic, len(wanted))
+        found = READERS[reader](address, self._name, len(wanted))
         for offset, (row, other) in enumerate(zip(wanted, found.rows, strict=True)):
             expect(other, row, f"the record at offset {offset}")
         pairs = enumerate(zip(stamps, found.timestamps_ms, strict=True))
@@ -156,24 +102,36 @@ def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
             if stamp is not None and other_stamp is not None:
                 expect(other_stamp, stamp, f"the timestamp at offset {offset}")
 
-    table: list[tuple[str, checks.Check]] = [
-        (f"{writer} writes {codec}", partial(write, writer, codec))
-        for writer in names or WRITERS
-        for codec in CODECS
-    ]
-    table += [(f"{reader} reads all", partial(read, reader)) for reader in READERS]
+
+def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
+    """First the named writers, or all, into one partition, then all readers; then zstd."""
+    table = [*_all_in_one(names), *_zstd_behind_old(), *_zstd_by_setting()]
     yield from checks.run(SUITE, table, cluster.address)
 
 
-def _has_timestamps(version: str | None) -> bool:
-    return version is None or tuple(map(int, version.split("."))) >= (0, 10)
+def _all_in_one(writers: Sequence[str]) -> Iterator[Row]:
+    topic = SharedTopic()
+    for writer in writers or WRITERS:
+        for codec in CODECS:
+            yield topic.writes(writer, codec)
+    for reader in READERS:
+        yield topic.reads(reader)
 
 
-def _fallback(version: str | None) -> tuple[str, ...]:
-    if version is None:
-        return ()
-    return ("-X", "api.version.request=false", "-X", f"broker.version.fallback={version}")
+def _zstd_behind_old() -> Iterator[Row]:
+    topic = SharedTopic()
+    yield topic.writes("kafka-python (0, 9)", "gzip")
+    for writer in ZSTD_WRITERS:
+        yield topic.writes(writer, "zstd")
+    for reader in READERS:
+        yield topic.refuses(reader, 1) if reader in BEFORE_BATCHES else topic.reads(reader)
 
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+def _zstd_by_setting() -> Iterator[Row]:
+    topic = SharedTopic()
+    yield topic.creation(compression_type="zstd")
+    yield topic.writes("kafka-python (0, 9)", "gzip")
+    yield topic.writes("kafka-python (0, 11)", "none")
+    yield topic.writes("librdkafka None", "zstd")
+    for reader in READERS:
+        yield topic.refuses(reader, 0) if reader in BEFORE_ZSTD else topic.reads(reader)

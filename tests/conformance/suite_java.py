@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 
 import checks
+import patience
 from checks import WrongAnswerError, expect, new_name
 from cluster import Cluster
 from outcome import Outcome, SuiteMissingError
@@ -135,7 +136,13 @@ def measures_producing_and_consuming(address: str) -> None:
 
 def _run(command: Sequence[str], lines: Sequence[str]) -> list[str]:
     text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=patience.scaled(TIMEOUT_S),
+    )
     if done.returncode != 0:
         said = (done.stdout + done.stderr).strip()
         raise WrongAnswerError(f"{' '.join(command[-6:])} failed: {said[-400:]}")
@@ -155,3 +162,10 @@ CHECKS = {
         measures_producing_and_consuming,
     )
 }
+# A JVM for each command is dear: what other clients do not show, and each tool once.
+SMALL = (
+    names_its_api_versions.__name__,
+    produces_and_consumes_on_the_console.__name__,
+    lists_and_describes_groups.__name__,
+    measures_producing_and_consuming.__name__,
+)

@@ -6,10 +6,10 @@ ApiVersions, 0.11 the first record batches, 2.4 and 4.2 flexible versions and id
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import patience
 import pytest_suite
 import sources
 from cluster import Cluster
@@ -18,10 +18,47 @@ from outcome import Outcome
 SUITE = "kafka-python"
 ERAS = ("0.9.0.1", "0.11.0.3", "2.4.1", "4.2.0")
 TESTS = "test/integration/"
-SMALL = (
-    "test_producer_integration.py::test_end_to_end[gzip]",
-    "test_consumer_integration.py::test_kafka_consumer__offset_commit_resume",
+TEST_TIMEOUT_S = 60
+CONSUMER, PRODUCER, ADMIN = (
+    f"test_{part}_integration.py::test_" for part in ("consumer", "producer", "admin")
 )
+# What a client of 0.9 asks for, and what the newest asks for besides.
+SMALL_OF_ALL_ERAS = (
+    f"{ADMIN}list_partition_offsets",
+    f"{CONSUMER}consumer",
+    f"{CONSUMER}consumer_topics",
+    f"{CONSUMER}group",
+    f"{CONSUMER}heartbeat_thread",
+    f"{CONSUMER}kafka_consumer",
+    f"{CONSUMER}kafka_consumer__blocking",
+    f"{CONSUMER}kafka_consumer__offset_commit_resume",
+    f"{CONSUMER}kafka_consumer_position_after_seek_to_end",
+    f"{CONSUMER}kafka_consumer_unsupported_encoding",
+    f"{CONSUMER}paused",
+    *(f"{PRODUCER}end_to_end[{codec}]" for codec in ("None", "gzip", "lz4", "snappy")),
+)
+SMALL_OF_THE_NEWEST = (
+    f"{ADMIN}create_delete_topics",
+    f"{ADMIN}create_partitions",
+    f"{ADMIN}describe_group_exists",
+    f"{CONSUMER}kafka_consumer_max_bytes_one_msg",
+    f"{CONSUMER}kafka_consumer_max_bytes_simple",
+    f"{CONSUMER}kafka_consumer_offsets_for_time",
+    f"{CONSUMER}kafka_consumer_offsets_for_times_errors",
+    f"{CONSUMER}kafka_consumer_offsets_search_many_partitions",
+    f"{PRODUCER}end_to_end[zstd]",
+    f"{PRODUCER}idempotent_producer",
+    f"{PRODUCER}idempotent_producer_high_throughput",
+    *(f"{PRODUCER}idempotent_producer_max_in_flight[{count}]" for count in (1, 2, 5)),
+    *(
+        f"{PRODUCER}kafka_producer_proper_record_metadata[{codec}]"
+        for codec in ("None", "gzip", "lz4", "snappy", "zstd")
+    ),
+)
+SMALL = {
+    ERAS[0]: SMALL_OF_ALL_ERAS,
+    ERAS[-1]: SMALL_OF_ALL_ERAS + SMALL_OF_THE_NEWEST,
+}
 
 # The distribution leaves out what the fixtures import; no test against a running broker uses more.
 SERVICE = '''"""Stands in for the module that starts services: the broker is there already."""
@@ -43,20 +80,17 @@ def prepare(given: Path | None) -> Path:
     with sources.locked():
         folder = sources.kafka_python(given)
         sources.python()
+        (folder / "test" / "__init__.py").touch()
         if not (folder / "test" / "service.py").exists():
-            whole = sources.CACHE / "kafka-python-whole"
-            shutil.rmtree(whole, ignore_errors=True)
-            shutil.copytree(folder, whole)
-            (whole / "test" / "__init__.py").touch()
-            (whole / "test" / "service.py").write_text(SERVICE)
-            return whole
+            (folder / "test" / "service.py").write_text(SERVICE)
         return folder
 
 
 def run(cluster: Cluster, folder: Path, era: str, names: Sequence[str] = ()) -> Iterator[Outcome]:
     """The named tests, or all, in one era."""
     first = cluster.address.split(",")[0]
-    arguments = ["-o", "addopts=", "--timeout", "60", "--timeout-method=signal", "-q"]
+    timeout = f"{patience.scaled(TEST_TIMEOUT_S):.0f}"
+    arguments = ["-o", "addopts=", "--timeout", timeout, "--timeout-method=signal", "-q"]
     arguments += ["-p", "kdist_topics", *(f"{TESTS}{name}" for name in names or [""])]
     environment = {"KAFKA_ROOT": str(folder), "KAFKA_URI": f"kafka://{first}", "KAFKA_VERSION": era}
     for outcome in pytest_suite.run(f"{SUITE} {era}", folder, arguments, environment):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import checks
+import patience
 from checks import expect, new_name
 from cluster import Cluster
 from outcome import Outcome, SuiteMissingError
@@ -22,7 +23,7 @@ TIMEOUT_S = 30
 def prepare() -> None:
     """`SuiteMissingError` without kcat."""
     if shutil.which("kcat") is None:
-        raise SuiteMissingError("The checks with kcat need it: install kcat")
+        raise SuiteMissingError("the checks with kcat need it: install kcat")
 
 
 def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
@@ -34,7 +35,13 @@ def kcat(address: str, *arguments: str, lines: Sequence[str] = ()) -> str:
     """What it prints when it is given `lines`; `WrongAnswerError` if it fails."""
     command = ["kcat", "-b", address, "-X", "topic.metadata.refresh.interval.ms=500", *arguments]
     text = "".join(f"{line}\n" for line in lines)
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = subprocess.run(
+        command,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=patience.scaled(TIMEOUT_S),
+    )
     if done.returncode != 0:
         raise checks.WrongAnswerError(f"{' '.join(command)}: {done.stderr.strip()[-400:]}")
     return done.stdout

@@ -2,16 +2,27 @@
 
 Loaded with `-p kdist_report`. Lines of JSON go to the file that KDIST_REPORT names: first the list
 of collected tests, then [test, outcome, seconds, reason] for each phase that says something. So a
-run that hangs or dies still tells how far it came.
+run that hangs or dies still tells how far it came. Tests that match a pattern in KDIST_LATER (JSON)
+get KDIST_LATER_TIMEOUT_S.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The shorter time for those that need it."""
+    short = pytest.mark.timeout(float(os.environ["KDIST_LATER_TIMEOUT_S"]))
+    patterns = json.loads(os.environ["KDIST_LATER"])
+    for item in items:
+        if any(fnmatchcase(item.nodeid, f"*{pattern}") for pattern in patterns):
+            item.add_marker(short)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
