@@ -19,9 +19,12 @@ CODEC_GONE := $(if $(wildcard kdist/records/_compiled.*.so),,FORCE)
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars for the tests with a peer
+# The clients' suites fail nothing here: what could not be had is named, and fails the tests of it.
+setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars and the clients' suites
 	@tools/setup_packages.sh peer
 	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
+	-@tools/setup_packages.sh suites
+	-@$(PYTHON) tests/conformance/run.py --small --prepare
 
 check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: under two minutes
 	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
@@ -34,8 +37,7 @@ else
 	@$(PYTEST) -m "not mount and not stress" tests
 endif
 
-stress: setup  ## The clients' own suites, 50 kills, floods, the broker's benchmark: takes long
-	@tools/setup_packages.sh suites
+stress: setup  ## The clients' own suites whole, 50 kills, floods, the broker's benchmark: takes long
 	@$(PYTHON) -m pytest -m stress tests
 
 lint: .venv/.codec
@@ -44,6 +46,24 @@ lint: .venv/.codec
 	@$(PYTHON) -m mypy --no-error-summary
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/yamllint --strict .
+
+lab-up: .venv/.ready  ## Start the lab's hosts as containers on this machine, as root
+	@tools/setup_packages.sh lab
+	@$(PYTHON) -m lab up
+
+lab-down:  ## Remove the lab's hosts and all that they left on this machine
+	@$(PYTHON) -m lab down
+
+lab-ssh:  ## Log in to a host of the lab, k1 or another: make lab-ssh HOST=k2
+	@$(PYTHON) -m lab ssh $(or $(HOST),k1)
+
+vagrant-box: .venv/.ready  ## Make the box for Vagrant's LXC provider, from the lab's base image, as root
+	@tools/setup_packages.sh lab
+	@tools/setup_packages.sh vagrant
+	@lab/vagrant/make_box.sh
+
+vagrant-up: .venv/.ready  ## Start the Vagrantfile's machines and deploy kdist to them: PROVIDER=lxc or another
+	@lab/vagrant/up.sh $(PROVIDER)
 
 bench-log: .venv/.codec  ## Measure the log and the record codec, as ratios in one run
 	$(PYTHON) benchmarks/bench_log.py
@@ -84,4 +104,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test stress lint bench-log bench-network bench-broker bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test stress lint lab-up lab-down lab-ssh vagrant-box vagrant-up bench-log bench-network bench-broker bench-compression fuzz generate format clean FORCE

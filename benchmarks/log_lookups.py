@@ -34,6 +34,7 @@ from kdist.storage.loading import load_log
 from kdist.storage.log import Log
 from kdist.storage.reading import find_by_timestamp, read
 from kdist.storage.recovery import SavedOffsets
+from kdist.storage.steps import run_steps
 from kdist.wire.crc32c import crc32c
 
 SCAN_BUDGET = 1e9  # bytes per second
@@ -109,14 +110,16 @@ def scan_sample(log: Log) -> Iterator[Callable[[], object]]:
 
     def work() -> None:
         loaded.append(
-            load_log(
-                log.world,
-                log.partition,
-                log.directory,
-                log.settings,
-                SavedOffsets(),
-                is_clean=False,
-                now_ms=START_MS,
+            run_steps(
+                load_log(
+                    log.world,
+                    log.partition,
+                    log.directory,
+                    log.settings,
+                    SavedOffsets(),
+                    is_clean=False,
+                    now_ms=START_MS,
+                )
             )
         )
 

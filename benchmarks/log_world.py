@@ -155,7 +155,7 @@ def log_directory(
             settings_of=lambda _topic: TopicSettings(),
             on_failure=fail,
         ),
-    )
+    ).open()
     try:
         yield directory
     finally:

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Looks for what must come from the distribution and installs what is missing if it may, or says what to install.
 #   setup_packages.sh build    a Python that makes virtual environments, its headers, a compiler
-#   setup_packages.sh suites  what librdkafka's own tests are built with
+#   setup_packages.sh suites   what librdkafka's own tests are built with
+#   setup_packages.sh lab      what the lab makes its hosts with
+#   setup_packages.sh vagrant  Vagrant with LXC, for the box that is made here
 #   setup_packages.sh peer     Java, Maven and kcat for the tests with peers; XFS for those on a loop disk
 # It looks for the thing, not the package: a JDK from elsewhere serves as well as Debian's.
 set -eu
@@ -24,10 +26,30 @@ missing_peer() {
 }
 
 missing_suites() {
-    command -v g++ >/dev/null || echo g++
-    # What librdkafka's test runner is built with; headers, so looked for by package.
-    for package in rapidjson-dev libzstd-dev libssl-dev zlib1g-dev; do
-        dpkg-query --show "$package" >/dev/null 2>&1 || echo "$package"
+    command -v make >/dev/null || echo make
+    command -v g++ >/dev/null || { echo g++ rapidjson-dev libzstd-dev libssl-dev zlib1g-dev && return; }
+    finds_header rapidjson/document.h || echo rapidjson-dev
+    finds_header zstd.h || echo libzstd-dev
+    finds_header openssl/ssl.h || echo libssl-dev
+    finds_header zlib.h || echo zlib1g-dev
+}
+
+finds_header() {
+    echo "#include <$1>" | g++ -x c++ -E - >/dev/null 2>&1
+}
+
+missing_lab() {
+    command -v systemd-nspawn >/dev/null || echo systemd-container
+    command -v mmdebstrap >/dev/null || echo mmdebstrap
+    command -v ip >/dev/null || echo iproute2
+    command -v nft >/dev/null || [ -x /usr/sbin/nft ] || echo nftables
+    command -v ssh >/dev/null || echo openssh-client
+    [ -x /usr/sbin/xfs_io ] || echo xfsprogs
+}
+
+missing_vagrant() {
+    for package in vagrant vagrant-lxc lxc libarchive-tools dnsmasq-base uidmap redir rsync sudo bridge-utils; do
+        dpkg-query --show --showformat='${db:Status-Abbrev}' "$package" 2>/dev/null | grep --quiet '^ii' || echo "$package"
     done
 }
 

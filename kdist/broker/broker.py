@@ -1,7 +1,7 @@
 """A broker's life: started in order, watched over, stopped in order.
 
-    start: ZooKeeper session, cluster id, topics' settings, log directory, listeners, registration,
-           election; ready once the controller has told it of the cluster
+    start: ZooKeeper session, cluster id, topics' settings, log directory, HTTP, logs, listeners,
+           registration, election; ready once the controller has told it of the cluster
     stop:  listeners, candidacy, registration, what is under way, directory, session
 
 A directory that says it belongs to another cluster or broker, a port that is taken, an id that is
@@ -16,6 +16,7 @@ import enum
 import json
 import logging
 from collections.abc import Coroutine
+from contextlib import closing
 from typing import Any
 
 from kdist.broker.auto_creation import OFFSETS_TOPIC
@@ -31,6 +32,7 @@ from kdist.broker.world import BrokerWorld
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.metrics.exposition import CONTENT_TYPE
+from kdist.storage.directory import LogDirectory
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
 from kdist.zk.errors import NoNode, ZooKeeperError
@@ -42,6 +44,7 @@ DRAIN_MS = 5_000  # for what is under way when a broker stops
 
 _AT_ONCE_MS = 1
 _LAG_CHECK_MS = 500
+_STATUS_NS = 1_000_000_000  # between two lines of progress while logs are opened
 
 
 class State(enum.Enum):
@@ -64,6 +67,8 @@ class Broker:
         self.state = State.NEW
         self.failure: asyncio.Future[BaseException] = world.network.loop.create_future()
         self.measures = Measures()
+        self.measures.broker.has_session = lambda: world.zk.state is SessionState.CONNECTED
+        self.measures.build[world.version, world.fingerprint].info = 1
         self.http_port: int | None = None
         self._tasks = OwnTasks(world.tasks)
         self._running: list[asyncio.Task[None]] = []
@@ -126,13 +131,30 @@ class Broker:
             self._gateway.inter_broker_listener,
             self.fail,
         )
-        service.wire(offsets_partitions)
-        await self._gateway.open(service.dispatch)
+        # A recovery may take long, and is to be watched.
         self.http_port = await self._gateway.open_http(
             {"/metrics": self._metrics_page, "/health": self._health_page}
         )
+        await self._open_logs(service.directory)
+        service.wire(offsets_partitions)
+        await self._gateway.open(service.dispatch)
         self._tell("registering")
         await self._join_cluster(service)
+
+    async def _open_logs(self, directory: LogDirectory) -> None:
+        """After a crash this takes its time, so signals and the watchdog get theirs in between."""
+        now_ns = self.world.clock.monotonic_ns
+        told_ns = now_ns()
+        with closing(directory.opening()) as steps:
+            for work in steps:
+                if now_ns() - told_ns >= _STATUS_NS:
+                    told_ns = now_ns()
+                    doing = "opening" if directory.is_clean else "recovering"
+                    self._tell(f"{doing} {len(directory.logs)} of {directory.found} logs")
+                if work is None:
+                    await asyncio.sleep(0)
+                else:
+                    await self._tasks.blocking(work)
 
     async def _look_at_zookeeper(self) -> tuple[str, int]:
         """The cluster's id, and how many partitions `__consumer_offsets` has, or will have."""
@@ -283,15 +305,17 @@ class Broker:
     def _health_page(self) -> Page:
         """200 while it serves and has its session; what it is at, either way."""
         zk_state = self.world.zk.state
-        is_well = self.state is State.READY and not self.failure.done()
+        has_session = zk_state is not SessionState.EXPIRED
+        is_well = self.state is State.READY and has_session and not self.failure.done()
         report = {
             "status": "ok" if is_well else "unavailable",
             "broker": self.id,
+            "version": self.world.version,
+            "fingerprint": self.world.fingerprint,
             "state": self.state.value,
             "zookeeper": zk_state.value,
             "controller": self.service.controller.is_active,
             "partitions": len(self.service.replicas.partitions),
         }
-        is_well = is_well and zk_state is not SessionState.EXPIRED
         body = json.dumps(report).encode("ascii") + b"\n"
         return Page(200 if is_well else 503, "application/json", body)

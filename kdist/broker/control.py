@@ -1,5 +1,9 @@
 """LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown (keys 4 to 7): the controller's.
 
+Brokers speak on the inter-broker listener, so these are refused on any other: with a listener of
+their own behind a firewall, clients cannot give orders. With one for all, until there are ACLs,
+whoever reaches the port and knows the epochs can.
+
 Requests of a controller that was replaced, or that mean an earlier registration of this broker, are
 refused. LeaderAndIsr first reads the settings of topics that are new here, so that their logs begin
 with them; requests keep their order meanwhile.
@@ -49,11 +53,15 @@ class ControlHandler:
         self._updated = updated
         self._in_order = asyncio.Lock()
 
-    async def lead(self, request: LeaderAndIsrRequest, version: int) -> LeaderAndIsrResponse:
+    async def lead(
+        self, request: LeaderAndIsrRequest, version: int, listener: str
+    ) -> LeaderAndIsrResponse:
         """Lead or follow partitions. NETWORK_EXCEPTION: ZooKeeper did not say their settings."""
         async with self._in_order:
             replicas = self._replicas
-            error = fence(request, replicas.controller_epoch, replicas.broker_epoch)
+            error = self._bar(listener) or fence(
+                request, replicas.controller_epoch, replicas.broker_epoch
+            )
             if error is not Error.NONE:
                 return LeaderAndIsrResponse(error_code=error)
             try:
@@ -71,17 +79,21 @@ class ControlHandler:
             self._replicas.apply_leader_and_isr(request, version, answer.set_result)
             return await answer
 
-    async def stop(self, request: StopReplicaRequest) -> StopReplicaResponse:
+    async def stop(self, request: StopReplicaRequest, listener: str) -> StopReplicaResponse:
         """Host partitions no more."""
+        if error := self._bar(listener):
+            return StopReplicaResponse(error_code=error, partition_errors=[])
         async with self._in_order:
             answer: asyncio.Future[StopReplicaResponse] = _future()
             self._replicas.apply_stop_replica(request, answer.set_result)
             return await answer
 
-    async def learn(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+    async def learn(self, request: UpdateMetadataRequest, listener: str) -> UpdateMetadataResponse:
         """Take the state of the cluster in."""
         replicas = self._replicas
-        error = fence(request, replicas.controller_epoch, replicas.broker_epoch)
+        error = self._bar(listener) or fence(
+            request, replicas.controller_epoch, replicas.broker_epoch
+        )
         if error is not Error.NONE:
             return UpdateMetadataResponse(error_code=error)
         replicas.controller_epoch = request.controller_epoch
@@ -90,12 +102,28 @@ class ControlHandler:
         self._overrides.forget({each.topic for each in gone} - self._cache.topics.keys())
         return UpdateMetadataResponse(error_code=Error.NONE)
 
-    async def let_go(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """A broker is about to stop: it may, as no other has the partitions that it leads."""
-        error = Error.NONE if self._controller.is_active else Error.NOT_CONTROLLER
-        if request.broker_id not in self._cache.brokers:
-            error = Error.BROKER_NOT_AVAILABLE
+    async def let_go(
+        self, request: ControlledShutdownRequest, listener: str
+    ) -> ControlledShutdownResponse:
+        """A broker is about to stop: it may, as no other has the partitions that it leads.
+
+        STALE_BROKER_EPOCH for an earlier registration's request, and for one without an epoch, as
+        `fence` has it.
+        """
+        error = self._bar(listener) or self._shutdown_fault(request)
         return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
+
+    def _shutdown_fault(self, request: ControlledShutdownRequest) -> Error:
+        if not self._controller.is_active:
+            return Error.NOT_CONTROLLER
+        epoch = self._controller.broker_epoch(request.broker_id)
+        if epoch is None:
+            return Error.BROKER_NOT_AVAILABLE
+        return Error.STALE_BROKER_EPOCH if request.broker_epoch < epoch else Error.NONE
+
+    def _bar(self, listener: str) -> Error:
+        is_brokers = listener == self._controller.listener
+        return Error.NONE if is_brokers else Error.CLUSTER_AUTHORIZATION_FAILED
 
 
 def _future() -> asyncio.Future[Any]:

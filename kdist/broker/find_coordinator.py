@@ -1,8 +1,8 @@
 """FindCoordinator (key 10): the leader of the group's partition of `__consumer_offsets`.
 
 The topic is created when the first client looks for a coordinator; until it has leaders the answer
-is COORDINATOR_NOT_AVAILABLE, upon which clients ask again. For a transactional id it always is:
-there are no transactions yet.
+is COORDINATOR_NOT_AVAILABLE, upon which clients ask again. A transactional id has no coordinator,
+as there are no transactions yet: see `producer_ids.py` for the error.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ class FindCoordinatorHandler:
 
     def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:
         error, sentence, broker = Error.NONE, None, NOBODY
-        if key_type != GROUP_KEY:
-            # Not COORDINATOR_NOT_AVAILABLE, which clients would wait to see change.
+        if key_type == TRANSACTION_KEY:
+            error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            sentence = "This release has no transactions."
+        elif key_type != GROUP_KEY:
             error = Error.INVALID_REQUEST
-            is_transaction = key_type == TRANSACTION_KEY
-            sentence = "This release has no transactions." if is_transaction else error.sentence
+            sentence = error.sentence
         elif (found := self._group_coordinator(key, listener)) is not None:
             broker = found
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kdist.metrics.broker import BrokerMetrics, RequestMetrics
+from kdist.metrics.build import BuildMetrics
 from kdist.metrics.controller import ControllerMetrics
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
@@ -19,6 +20,7 @@ class Measures:
     def __init__(self) -> None:
         self.broker = BrokerMetrics()
         self.requests = Family(RequestMetrics, "api")
+        self.build = Family(BuildMetrics, "version", "fingerprint")
         self.network = NetworkMetrics()
         self.replication = ReplicationMetrics()
         self.groups = GroupMetrics()
@@ -26,6 +28,7 @@ class Measures:
         self.storage = StorageMetrics()
         self.exposition = Exposition()
         self.exposition.add_family(self.requests)
+        self.exposition.add_family(self.build)
         for group in (
             self.broker,
             self.network,

@@ -45,6 +45,21 @@ class OwnTasks:
 
         self._tasks.run_blocking(work, ended)
 
+    async def blocking(self, work: Callable[[], None]) -> None:
+        """Run `work` where it may block; raises what it does. Cancelled, it goes on: see `idle`."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if ended.cancelled():
+                return
+            if error is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(error)
+
+        self.run_blocking(work, done)
+        await ended
+
     def _unless_closed(self, callback: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
             if not self._is_closed:

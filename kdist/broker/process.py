@@ -42,6 +42,7 @@ DONE, NOT_POSSIBLE, BUG = 0, 1, 70
 FORCED = 128 + signal.SIGTERM
 
 _START_STEP_USEC = 120_000_000  # between two signs of life while logs are opened
+_START_SIGN_S = 10.0
 
 # The collector was 10% of a busy broker's time, and most of its latency's tail (design D2). Few of
 # its objects are in cycles: what lives at the end of the start is not looked at again, and the rest
@@ -64,6 +65,7 @@ class Process:
     def __init__(self, config: BrokerConfig, environment: Mapping[str, str], version: str) -> None:
         self._config = _within_descriptors(config, raise_limit())
         self._version = version
+        self._fingerprint = environment.get("KDIST_FINGERPRINT", "")
         self._manager = ServiceManager(environment)
         self._asked = 0  # to stop
         self._stop = asyncio.Event()
@@ -89,6 +91,7 @@ class Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._hear_signal, main)
         self._feed_watchdog(loop)
+        self._ask_for_time(loop)
         try:
             await self._start(broker)
             return await self._serve(broker)
@@ -113,13 +116,18 @@ class Process:
             ),
             host=socket.gethostname(),
             version=self._version,
+            fingerprint=self._fingerprint,
             status=self._tell_status,
         )
 
     def _tell_status(self, sentence: str) -> None:
-        """What the broker is at; while it starts, that it needs more time for it."""
-        more = "" if self._is_started else f"\nEXTEND_TIMEOUT_USEC={_START_STEP_USEC}"
-        self._manager.tell(f"STATUS={sentence}{more}")
+        self._manager.tell(f"STATUS={sentence}")
+
+    def _ask_for_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """systemd ends a start that takes longer than it was told; a scan may take any time."""
+        if not self._is_started:
+            self._manager.tell(f"EXTEND_TIMEOUT_USEC={_START_STEP_USEC}")
+            loop.call_later(_START_SIGN_S, self._ask_for_time, loop)
 
     async def _start(self, broker: Broker) -> None:
         """Start. A signal cancels it, and what it has begun is undone."""

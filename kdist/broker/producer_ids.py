@@ -2,8 +2,11 @@
 
 A broker takes a block of ids from `/latest_producer_id_block` by a versioned write, and hands them
 out one by one; what it has not handed out when it stops is lost, as there are 2^63. A producer that
-has an id and asks again gets a new one. There are no transactions yet: a transactional id is
-answered NOT_COORDINATOR. Source: KIP-98; Kafka's `ZkProducerIdManager`.
+has an id and asks again gets a new one. Source: KIP-98; Kafka's `ZkProducerIdManager`.
+
+There are no transactions yet. A transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+here and in FindCoordinator: the one error upon which all clients stop and say so. On others, as
+NOT_COORDINATOR, Java's or librdkafka's look again, until a time is up or for ever.
 """
 
 from __future__ import annotations
@@ -76,4 +79,6 @@ def _fault(request: InitProducerIdRequest) -> Error:
     has_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
     if has_id != has_epoch or request.transactional_id == "":
         return Error.INVALID_REQUEST
-    return Error.NONE if request.transactional_id is None else Error.NOT_COORDINATOR
+    if request.transactional_id is not None:
+        return Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return Error.NONE

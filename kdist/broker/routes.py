@@ -89,10 +89,14 @@ def routes_to(to: Handlers) -> Routes:
             metadata.API.key: lambda asked, call: to.metadata.answer(
                 asked, call.version, call.listener
             ),
-            leader_and_isr.API.key: lambda asked, call: to.control.lead(asked, call.version),
-            stop_replica.API.key: lambda asked, _call: to.control.stop(asked),
-            update_metadata.API.key: lambda asked, _call: to.control.learn(asked),
-            controlled_shutdown.API.key: lambda asked, _call: to.control.let_go(asked),
+            leader_and_isr.API.key: lambda asked, call: to.control.lead(
+                asked, call.version, call.listener
+            ),
+            stop_replica.API.key: lambda asked, call: to.control.stop(asked, call.listener),
+            update_metadata.API.key: lambda asked, call: to.control.learn(asked, call.listener),
+            controlled_shutdown.API.key: lambda asked, call: to.control.let_go(
+                asked, call.listener
+            ),
             create_topics.API.key: lambda asked, _call: to.topics.create(asked),
             delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
             init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),

@@ -7,7 +7,6 @@ as long as the broker.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 
 from kdist.broker.auto_creation import OFFSETS_TOPIC, AutoCreation
@@ -41,10 +40,6 @@ from kdist.runtime.tasks import Tasks
 from kdist.storage.directory import Identity, LogDirectory, Surroundings
 from kdist.storage.schedule import Schedule
 
-logger = logging.getLogger(__name__)
-
-_STATUS_LOGS = 100  # so many logs are opened between two lines of progress
-
 
 class Service:
     """Owner: the broker. `fail` hears of a disk that failed, and of bugs."""
@@ -59,7 +54,7 @@ class Service:
         listener: str,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """Opens the directory, with all its logs: after a crash that takes its time. `UserError`.
+        """Takes the directory; whoever makes this opens its logs next. `UserError`.
 
         `listener` is the one that brokers use among themselves.
         """
@@ -99,18 +94,12 @@ class Service:
             metrics=self._measures.storage,
             settings_of=self._overrides.settings_of,
             on_failure=self._fail,
-            progress=self._tell_progress,
         )
         path = world.config.broker.directory
         try:
             return LogDirectory(path, Identity(self._id, self._cluster_id), around)
         except OSError as error:  # not the disk's: its errors have a class of their own
             raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
-
-    def _tell_progress(self, done: int, total: int) -> None:
-        if done % _STATUS_LOGS == 0 or done == total:
-            logger.info("%d of %d logs are open", done, total)
-            self._world.status(f"opening logs: {done} of {total}")
 
     def _make_controller(self) -> Controller:
         world = self._world
@@ -140,7 +129,6 @@ class Service:
     def wire(self, offsets_partitions: int) -> None:
         """Make the handlers. `offsets_partitions`: how many `__consumer_offsets` has, or will."""
         world, replicas = self._world, self.replicas
-        self._offsets_partitions = offsets_partitions
         commit_timeout_ms = world.config.groups.offsets_commit_timeout_ms
         log = PartitionedOffsetsLog(replicas, world.clock, lambda: commit_timeout_ms)
         self.coordinator = GroupCoordinator(
@@ -182,19 +170,9 @@ class Service:
 
     def _hear_update(self, gone: Collection[TopicPartition]) -> None:
         self.coordinator.forget_partitions(gone)
-        self._check_offsets_topic()
-
-    def _check_offsets_topic(self) -> None:
-        """Brokers that count its partitions otherwise look for groups in the wrong places."""
         topic = self.cache.topics.get(OFFSETS_TOPIC)
-        if topic is not None and len(topic.partitions) > self._offsets_partitions:
-            logger.error(
-                "%s has %d partitions, and offsets.topic.num.partitions is %d here:"
-                " no group can be served before a restart",
-                OFFSETS_TOPIC,
-                len(topic.partitions),
-                self._offsets_partitions,
-            )
+        if topic is not None:
+            self.coordinator.use_partitions(len(topic.partitions))
 
     def dispatch(self, listener: str) -> Dispatch:
         """The handler of a listener's connections."""

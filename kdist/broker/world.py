@@ -25,7 +25,8 @@ def _no_status(_sentence: str) -> None:
 class BrokerWorld(NamedTuple):
     """`zk` is not connected yet; the broker closes it, and nothing else of this.
 
-    `host` is the machine's name. `status` is told, in a sentence, what the broker is at.
+    `host` is the machine's name. `fingerprint` is of release, configuration and unit. `status` is
+    told, in a sentence, what the broker is at.
     """
 
     config: BrokerConfig
@@ -37,4 +38,5 @@ class BrokerWorld(NamedTuple):
     zk: ZooKeeper
     host: str
     version: str = "unknown"
+    fingerprint: str = ""
     status: Callable[[str], None] = _no_status

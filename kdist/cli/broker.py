@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
+from kdist.broker.disk_marker import WrongDisk, check_marker
 from kdist.broker.process import Process
 from kdist.config.load import load_broker
 from kdist.runtime import diagnostics
@@ -28,13 +29,18 @@ from kdist.runtime.disk import Disk
 def broker(path: str, log_level: str) -> int:
     """Run one broker, on one disk, until SIGTERM or SIGINT.
 
-    Exits with 0 when it stopped as asked, 1 if it could not start, 70 after a bug, and 74 when the
-    disk has failed.
+    Exits with 0 when it stopped as asked, 1 if it could not start, 70 after a bug, 74 when the disk
+    has failed, and 78 when it is not this broker's disk.
     """
     diagnostics.set_up(log_level, sys.stderr, os.environ)
     config = load_broker(Disk().read(path).decode(errors="replace"), path)
     for sentence in config.warnings:
         click.echo(f"kdist: {sentence}", err=True)
+    try:
+        check_marker(config.disk, config.broker.id, Disk())
+    except WrongDisk as error:
+        click.echo(f"kdist: {error}", err=True)
+        return WrongDisk.EXIT_STATUS
     return Process(config, os.environ, _version()).run()
 
 

@@ -93,6 +93,7 @@ def consume(  # noqa: PLR0913 - one for each option
     output = Output(topic, as_json, keys, limit)
 
     async def work(cluster: Cluster) -> None:
+        from kdist.cli.unread import ended_when_unread
         from kdist.client.fetching import Reader
 
         partitions = await _partitions(cluster, topic, partition)
@@ -101,7 +102,8 @@ def consume(  # noqa: PLR0913 - one for each option
         reader = Reader(cluster, offsets)
         output.positions.update(offsets)
         ends = await _ends(cluster, partitions) if until_end else {}
-        await _read(cluster, reader, ends, output, group)
+        with ended_when_unread():
+            await _read(cluster, reader, ends, output, group)
 
     if limit != 0:
         ask_cluster(broker, work)

@@ -2,7 +2,7 @@
 
     0    done                                   2    a flag or argument is wrong
     1    a mistake, or damage was found         74   the disk failed
-    130  interrupted
+    130  interrupted                           78   the disk is not this broker's
 
 Sub-commands are imported when they are asked for, so that `kdist --help` starts in 0.3 s.
 Completion in bash: `eval "$(_KDIST_COMPLETE=bash_source kdist)"`; also `zsh_source`, `fish_source`.
@@ -32,6 +32,7 @@ _COMMANDS = {
     "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each a record."),
     "consume": ("kdist.cli.consume:consume", "Show a topic's records as they come."),
     "groups": ("kdist.cli.groups:groups", "List groups; show their members, offsets and lag."),
+    "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; the roll's lock."),
     "log": ("kdist.cli.log:log", "Look into a log on disk: dump, verify, find, trim, rebuild."),
 }
 

@@ -57,7 +57,7 @@ def standalone(
 
     All listen on 127.0.0.1 only. Ctrl-C stops everything: the brokers first, then ZooKeeper; a
     second one ends the brokers by force. If one of them ends by itself, all are stopped, and its
-    status is the command's. What the brokers say is in DIR/logs.
+    status is the command's. What they say is in DIR/logs.
 
     ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
 

@@ -24,10 +24,10 @@ _AS_ASKED = (0, -signal.SIGTERM, _BY_SIGNAL + signal.SIGTERM)  # the last two: b
 
 
 class Death(NamedTuple):
-    """A child that ended: what it was, its status as `subprocess` has it if known, and its log."""
+    """A child that ended: what it was, its status as `subprocess` has it, and its log."""
 
     name: str
-    status: int | None
+    status: int
     log: str
     last_words: str
 
@@ -43,8 +43,6 @@ class Death(NamedTuple):
         return f"{self.name} {self._how()} (log: {self.log}){said}"
 
     def _how(self) -> str:
-        if self.status is None:
-            return "ended"
         if self.status < 0:
             return f"was ended by {signal.Signals(-self.status).name}"
         return f"ended with status {self.status}"
@@ -96,8 +94,10 @@ class Children:
     async def _zookeeper_death(self) -> Death:
         while self.zookeeper.is_running:
             await asyncio.sleep(_POLL_S)
-        log = self._home.zookeeper_log
-        return Death("ZooKeeper", None, log, self._home.last_words(log))
+        # A signal came from elsewhere, and the log knows nothing of it.
+        status = self.zookeeper.status or 0
+        words = self.zookeeper.last_words() if status >= 0 else ""
+        return Death("ZooKeeper", status, self.zookeeper.settings.log_path, words)
 
     async def stop(self, hurry: Awaitable[object]) -> list[Death]:
         """Stop the brokers together, then ZooKeeper; by force if it takes long or `hurry` comes.

@@ -2,10 +2,10 @@
 
 standalone.json    the marker: a version, and how many brokers have data here
 .lock              held while it runs
-zookeeper/         ZooKeeper's data and log
+zookeeper/         ZooKeeper's data
 d01/, d02/, ...    a broker's log directory each
 conf/d01.properties, ...    written anew at each start
-logs/d01.log, ...           what a broker says; of the run before, .log.1
+logs/d01.log, ..., zookeeper.log    what each says; of the run before, .log.1
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kdist.config.load import broker_from
 from kdist.config.properties import escape_properties
 from kdist.errors import UserError
 from kdist.runtime.files import File, Files, Lock
-from kdist.zk.server import LOG_NAME
 
 HOST = "127.0.0.1"
 _MARKER = "standalone.json"
@@ -53,7 +52,7 @@ class Home:
     def __init__(self, files: Files, path: str) -> None:
         self.path = path
         self.zookeeper = f"{path}/zookeeper"
-        self.zookeeper_log = f"{self.zookeeper}/{LOG_NAME}"
+        self.zookeeper_log = f"{path}/logs/zookeeper.log"
         self._files = files
         self._lock: Lock | None = None
 

@@ -70,8 +70,9 @@ class Standalone:
         self._network = AsyncioNetwork(asyncio.get_running_loop())
         count = self._home.claim(self._wish.brokers)
         zookeeper_port = await self._find_ports(count)
-        settings = ServerSettings(self._home.zookeeper, zookeeper_port)
-        plans = self._home.prepare(count, self._wish.port, settings.address, self._wish.settings)
+        home = self._home
+        settings = ServerSettings(home.zookeeper, zookeeper_port, log=home.zookeeper_log)
+        plans = home.prepare(count, self._wish.port, settings.address, self._wish.settings)
         zookeeper = await start_server(settings, self._files, os.environ)
         children = Children(self._home, zookeeper)
         death: Death | None = None

@@ -1,4 +1,4 @@
-"""`kdist topics`: create, list, describe, alter and delete topics."""
+"""`kdist topics`: create, list, describe, alter, delete and apply topics."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kdist.cli.options import json_option, print_json
 from kdist.cli.settings_given import parse_given
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
+from kdist.cli.topics_apply import apply
 from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.storage.meta import format_uuid
@@ -48,7 +49,10 @@ zookeeper_option = click.option(
 
 @click.group()
 def topics() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics, or apply a file of them."""
+
+
+topics.add_command(apply)
 
 
 # create

@@ -9,6 +9,7 @@ from itertools import chain
 from kdist.config import topic_rules
 from kdist.config.broker import BrokerSettings
 from kdist.config.declare import Setting, Settings
+from kdist.config.disk import DiskSettings
 from kdist.config.faults import Given, raise_if_any
 from kdist.config.foreign import judge_names
 from kdist.config.groups import GroupSettings
@@ -20,6 +21,7 @@ from kdist.config.zookeeper import ZooKeeperSettings
 
 BROKER_CLASSES: tuple[type[Settings], ...] = (
     BrokerSettings,
+    DiskSettings,
     ZooKeeperSettings,
     NetworkSettings,
     GroupSettings,
@@ -39,6 +41,7 @@ class BrokerConfig:
     """
 
     broker: BrokerSettings
+    disk: DiskSettings
     zookeeper: ZooKeeperSettings
     network: NetworkSettings
     groups: GroupSettings

@@ -12,6 +12,7 @@ from kdist.config import broker_rules, topic_rules
 from kdist.config.broker import BrokerSettings
 from kdist.config.broker_config import BROKER_CLASSES, BROKER_NAMES, BrokerConfig
 from kdist.config.declare import Settings
+from kdist.config.disk import DiskSettings
 from kdist.config.faults import Given, raise_if_any
 from kdist.config.foreign import judge_names
 from kdist.config.groups import GroupSettings
@@ -76,6 +77,7 @@ def _read(
     topic_defaults = reader.made(TopicSettings)
     config = BrokerConfig(
         broker=reader.made(BrokerSettings),
+        disk=reader.made(DiskSettings),
         zookeeper=reader.made(ZooKeeperSettings),
         network=reader.made(NetworkSettings),
         groups=reader.made(GroupSettings),

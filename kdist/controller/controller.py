@@ -54,6 +54,16 @@ class Controller:
         """Whether this broker is the controller, as far as it knows."""
         return self._reign is not None
 
+    @property
+    def listener(self) -> str:
+        """The listener that brokers use among themselves."""
+        return self._world.listener
+
+    def broker_epoch(self, broker_id: int) -> int | None:
+        """The epoch of a broker that is registered; None for others, and while not active."""
+        live = self._reign.cluster.brokers.get(broker_id) if self._reign else None
+        return None if live is None else live.epoch
+
     # The life of a candidate
 
     async def run(self) -> None:

@@ -190,7 +190,7 @@ def _check_factor(factor: int) -> None:
     if not 1 <= factor <= REPLICATION_FACTOR_MAX:
         raise ApiError(
             Error.INVALID_REPLICATION_FACTOR,
-            f"a replication factor of {factor}: a partition has {REPLICATION_FACTOR_MAX} replica",
+            f"a replication factor of {factor}: in this release it is {REPLICATION_FACTOR_MAX}",
         )
 
 

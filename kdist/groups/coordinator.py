@@ -10,6 +10,7 @@ copied or encoded during the call. FindCoordinator is the broker's.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 
 from kdist.config.groups import GroupSettings
@@ -45,6 +46,8 @@ from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from kdist.protocol.sync_group import SyncGroupRequest
 from kdist.wire.varint import Buffer
 
+logger = logging.getLogger(__name__)
+
 PROTOCOL_NAME_MAY_BE_NONE_SINCE = 7  # JoinGroup
 PROTOCOL_IS_REQUIRED_SINCE = 5  # SyncGroup
 MEMBERS_SINCE = 3  # LeaveGroup
@@ -71,6 +74,23 @@ class GroupCoordinator:
     def use(self, settings: GroupSettings) -> None:
         """From now on these hold; what waits goes on as it began."""
         self._world.settings = settings
+
+    def use_partitions(self, count: int) -> None:
+        """`__consumer_offsets` has so many partitions, whatever the settings say.
+
+        It may be made by another broker, with other settings, or by a person, after this one has
+        started. Once there are groups, another count would look for them where they are not.
+        """
+        if count == self._registry.partition_count:
+            return
+        if len(self._registry):
+            logger.error(
+                "__consumer_offsets has %d partitions, but groups are placed by %d: add none to it",
+                count,
+                self._registry.partition_count,
+            )
+            return
+        self._registry.partition_count = self._world.partitions = count
 
     def stop(self) -> None:
         """Give up all partitions; who waits is told to look for another coordinator."""

@@ -15,10 +15,10 @@ from kdist.groups.placement import partition_for
 
 
 class Registry:
-    """Owned by the coordinator. `partitions`: how many `__consumer_offsets` has."""
+    """Owned by the coordinator. `partition_count`: how many `__consumer_offsets` has."""
 
-    def __init__(self, partitions: int) -> None:
-        self._partitions = partitions
+    def __init__(self, partition_count: int) -> None:
+        self.partition_count = partition_count
         self._loading: dict[int, Loading] = {}
         self._owned: set[int] = set()
         self._groups: dict[str, Group] = {}
@@ -39,7 +39,7 @@ class Registry:
         group = self._groups.get(group_id)
         if group is not None:
             return Error.NONE, group
-        partition = partition_for(group_id, self._partitions)
+        partition = partition_for(group_id, self.partition_count)
         if partition in self._loading:
             return Error.COORDINATOR_LOAD_IN_PROGRESS, None
         return Error.NONE if partition in self._owned else Error.NOT_COORDINATOR, None
@@ -78,7 +78,8 @@ class Registry:
         """The partition is led elsewhere now. Returns the groups that were here."""
         self._loading.pop(partition, None)
         self._owned.discard(partition)
-        gone = [g for g in self if partition_for(g.group_id, self._partitions) == partition]
+        count = self.partition_count
+        gone = [each for each in self if partition_for(each.group_id, count) == partition]
         for group in gone:
             self.remove(group)
         return gone

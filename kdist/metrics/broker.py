@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kdist.metrics.declare import Metrics, counter, gauge, histogram, metrics
+from kdist.metrics.declare import Metrics, Reading, counter, gauge, histogram, metrics, reading
 from kdist.metrics.histogram import Histogram
 
 
@@ -26,6 +26,9 @@ class BrokerMetrics(Metrics):
     is_ready: int = gauge("kdist_broker_ready", "1 while the broker serves clients.")
     loop_lag_seconds: Histogram = histogram(
         "kdist_broker_loop_lag_seconds", "How much later than asked a timer of the loop is called."
+    )
+    has_session: Reading = reading(
+        "kdist_broker_zookeeper_connected", "1 while its ZooKeeper session is connected."
     )
     expired_sessions: int = counter(
         "kdist_broker_expired_sessions_total", "ZooKeeper sessions that expired under the broker."

@@ -1,8 +1,8 @@
 """A broker's one log directory: whose it is, its logs, and the checkpoints they share.
 
-Start, in this order: lock, identity (`meta.properties`), clean marker read and removed, logs
-loaded. Stop: all logs flushed, checkpoints, clean marker, lock. What is done at intervals is
-`schedule.py`'s.
+Start, in this order: lock, identity (`meta.properties`); then, by `open` or in steps, clean marker
+read and removed, logs loaded. Stop: all logs flushed, checkpoints, clean marker, lock. What is done
+at intervals is `schedule.py`'s.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
@@ -39,6 +39,7 @@ from kdist.storage.names import DirectoryState
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
 from kdist.storage.space import DiskSpace
+from kdist.storage.steps import Steps, run_steps
 from kdist.storage.trimming import (
     batch_start,
     delete_records,
@@ -74,19 +75,20 @@ class Surroundings(NamedTuple):
     """The settings of a topic by its name, for the logs that are found at start."""
     on_failure: Callable[[BaseException], None]
     """The disk failed, and nothing in the directory is trusted any more."""
-    progress: Callable[[int, int], None] = lambda _done, _total: None
-    """So many of so many logs are open."""
 
 
 class LogDirectory:
     """Owner: the event loop. One process has a directory at a time; the lock sees to that."""
 
     def __init__(self, path: str, identity: Identity, surroundings: Surroundings) -> None:
-        """Open it, with all its logs. `UserError` if it is in use, or not this broker's."""
+        """Take it; `open` comes next. `UserError` if it is in use, or not this broker's."""
         self.path = path
         self.around = surroundings
         self.files = files = surroundings.files
         self.logs: dict[TopicPartition, Log] = {}
+        self.is_clean = False  # what the last stop was, as the marker says
+        self.found = 0  # how many logs there are to open
+        self._is_open = False
         # The partitions that the checkpoints on the disk tell of, and those in a save under way.
         self._named: set[TopicPartition] = set()
         self._being_named: set[TopicPartition] = set()
@@ -98,15 +100,12 @@ class LogDirectory:
             raise UserError(f"{path} is not there: is its disk mounted?") from None
         try:
             self.meta = claim_directory(files, path, *identity)
-            self._open()
         except BaseException:
             self._lock.release()
             raise
-
-    def _open(self) -> None:
-        around, files = self.around, self.files
+        around = surroundings
         self.flusher = Flusher(
-            files, self.path, around.tasks, around.clock, around.metrics, around.on_failure
+            files, path, around.tasks, around.clock, around.metrics, around.on_failure
         )
         self.saver = OffsetSaver(
             files, around.tasks, self._encode_checkpoints, self._note_saved, around.on_failure
@@ -117,27 +116,50 @@ class LogDirectory:
             settings=around.settings,
             metrics=around.metrics,
             chance=around.chance,
-            space=DiskSpace(files, self.path, around.settings.reserved_bytes, around.metrics),
+            space=DiskSpace(files, path, around.settings.reserved_bytes, around.metrics),
             unflushed=set(),
             want_flush=self.flusher.request,
             start_writeback=self.background.start_writeback,
             discard=self.background.discard,
         )
-        is_clean = self._take_clean_marker()
+
+    def open(self) -> Self:
+        """Open all logs before returning. `UserError` if one cannot be."""
+        try:
+            run_steps(self.opening())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def opening(self) -> Steps[None]:
+        """Open all logs, in steps. Nothing else is done with it until they are through.
+
+        Left half-way it is closed without a marker, so that the next start scans.
+        """
+        around = self.around
+        self.is_clean = self._take_clean_marker()
         recovery_points = self._load_checkpoint(names.RECOVERY_POINTS)
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
         compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
         self._named = {*recovery_points, *start_offsets}
         found = list(self._find_partitions())
-        for number, partition in enumerate(found, 1):
+        self.found = len(found)
+        for partition in found:
+            yield None
             settings = around.settings_of(partition.topic)
             saved = SavedOffsets(
                 recovery_point=recovery_points.get(partition, 0),
                 start_offset=start_offsets.get(partition, 0),
                 was_compacted=partition in compacted,
             )
-            self.logs[partition] = self._load(partition, settings, saved, is_clean=is_clean)
-            around.progress(number, len(found))
+            loading = self._load(partition, settings, saved, is_clean=self.is_clean)
+            self.logs[partition] = yield from loading
+        yield self._settle
+        self._is_open = True
+
+    def _settle(self) -> None:
+        """Make last what opening the logs has changed. Blocks."""
         try:
             self._flush([log for log in self.logs.values() if log.is_changed])
             self._save_checkpoints()
@@ -179,7 +201,7 @@ class LogDirectory:
         saved: SavedOffsets,
         *,
         is_clean: bool,
-    ) -> Log:
+    ) -> Steps[Log]:
         return load_log(
             self.world,
             partition,
@@ -211,7 +233,7 @@ class LogDirectory:
         self.files.make_directory(directory)
         try:
             save_partition_metadata(self.files, f"{directory}/{names.PARTITION_METADATA}", topic_id)
-            log = self._load(partition, settings, SavedOffsets(), is_clean=True)
+            log = run_steps(self._load(partition, settings, SavedOffsets(), is_clean=True))
             self.files.sync_directory(self.path)
         except DiskFull:
             self.files.remove_tree(directory)
@@ -345,7 +367,17 @@ class LogDirectory:
         self._note_saved()
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Flush everything, mark the stop as clean, unlock. Nothing may be under way. Blocks."""
+        """Flush everything, mark the stop as clean, unlock. Nothing may be under way. Blocks.
+
+        One whose opening was left half-way is only unlocked.
+        """
+        if self._is_open:
+            self._save_all(broker_epoch)
+        for log in self.logs.values():
+            log.close()
+        self._lock.release()
+
+    def _save_all(self, broker_epoch: int) -> None:
         try:
             self._flush([log for log in self.logs.values() if log.is_changed], prepare=Log.complete)
             self._save_checkpoints()
@@ -353,9 +385,6 @@ class LogDirectory:
             save_clean_shutdown(self.files, marker, broker_epoch)
         except DiskFull as error:
             logger.warning("%s: the stop is not clean, so the next start scans the logs", error)
-        for log in self.logs.values():
-            log.close()
-        self._lock.release()
 
     def _flush(self, logs: Sequence[Log], prepare: Callable[[Log], None] | None = None) -> None:
         """Flush before returning, not all at once: each log takes up to three descriptors."""

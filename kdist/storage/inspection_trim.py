@@ -32,6 +32,7 @@ from kdist.storage.recovery import SavedOffsets
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.space import DiskSpace
+from kdist.storage.steps import run_steps
 from kdist.storage.trimming import truncate
 
 _COPY_BYTES = 1 << 20
@@ -302,7 +303,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
     known = 0 if saved.offsets else cut.end_offset
     recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known
     start = saved.offset(names.LOG_START_OFFSETS, cut.partition.partition) or 0
-    return load_log(
+    loading = load_log(
         world,
         partition,
         cut.partition.directory,
@@ -311,6 +312,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         is_clean=saved.is_closed and not cut.is_at_damage,
         now_ms=files.modified_ms(cut.path),
     )
+    return run_steps(loading)
 
 
 def _put_away(files: Files, retired: Sequence[str], *, is_kept: bool) -> list[str]:

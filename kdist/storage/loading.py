@@ -29,10 +29,11 @@ from kdist.storage.names import (
     Suffix,
     parse_segment_name,
 )
-from kdist.storage.producer_loading import load_producers, readable_headers
+from kdist.storage.producer_loading import loaded_producers, readable_headers
 from kdist.storage.recovery import Recovery, SavedOffsets, check_indexes
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
+from kdist.storage.steps import Pace, Steps
 from kdist.storage.trimming import discard_snapshots, retire, start_over
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def load_log(
     *,
     is_clean: bool,
     now_ms: int,
-) -> Log:
+) -> Steps[Log]:
     """The log in `directory`. Where it says `is_changed`, the caller flushes it before its use."""
     segments = _find_segments(world, directory)
     if not segments:
@@ -57,16 +58,17 @@ def load_log(
     # What retention dropped may have come back, in part, by a power loss.
     retire(log, log.segments[: log.segment_index(saved.start_offset)])
     has_epochs = _load_epochs(log)
-    end_offset = _end_of_clean(log) if is_clean else None
-    log.end_offset = Recovery(log, saved).run() if end_offset is None else end_offset
+    end_offset = (yield from _end_of_clean(log)) if is_clean else None
+    recovered = (yield from Recovery(log, saved).run()) if end_offset is None else end_offset
+    log.end_offset = recovered
     log.start_offset = max(log.segments[0].base_offset, saved.start_offset)
     if log.start_offset > log.end_offset:
         logger.warning("%r: all that is left was deleted before", log)
         start_over(log, now_ms)
     log.forget_reserved()
     is_current = has_epochs and end_offset is not None
-    _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
-    log.producers = load_producers(log)
+    yield from _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
+    log.producers = yield from loaded_producers(log)
     log.producers.expire(now_ms, world.settings.producer_id_expiration_ms)
     discard_snapshots(log)
     if end_offset is None:
@@ -104,9 +106,9 @@ def _is_left_over(part: SegmentName, bases: Iterable[int]) -> bool:
     return part.suffix is not Suffix.SNAPSHOT and part.base_offset not in bases
 
 
-def _end_of_clean(log: Log) -> int | None:
+def _end_of_clean(log: Log) -> Steps[int | None]:
     """The log's end offset after a clean stop; None if its last segment is not whole after all."""
-    check_indexes(log, log.segments)
+    yield from check_indexes(log, log.segments)
     try:
         return log.active.read_end_offset()
     except (DamagedSegment, CorruptFile) as fault:
@@ -131,14 +133,17 @@ def _load_epochs(log: Log) -> bool:
     return bool(content)  # empty is what a power loss may leave of a file just written
 
 
-def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> None:
+def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> Steps[None]:
     """Make the leader epochs fit the log; without a checkpoint, from every header in it.
 
     `is_current`: what is in memory is what is on the disk.
     """
     if not has_epochs:
+        pace = Pace()
         for _, _, header in readable_headers(log, log.segments[0].base_offset):
             log.note_epoch(header)
+            if pace.is_over(0):
+                yield None
     is_cut = log.epochs.truncate_from_end(log.end_offset)
     is_cut |= log.epochs.truncate_from_start(log.start_offset)
     if is_cut or not is_current:

@@ -15,14 +15,23 @@ from kdist.storage.producer_snapshot import load_snapshot
 from kdist.storage.producers import ProducerStates
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
+from kdist.storage.steps import Pace, Steps, run_steps
 
 logger = logging.getLogger(__name__)
 
 
 def load_producers(log: Log) -> ProducerStates:
     """The producers as they were at the log's end. A snapshot that is damaged is removed."""
+    return run_steps(loaded_producers(log))
+
+
+def loaded_producers(log: Log) -> Steps[ProducerStates]:
+    """As `load_producers`, in steps."""
     offset, states = _newest_snapshot(log)
+    pace = Pace()
     for segment, position, header in readable_headers(log, offset):
+        if pace.is_over(0):
+            yield None
         if header.producer_id < 0:
             continue
         if header.is_control:

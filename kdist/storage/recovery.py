@@ -14,6 +14,7 @@ from kdist.records.batch import BatchHeader
 from kdist.storage.log import Log
 from kdist.storage.scan import DamagedSegment, walk_batches, walk_headers
 from kdist.storage.segment import Segment
+from kdist.storage.steps import Pace, Steps
 from kdist.storage.trimming import retire
 
 logger = logging.getLogger(__name__)
@@ -37,20 +38,20 @@ class Recovery:
         self._may_leave_gaps = saved.was_compacted or "compact" in log.settings.cleanup_policy
         self.end_offset = log.start_offset
 
-    def run(self) -> int:
+    def run(self) -> Steps[int]:
         """Scan and cut; the log's end offset. The indexes then fit what is left."""
         log = self._log
         # One offset back: the segment that ends at the recovery point may have been sealed, and its
         # indexes completed, after the flush that moved the point there.
         first = log.segment_index(self._recovery_point - 1)
-        check_indexes(log, log.segments[:first])
+        yield from check_indexes(log, log.segments[:first])
         self.end_offset = log.segments[first].base_offset
         for segment in log.segments[first:]:
             if not self._follows(segment.base_offset):
                 logger.warning("%s does not begin at %d: it goes", segment.path, self.end_offset)
                 self._retire_from(segment)
                 break
-            if not self._scan(segment):
+            if not (yield from self._scan(segment)):
                 self._retire_from(segment, 1)
                 break
             if segment is not log.active:
@@ -74,9 +75,9 @@ class Recovery:
             return True
         return self._may_leave_gaps and base_offset > self.end_offset
 
-    def _scan(self, segment: Segment) -> bool:
+    def _scan(self, segment: Segment) -> Steps[bool]:
         """Check the segment above the recovery point, and cut it; whether it was whole."""
-        log, end = self._log, segment.size
+        log, end, pace = self._log, segment.size, Pace()
         start = valid_end = segment.restart_indexes(self._recovery_point)
         self.end_offset = segment.base_offset
         try:
@@ -91,6 +92,8 @@ class Recovery:
                 log.note_epoch(header)
                 valid_end, self.end_offset = position + header.size, header.next_offset
                 log.world.metrics.recovered_records += header.record_count
+                if pace.is_over(header.size):
+                    yield None
         except DamagedSegment as damage:
             logger.warning("%s: %d bytes are cut off", damage, end - valid_end)
             log.world.metrics.truncated_bytes += end - valid_end
@@ -114,9 +117,10 @@ class Recovery:
             yield batch.position, batch.header
 
 
-def check_indexes(log: Log, segments: Sequence[Segment]) -> None:
+def check_indexes(log: Log, segments: Sequence[Segment]) -> Steps[None]:
     """Make anew the indexes that are of no use. They end where a batch's header is damaged."""
     for segment in segments:
+        yield None
         if reason := segment.index_fault():
             logger.warning("%s: the indexes are made anew", reason)
             try:

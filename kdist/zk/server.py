@@ -2,8 +2,8 @@
 
 The jars are those that PySpark carries; PySpark is looked for, not imported. The server is a child
 process of the caller's, in a session of its own, so that a Ctrl-C reaches the caller alone, who
-decides what stops first. Its output goes to `zookeeper.log` in its directory. Whatever is missing
-(Java, the jars, the port) is a `UserError` with one sentence.
+decides what stops first. Its output goes to a file; that of the run before is kept as `.1`.
+Whatever is missing (Java, the jars, the port) is a `UserError` with one sentence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kdist.errors import UserError
 from kdist.runtime.files import Files
 
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-LOG_NAME = "zookeeper.log"
+_LOG_NAME = "zookeeper.log"
 
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 5.0
@@ -34,7 +34,7 @@ _JVM = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-
 class ServerSettings(NamedTuple):
     """What a single server needs. Session timeouts may be 2 to 20 ticks, ZooKeeper's own bounds.
 
-    `directory` is absolute.
+    `directory` is absolute, and so is `log`, if it is not to be in there.
     """
 
     directory: str
@@ -42,11 +42,17 @@ class ServerSettings(NamedTuple):
     host: str = "127.0.0.1"
     tick_ms: int = 2_000
     is_durable: bool = True  # False: no sync before an answer; for tests
+    log: str | None = None
 
     @property
     def address(self) -> str:
         """For `zookeeper.connect`."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def log_path(self) -> str:
+        """Where its output goes."""
+        return self.log or f"{self.directory}/{_LOG_NAME}"
 
 
 class ZooKeeperServer:
@@ -66,7 +72,16 @@ class ZooKeeperServer:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.poll() is None
+        return self.status is None
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative for a signal's number; None while it runs."""
+        return self._process.poll()
+
+    def last_words(self) -> str:
+        """The last lines of its log, without stack frames."""
+        return _end_of(self._read_log())
 
     async def wait_until_ready(self, timeout_s: float = 30.0) -> None:
         """Return once it serves; `UserError` if it ends before or takes too long."""
@@ -107,16 +122,21 @@ class ZooKeeperServer:
             await asyncio.sleep(_POLL_S)
 
     def _why_it_ended(self) -> UserError:
-        log_path = f"{self.settings.directory}/{LOG_NAME}"
-        log = self._files.read(log_path).decode(errors="replace")
+        log = self._read_log()
         if "Address already in use" in log:
             return _port_taken(self.settings)
-        lines = [line for line in log.split("\n") if line and not line.startswith("\tat ")]
-        end = " | ".join(lines[-_LOG_LINES:])
         return UserError(
-            f"ZooKeeper ended with status {self._process.returncode}; {log_path} says: "
-            f"{end or 'nothing'}"
+            f"ZooKeeper ended with status {self.status}; {self.settings.log_path} says: "
+            f"{_end_of(log) or 'nothing'}"
         )
+
+    def _read_log(self) -> str:
+        return self._files.read(self.settings.log_path).decode(errors="replace")
+
+
+def _end_of(log: str) -> str:
+    lines = [line for line in log.split("\n") if line and not line.startswith("\tat ")]
+    return " | ".join(lines[-_LOG_LINES:])
 
 
 async def start_server(
@@ -138,9 +158,9 @@ async def start_server(
 def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> ZooKeeperServer:
     configuration = f"{settings.directory}/zoo.cfg"
     files.replace(configuration, configuration_text(settings).encode(), durable=False)
-    log_path = f"{settings.directory}/{LOG_NAME}"
+    log_path = settings.log_path
     if files.exists(log_path):
-        files.remove(log_path)
+        files.rename(log_path, f"{log_path}.1")
     log = files.create(log_path)
     try:
         process = subprocess.Popen(
@@ -186,9 +206,17 @@ def find_java(files: Files, environment: Mapping[str, str]) -> str:
             raise UserError(f"JAVA_HOME is {home}, and there is no bin/java in it")
         return java
     for directory in environment.get("PATH", "").split(":"):
-        if directory and files.exists(f"{directory}/java"):
+        if directory and _is_there(files, f"{directory}/java"):
             return f"{directory}/java"
     raise UserError("ZooKeeper needs Java 17 or newer, and there is no java on PATH or JAVA_HOME")
+
+
+def _is_there(files: Files, path: str) -> bool:
+    """Whether we may use it: PATH may lead through directories that are somebody else's."""
+    try:
+        return files.exists(path)
+    except PermissionError:
+        return False
 
 
 def find_jars(files: Files, package: str = "pyspark") -> str:

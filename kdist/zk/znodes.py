@@ -188,7 +188,7 @@ CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}")
 
 # kdist's own
 LOCKS = _empty("/kdist/locks")
-LOCK = _row("/kdist/locks/{name}", _E, LockHolder)
+LOCK = _row("/kdist/locks/{name}", _P, LockHolder)  # a roll is many commands: see gate_lock.py
 
 ROWS: tuple[ZnodeRow[object], ...] = tuple(
     row for row in list(globals().values()) if isinstance(row, ZnodeRow)

@@ -133,8 +133,9 @@ def test_a_zookeeper_that_is_killed_is_told_and_ends_all(data: Path) -> None:
     with standalone(data) as run:
         os.kill(run.pids["zookeeper"], signal.SIGKILL)
         status, _, errors = run.end()
-        assert status == 1
-        assert errors.startswith(f"kdist: ZooKeeper ended (log: {data}/zookeeper/zookeeper.log)")
+        assert status == 137
+        log = f"{data}/logs/zookeeper.log"
+        assert errors == f"kdist: ZooKeeper was ended by SIGKILL (log: {log})\n"
         assert run.living() == []
 
 
@@ -262,7 +263,7 @@ def test_a_java_that_does_not_serve_is_one_sentence(data: Path, tmp_path: Path) 
     )
     assert done.returncode == 1
     assert done.stderr == (
-        f"kdist: ZooKeeper ended with status 3; {data}/zookeeper/zookeeper.log says: "
+        f"kdist: ZooKeeper ended with status 3; {data}/logs/zookeeper.log says: "
         "this Java is too old\n"
     )
 

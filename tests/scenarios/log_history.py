@@ -122,7 +122,7 @@ class History:
             settings_of=lambda _topic: SETTINGS,
             on_failure=_fail,
         )
-        self.directory = LogDirectory("/d01", Identity(1, "cluster"), around)
+        self.directory = LogDirectory("/d01", Identity(1, "cluster"), around).open()
         for partition in PARTITIONS:
             if partition not in self.directory.logs:
                 assert not self.is_created or not self.expected[partition].flushed_end

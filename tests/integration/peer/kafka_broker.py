@@ -10,13 +10,14 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from peer.kafka_peer import java_command, run_tool
+from peer.kafka_peer import QUICK_JVM, java_command, run_tool
 
 CLUSTER_ID = "kdistPeerTestsCluster0"  # a base64 uuid
 START_TIMEOUT_S = 40
@@ -51,8 +52,9 @@ SETTINGS = {
 class KafkaBroker:
     """A broker over `directory`: in it its log directory `data`, its diagnostics `broker.log`."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(self, directory: Path, jvm: Sequence[str] = QUICK_JVM, **settings: str) -> None:
         self.directory = directory
+        self._jvm = jvm
         self.data = directory / "data"
         self._settings = SETTINGS | {name.replace("_", "."): v for name, v in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
@@ -84,7 +86,7 @@ class KafkaBroker:
         with open(self.directory / "broker.log", "ab") as diagnostics:
             self._diagnostics_start = diagnostics.tell()
             self._process = subprocess.Popen(
-                java_command("kafka.Kafka", str(properties)),
+                java_command("kafka.Kafka", str(properties), jvm=self._jvm),
                 stdin=subprocess.DEVNULL,
                 stdout=diagnostics,
                 stderr=diagnostics,
@@ -95,6 +97,12 @@ class KafkaBroker:
         except BaseException:
             self.kill()
             raise
+
+    @property
+    def pid(self) -> int:
+        """Of the broker that runs."""
+        assert self._process is not None, "the broker does not run"
+        return self._process.pid
 
     def stop(self) -> None:
         """Shut down cleanly."""

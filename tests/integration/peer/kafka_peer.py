@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -76,9 +76,9 @@ def _bring_jars() -> None:
     arriving.rename(JARS)
 
 
-def java_command(main_class: str, *arguments: str) -> list[str]:
+def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = QUICK_JVM) -> list[str]:
     """The command line that runs one of Kafka's main classes."""
-    return ["java", *QUICK_JVM, "-cp", f"{ensure_jars()}/*", main_class, *arguments]
+    return ["java", *jvm, "-cp", f"{ensure_jars()}/*", main_class, *arguments]
 
 
 def run_tool(main_class: str, *arguments: str) -> str:

@@ -69,7 +69,7 @@ def _open(path: Path, tasks: InlineTasks) -> LogDirectory:
         settings_of=settings_of,
         on_failure=_fail,
     )
-    return LogDirectory(str(path), OWNER, surroundings)
+    return LogDirectory(str(path), OWNER, surroundings).open()
 
 
 def append_records(log: Log, seed: int) -> list[Read]:

@@ -207,7 +207,8 @@ def test_a_coordinator_is_found_once_the_topic_of_offsets_is_there(version: int)
 
 
 @pytest.mark.parametrize(
-    ("key_type", "error"), [(1, Error.INVALID_REQUEST), (7, Error.INVALID_REQUEST)]
+    ("key_type", "error"),
+    [(1, Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), (7, Error.INVALID_REQUEST)],
 )
 def test_only_groups_have_a_coordinator(key_type: int, error: Error) -> None:
     cluster = Cluster()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kdist.broker.broker import State
@@ -275,6 +277,34 @@ def test_a_changed_topic_setting_holds_without_a_restart() -> None:
         log = next(iter(broker.service.directory.logs.values()))
         await cluster.until(lambda: log.settings.max_message_bytes == 5000)
         assert (await produce(client, "clicks", b"x" * 2000)).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_a_start_that_is_cancelled_while_it_scans_leaves_all_for_the_next_one() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks", 5)
+        await produce(client, "clicks", b"a")
+        cluster.kill(broker)
+        early = cluster.broker()
+
+        def hear(status: str) -> None:
+            if status == "opening the log directory":
+                cluster.loop.call_soon(start.cancel)
+
+        early.world = early.world._replace(status=hear)
+        start = cluster.loop.create_task(early.start())
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert early.state is State.STOPPED
+        assert len(early.service.directory.logs) < 5
+        assert not cluster.disks[1].exists("/d/.kafka_cleanshutdown")
+        await cluster.started()
+        assert (await produce(await cluster.client(), "clicks", b"b")).base_offset == 1
 
     cluster.run(scenario())
 

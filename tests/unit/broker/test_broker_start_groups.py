@@ -8,6 +8,7 @@ from kdist.broker.broker import Broker
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.network.client import Client
+from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from kdist.protocol.list_groups import ListGroupsRequest
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,
@@ -48,6 +49,24 @@ async def with_offsets_topic(cluster: Cluster, broker: Broker) -> None:
 def run(scenario: Any, seed: int = 0) -> None:
     cluster = Cluster(seed)
     cluster.run(scenario(cluster))
+
+
+def test_a_broker_takes_the_offsets_topic_as_another_one_has_made_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.started(1)
+        other = await cluster.started(2, offsets_topic_num_partitions="5")
+        client, far = await cluster.client(1), await cluster.client(2)
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, first)  # of 3
+        last = TopicPartition("__consumer_offsets", 2)
+        await cluster.until(lambda: other.service.cache.has(last))
+        for number in range(20):
+            asked = FindCoordinatorRequest(key=f"g{number}")
+            found = await client.send(asked, 0)
+            there = client if found.node_id == 1 else far
+            assert await commit(there, f"g{number}", 7) == 0
+
+    run(scenario)
 
 
 def test_offsets_are_read_back_after_a_restart_in_many_steps() -> None:

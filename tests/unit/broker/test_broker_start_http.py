@@ -8,6 +8,7 @@ import json
 import pytest
 
 from kdist.broker.http import CONNECTIONS_MAX, HEAD_BYTES_MAX
+from kdist.zk.client import SessionState
 from tests.unit.broker.broker_cluster import Cluster
 
 
@@ -59,11 +60,24 @@ def test_health_tells_of_the_broker_while_it_serves() -> None:
         assert json.loads(body) == {
             "status": "ok",
             "broker": 1,
+            "version": "unknown",
+            "fingerprint": "",
             "state": "ready",
             "zookeeper": "connected",
             "controller": True,
             "partitions": 0,
         }
+
+    cluster.run(scenario())
+
+
+def test_metrics_say_what_the_broker_was_started_with() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        _, body = await ask(cluster, get("/metrics"))
+        assert 'kdist_build_info{fingerprint="",version="unknown"} 1.0' in body
 
     cluster.run(scenario())
 
@@ -76,6 +90,39 @@ def test_health_is_unavailable_once_the_broker_has_failed() -> None:
         broker.fail(RuntimeError("a bug"))
         status, body = await ask(cluster, get("/health?verbose"))
         assert (status, json.loads(body)["status"]) == (503, "unavailable")
+
+    cluster.run(scenario())
+
+
+def test_health_is_unavailable_until_an_expired_session_is_replaced() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(http_address=":8080")
+        seen = []
+
+        def look(state: SessionState) -> None:
+            page = broker._health_page()
+            seen.append((state.value, page.status, json.loads(page.body)["status"]))
+
+        cluster.zks[1].add_listener(look)
+        cluster.ensemble.expire(cluster.zks[1])
+        await cluster.until(lambda: seen and seen[-1][0] == "connected")
+        assert ("expired", 503, "unavailable") in seen
+        assert seen[-1] == ("connected", 200, "ok")
+
+    cluster.run(scenario())
+
+
+def test_metrics_tell_whether_the_session_is_connected() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(http_address=":8080")
+        assert "kdist_broker_zookeeper_connected 1.0" in (await ask(cluster, get("/metrics")))[1]
+        cluster.ensemble.stop()
+        await cluster.until(lambda: cluster.zks[1].state is SessionState.SUSPENDED)
+        assert "kdist_broker_zookeeper_connected 0.0" in (await ask(cluster, get("/metrics")))[1]
 
     cluster.run(scenario())
 

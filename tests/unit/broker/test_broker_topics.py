@@ -199,7 +199,7 @@ def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
 @pytest.mark.parametrize(
     ("transactional_id", "present", "error"),
     [
-        ("t", (-1, -1), Error.NOT_COORDINATOR),
+        ("t", (-1, -1), Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
         ("", (-1, -1), Error.INVALID_REQUEST),
         (None, (5, -1), Error.INVALID_REQUEST),
         (None, (5, 1), Error.NONE),

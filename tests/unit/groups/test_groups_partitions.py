@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from groups_transcript import play, told
+from groups_world import PARTITIONS, GroupsWorld
+
+from kdist.groups.member import Caller
+from kdist.groups.placement import partition_for
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
 
 
 def test_groups_of_other_brokers_are_refused() -> None:
@@ -285,3 +295,26 @@ def test_a_group_that_nobody_knows_is_described_as_dead() -> None:
             ghost Dead - by -
     """
     assert play(script) == told(script)
+
+
+def test_a_coordinator_takes_the_count_that_the_offsets_topic_has() -> None:
+    world = GroupsWorld()
+    coordinator = world.restarted(is_empty=True)
+    coordinator.use_partitions(7)
+    names = [f"g{number}" for number in range(50)]
+    assert [coordinator.partition_for(name) for name in names] == [
+        partition_for(name, 7) for name in names
+    ]
+
+
+def test_a_coordinator_that_has_groups_keeps_the_count_it_placed_them_by(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = GroupsWorld()
+    part = OffsetCommitPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    topic = OffsetCommitTopic(name="t", partitions=[part])
+    request = OffsetCommitRequest(group_id="readers", topics=[topic])
+    world.coordinator.offset_commit(request, Caller(2, "c", "/h"), lambda _: None)
+    world.coordinator.use_partitions(7)
+    assert world.coordinator.partition_for("readers") == partition_for("readers", PARTITIONS)
+    assert "add none to it" in caplog.text

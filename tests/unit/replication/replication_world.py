@@ -109,7 +109,7 @@ class World:
             settings_of=lambda _topic: self.topic,
             on_failure=self.failures.append,
         )
-        self.directory = LogDirectory("/d01", Identity(BROKER, "cluster"), around)
+        self.directory = LogDirectory("/d01", Identity(BROKER, "cluster"), around).open()
         self.replicas = Replicas(
             self.directory,
             BROKER,

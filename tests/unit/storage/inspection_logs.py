@@ -65,7 +65,7 @@ def open_directory(path: Path, files: Files | None = None) -> LogDirectory:
             settings_of=lambda _: TOPIC,
             on_failure=raise_failure,
         ),
-    )
+    ).open()
 
 
 def make_directory(path: Path, *, is_closed: bool = True) -> Path:

@@ -113,7 +113,7 @@ class World:
         """Start on what the disk holds."""
         self.tasks = VirtualTasks(self.clock, self.chance)
         self.metrics = StorageMetrics()
-        self._directory = LogDirectory(self.path, IDENTITY, self.surroundings())
+        self._directory = LogDirectory(self.path, IDENTITY, self.surroundings()).open()
         return self._directory
 
     def log(self, partition: TopicPartition = CLICKS, **topic: Any) -> Log:

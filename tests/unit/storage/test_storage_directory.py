@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -267,15 +268,39 @@ def test_directories_that_are_no_partitions_are_left_alone() -> None:
     assert world.disk.exists("/d01/clicks-1.abc-stray")
 
 
-def test_progress_is_told_log_by_log() -> None:
+def test_an_opening_in_steps_tells_how_far_it_is() -> None:
     world = stopped()
-    told: list[tuple[int, int]] = []
-    LogDirectory(
-        "/d01",
-        IDENTITY,
-        world.surroundings()._replace(progress=lambda done, total: told.append((done, total))),
-    )
-    assert told == [(1, 2), (2, 2)]
+    directory = LogDirectory("/d01", IDENTITY, world.surroundings())
+    seen = set()
+    for work in directory.opening():
+        seen.add((len(directory.logs), directory.found, directory.is_clean))
+        if work is not None:
+            work()
+    assert seen == {(0, 2, True), (1, 2, True), (2, 2, True)}
+
+
+def test_an_opening_that_is_left_half_way_leaves_no_marker_and_no_lock() -> None:
+    world = stopped()
+    directory = LogDirectory("/d01", IDENTITY, world.surroundings())
+    with closing(directory.opening()) as steps:
+        while not directory.logs:
+            next(steps)
+    directory.close()
+    assert not world.disk.exists(f"/d01/{names.CLEAN_SHUTDOWN}")
+    world.open()
+    assert world.metrics.recovered_logs == 2
+
+
+def test_a_long_log_is_scanned_in_many_steps(tmp_path: Path) -> None:
+    world = on_real_disk(tmp_path)
+    world.open()
+    for _ in range(5_000):
+        append(world, world.log())
+    world.directory._lock.release()
+    directory = LogDirectory(world.path, IDENTITY, world.surroundings())
+    works = list(directory.opening())
+    assert works.count(None) > 5
+    directory.close()
 
 
 def test_an_open_partition_takes_a_few_kilobytes(tmp_path: Path) -> None:

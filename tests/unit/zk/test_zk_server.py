@@ -37,6 +37,16 @@ def test_the_first_java_on_path_is_taken(java: Path, tmp_path: Path) -> None:
     assert find_java(Disk(), {"PATH": f"{tmp_path}::{java.parent}:/usr/bin"}) == str(java)
 
 
+def test_a_java_on_path_that_is_somebody_elses_is_passed_by(java: Path) -> None:
+    class Guarded(Disk):
+        def exists(self, path: str) -> bool:
+            if path.startswith("/root/"):
+                raise PermissionError(13, "Permission denied", path)
+            return super().exists(path)
+
+    assert find_java(Guarded(), {"PATH": f"/root/bin:{java.parent}"}) == str(java)
+
+
 def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"JAVA_HOME is {tmp_path}"):
         find_java(Disk(), {"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin"})

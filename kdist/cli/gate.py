@@ -1,0 +1,285 @@
+"""`kdist gate`: may a broker go down now, is it back, and who holds the lock of the roll.
+
+0    yes: it may go down; with --after, it is fully back; the lock is ours
+1    no, each reason on a line; the lock is another's
+2    cannot tell: ZooKeeper does not answer, a file or flag is wrong
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import click
+
+from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.show import show_time
+from kdist.errors import KdistError, UserError
+
+if TYPE_CHECKING:
+    from kdist.client.gate import Verdict, View
+    from kdist.zk.client import ZooKeeper
+
+T = TypeVar("T")
+
+YES, NO, CANNOT_TELL = 0, 1, 2
+LOCK_OWNER = "--owner"
+
+zookeeper_option = click.option(
+    "--zookeeper",
+    envvar="KDIST_ZOOKEEPER",
+    show_envvar=True,
+    metavar="HOST:PORT[/PATH]",
+    help="The cluster's ZooKeeper.",
+)
+owner_option = click.option(
+    LOCK_OWNER, "owner", required=True, metavar="TEXT", help="Who holds it, for people to read."
+)
+
+
+class Subject(NamedTuple):
+    """Which broker, of which cluster, and how many in-sync replicas a topic asks for by default."""
+
+    broker: int
+    zookeeper: str
+    default_min_isr: int
+
+
+@click.group(invoke_without_command=True)
+@click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="The broker's id.")
+@click.option(
+    "--config",
+    "path",
+    metavar="FILE",
+    help="The broker's file: its id, its ZooKeeper and min.insync.replicas come from there.",
+)
+@click.option(
+    "--expect", "expected", default="", metavar="ID,ID...", help="Brokers that must be registered."
+)
+@click.option(
+    "--allow-single-replica",
+    "allows_single_replica",
+    is_flag=True,
+    help="Accept that partitions of one replica go offline with the broker.",
+)
+@click.option("--after", "is_after", is_flag=True, help="Ask instead whether it is fully back.")
+@zookeeper_option
+@json_option
+@click.pass_context
+def gate(  # noqa: PLR0913 - a command's options
+    ctx: click.Context,
+    broker: int | None,
+    path: str | None,
+    expected: str,
+    allows_single_replica: bool,
+    is_after: bool,
+    zookeeper: str | None,
+    as_json: bool,
+) -> int:
+    """Say whether a broker may go down now; exit with 1 if not, with 2 if nobody can tell.
+
+    It may while all brokers are registered, there is a controller, no partition is offline, and
+    each partition it has a replica of keeps min.insync.replicas in sync without it. With --after:
+    whether it is in the ISR of all of them again, and a record can be written and read through it.
+
+    \b
+    Examples:
+      kdist gate --config /etc/kdist/broker-d01.properties --expect 201,202,301
+      kdist gate --broker 201 --zookeeper zk1:2181/kdist --after
+      kdist gate lock --owner 'upgrade by anna' --zookeeper zk1:2181/kdist
+    """
+    if ctx.invoked_subcommand is not None:
+        return YES  # `lock` or `unlock` answers
+    try:
+        subject = _subject(broker, zookeeper, path)
+        ids = _ids(expected)
+        view, probe_fault = _ask(subject.zookeeper, lambda z: _look(z, subject, is_after))
+    except KdistError as error:
+        _say_unknown(str(error), as_json)
+        return CANNOT_TELL
+    verdict = _judge(view, subject.broker, ids, is_after, allows_single_replica)
+    reasons = (*verdict.reasons, *((probe_fault,) if probe_fault else ()))
+    _show(subject.broker, view, verdict._replace(reasons=reasons), is_after, as_json)
+    return NO if reasons else YES
+
+
+def _judge(
+    view: View, broker: int, expected: Sequence[int], is_after: bool, allows_single_replica: bool
+) -> Verdict:
+    from kdist.client.gate import review_return, review_stop
+
+    if is_after:
+        return review_return(view, broker, expected)
+    return review_stop(view, broker, expected, allows_single_replica=allows_single_replica)
+
+
+async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple[View, str]:
+    """The cluster as it is, and afterwards what is wrong with writing and reading, if anything."""
+    from kdist.client.cluster_view import read_view
+
+    view = await read_view(zookeeper, subject.default_min_isr)
+    fault = ""
+    if is_after and subject.broker in view.brokers:
+        fault = await _probe(zookeeper, subject.broker)
+    return view, fault
+
+
+async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
+    """The sentence of a probe that failed; nothing for one that passed."""
+    import asyncio
+
+    from kdist.client.cluster import Cluster
+    from kdist.client.cluster_view import broker_addresses
+    from kdist.client.probe import probe
+    from kdist.network.client import ClientSettings
+    from kdist.network.world import AsyncioNetwork
+    from kdist.runtime.clock import SystemClock
+
+    addresses = await broker_addresses(zookeeper, broker)
+    network = AsyncioNetwork(asyncio.get_running_loop())
+    cluster = Cluster(network, addresses, ClientSettings(client_id="kdist-gate"))
+    try:
+        await probe(cluster, broker, SystemClock().now_ms())
+    except KdistError as error:
+        return f"no record could be written and read through broker {broker}: {error}"
+    finally:
+        cluster.close()
+    return ""
+
+
+def _subject(broker: int | None, zookeeper: str | None, path: str | None) -> Subject:
+    """What is given, and for the rest what the broker's file says; `UserError`."""
+    min_isr = 1
+    if path is not None:
+        from kdist.config.load import load_broker
+
+        config = load_broker(readonly_files().read(path).decode(errors="replace"), path)
+        broker = config.broker.id if broker is None else broker
+        zookeeper = zookeeper or config.zookeeper.connect
+        min_isr = config.topic_defaults.min_insync_replicas
+    if broker is None:
+        raise UserError("which broker? give --broker ID or --config FILE")
+    if not zookeeper:
+        raise UserError("where is the cluster? give --zookeeper or --config FILE")
+    return Subject(broker, zookeeper, min_isr)
+
+
+def _ids(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise UserError(f"--expect {text!r} is not a list of broker ids")
+    return [int(word) for word in words]
+
+
+def _ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    """What `work` gives with a ZooKeeper session of its own."""
+    import asyncio
+
+    from kdist.client.topic_settings import zookeeper_at
+
+    async def run() -> T:
+        async with zookeeper_at(address) as zookeeper:
+            return await work(zookeeper)
+
+    return asyncio.run(run())
+
+
+def _show(broker: int, view: View, verdict: Verdict, is_after: bool, as_json: bool) -> None:
+    if as_json:
+        row = {
+            "broker": broker,
+            "answer": "no" if verdict.reasons else "yes",
+            "reasons": verdict.reasons,
+            "single_replica": [str(each) for each in verdict.single_replica],
+            "controller": view.controller,
+            "brokers": sorted(view.brokers),
+        }
+        print_json(row)
+        return
+    for reason in verdict.reasons:
+        click.echo(click.style("no    ", fg="red") + reason)
+    if not verdict.reasons:
+        sentence = "is fully back" if is_after else "may go down now"
+        click.echo(click.style("yes   ", fg="green") + f"broker {broker} {sentence}")
+    if verdict.single_replica and not is_after:
+        count = len(verdict.single_replica)
+        click.echo(f"note  partitions with no replica elsewhere: {count}")
+
+
+def _say_unknown(sentence: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"answer": "unknown", "reasons": [sentence]})
+    else:
+        click.echo(f"kdist: {sentence}", err=True)
+
+
+# The lock
+
+
+@gate.command()
+@owner_option
+@zookeeper_option
+@json_option
+def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
+    """Take the lock of the roll, or keep it if it is OWNER's already."""
+
+    async def take(keeper: ZooKeeper) -> bool:
+        from kdist.client.gate_lock import take_lock
+        from kdist.runtime.clock import SystemClock
+
+        return await take_lock(keeper, owner, SystemClock())
+
+    is_new = _ask(_named(zookeeper), take)
+    if as_json:
+        print_json({"owner": owner, "taken": is_new})
+    else:
+        click.echo(f"{owner!r} has the lock" + ("." if is_new else ", as before."))
+    return YES
+
+
+@gate.command()
+@owner_option
+@click.option("--force", "forced", is_flag=True, help="Whoever holds it.")
+@zookeeper_option
+@json_option
+def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> int:
+    """Give the lock of the roll back."""
+
+    async def release(keeper: ZooKeeper) -> bool:
+        from kdist.client.gate_lock import release_lock
+
+        return await release_lock(keeper, owner, forced=forced)
+
+    was_held = _ask(_named(zookeeper), release)
+    if as_json:
+        print_json({"owner": owner, "released": was_held})
+    else:
+        click.echo("The lock is free." if was_held else "Nobody held the lock.")
+    return YES
+
+
+@gate.command()
+@zookeeper_option
+@json_option
+def holder(zookeeper: str | None, as_json: bool) -> int:
+    """Say who holds the lock of the roll."""
+
+    async def read(keeper: ZooKeeper) -> tuple[str | None, int]:
+        from kdist.client.gate_lock import lock_holder
+
+        found = await lock_holder(keeper)
+        return (found.holder, found.timestamp_ms) if found else (None, 0)
+
+    owner, since_ms = _ask(_named(zookeeper), read)
+    if as_json:
+        print_json({"owner": owner, "since_ms": since_ms if owner else None})
+    else:
+        held = f"{owner!r} holds the lock since {show_time(since_ms)}."
+        click.echo(held if owner else "Nobody holds the lock.")
+    return YES
+
+
+def _named(zookeeper: str | None) -> str:
+    if not zookeeper:
+        raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")
+    return zookeeper

@@ -1,0 +1,88 @@
+"""What the gate judges, read from ZooKeeper: brokers, controller, and every partition's state.
+
+Read from the ensemble and not from a broker's metadata: a broker that is cut off tells old news.
+Topics that are being deleted are left out; their partitions go offline, as they should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from kdist.client.cluster import Address
+from kdist.client.gate import NO_LEADER, PartitionView, View
+from kdist.client.topic_settings import topic_settings
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.errors import NoNode
+
+_MIN_ISR = "min.insync.replicas"
+
+
+async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
+    """The cluster now; `default_min_isr` is of topics that have none of their own."""
+    brokers = await _names(zookeeper, znodes.BROKERS.path())
+    doomed = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
+    topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in doomed]
+    of_topics = await asyncio.gather(*(_topic(zookeeper, t, default_min_isr) for t in topics))
+    return View(
+        brokers=frozenset(int(name) for name in brokers),
+        controller=await _controller(zookeeper),
+        partitions=tuple(each for topic in of_topics for each in topic),
+        is_reassigning=await zookeeper.exists(znodes.REASSIGNMENT.path()) is not None,
+    )
+
+
+async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Address]:
+    """Where a registered broker takes connections; `UserError` if it is not registered."""
+    path = znodes.BROKER.path(broker)
+    try:
+        znode = await zookeeper.get(path)
+    except NoNode:
+        raise UserError(f"broker {broker} is not registered") from None
+    registration = znodes.BROKER.decode(path, znode.data)
+    return [Address(e.listener.host, e.listener.port) for e in registration.endpoints]
+
+
+async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list[PartitionView]:
+    path = znodes.TOPIC.path(topic)
+    try:
+        assignment = znodes.TOPIC.decode(path, (await zookeeper.get(path)).data)
+    except NoNode:
+        return []  # deleted since it was listed
+    own = (await topic_settings(zookeeper, topic)).get(_MIN_ISR)
+    min_isr = int(own) if own else default_min_isr
+    return await asyncio.gather(
+        *(
+            _partition(zookeeper, TopicPartition(topic, number), replicas, min_isr)
+            for number, replicas in sorted(assignment.partitions.items())
+        )
+    )
+
+
+async def _partition(
+    zookeeper: ZooKeeper, partition: TopicPartition, replicas: Iterable[int], min_isr: int
+) -> PartitionView:
+    path = znodes.PARTITION_STATE.path(partition.topic, partition.partition)
+    try:
+        state = znodes.PARTITION_STATE.decode(path, (await zookeeper.get(path)).data)
+    except NoNode:  # the controller has not got to it yet
+        return PartitionView(partition, tuple(replicas), NO_LEADER, (), min_isr)
+    return PartitionView(partition, tuple(replicas), state.leader, state.isr, min_isr)
+
+
+async def _controller(zookeeper: ZooKeeper) -> int | None:
+    path = znodes.CONTROLLER.path()
+    try:
+        return znodes.CONTROLLER.decode(path, (await zookeeper.get(path)).data).broker_id
+    except NoNode:
+        return None
+
+
+async def _names(zookeeper: ZooKeeper, path: str) -> list[str]:
+    try:
+        return await zookeeper.children(path)
+    except NoNode:
+        return []  # of a cluster that no broker has joined yet

@@ -1,0 +1,116 @@
+"""Whether a broker may go down now, and whether it is fully back: the roll's two questions (pure).
+
+A verdict is no more than the reasons against: none means yes. Partitions of one replica cannot be
+kept up by anyone else; they are listed apart, so that who accepts the gap has to say so. What was
+seen is a `View`; `cluster_view.py` takes one out of ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from kdist.model import TopicPartition
+
+NO_LEADER = -1
+PROBE_PREFIX = "kdist-probe-"  # topics of the gate's own: on one broker, on purpose
+
+
+class PartitionView(NamedTuple):
+    """A partition as ZooKeeper has it, and how many in-sync replicas its topic asks for."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    leader: int
+    isr: tuple[int, ...]
+    min_isr: int
+
+
+class View(NamedTuple):
+    """A cluster at one moment: registered brokers, the controller if there is one, partitions."""
+
+    brokers: frozenset[int]
+    controller: int | None
+    partitions: tuple[PartitionView, ...]
+    is_reassigning: bool = False
+
+
+class Verdict(NamedTuple):
+    """Reasons against; and the partitions of one replica that go offline with the broker."""
+
+    reasons: tuple[str, ...]
+    single_replica: tuple[TopicPartition, ...]
+
+
+def review_stop(
+    view: View, broker: int, expected: Collection[int], *, allows_single_replica: bool = False
+) -> Verdict:
+    """May `broker` go down now? `expected` are the brokers that must be there; none: whoever is."""
+    mine = _replicated_on(view, broker)
+    single = tuple(each.partition for each in mine if len(each.replicas) == 1)
+    reasons = [*_unhealthy(view, {*expected, broker})]
+    if view.is_reassigning:
+        reasons.append("partitions are being reassigned")
+    reasons += [
+        f"{each.partition} would have {left} in-sync replicas, and asks for {each.min_isr}"
+        for each in mine
+        if len(each.replicas) > 1 and (left := len({*each.isr} - {broker})) < _needed(each)
+    ]
+    if single and not allows_single_replica:
+        reasons.append(f"{_count(single)} no replica elsewhere: {_some(single)}")
+    return Verdict(tuple(reasons), single)
+
+
+def review_return(view: View, broker: int, expected: Collection[int]) -> Verdict:
+    """Is `broker` fully back, in the ISR of every partition that it has a replica of?"""
+    mine = _replicated_on(view, broker)
+    behind = tuple(each.partition for each in mine if broker not in each.isr)
+    reasons = [*_unhealthy(view, {*expected, broker})]
+    if behind:
+        reasons.append(f"broker {broker} is not yet in the ISR of {_some(behind)}")
+    single = tuple(each.partition for each in mine if len(each.replicas) == 1)
+    return Verdict(tuple(reasons), single)
+
+
+def _needed(each: PartitionView) -> int:
+    """At least one is left to lead, whatever the topic asks for."""
+    return max(1, each.min_isr)
+
+
+def _unhealthy(view: View, expected: Collection[int]) -> Iterator[str]:
+    missing = sorted(set(expected) - view.brokers)
+    if missing:
+        noun = "broker" if len(missing) == 1 else "brokers"
+        yield f"{noun} {', '.join(map(str, missing))} not registered"
+    if view.controller is None:
+        yield "there is no controller"
+    elif view.controller not in view.brokers:
+        yield f"the controller, broker {view.controller}, is not registered"
+    offline = tuple(each.partition for each in view.partitions if _is_offline(view, each))
+    if offline:
+        yield f"{_count(offline)} no leader: {_some(offline)}"
+
+
+def _is_offline(view: View, each: PartitionView) -> bool:
+    """A probe's topic that a run left behind matters to nobody."""
+    is_probe = each.partition.topic.startswith(PROBE_PREFIX)
+    return each.leader not in view.brokers and not is_probe
+
+
+def _replicated_on(view: View, broker: int) -> list[PartitionView]:
+    return [
+        each
+        for each in view.partitions
+        if broker in each.replicas and not each.partition.topic.startswith(PROBE_PREFIX)
+    ]
+
+
+def _count(partitions: Collection[TopicPartition]) -> str:
+    return "1 partition has" if len(partitions) == 1 else f"{len(partitions)} partitions have"
+
+
+def _some(partitions: Iterable[TopicPartition], most: int = 5) -> str:
+    """The first few by name, and how many more."""
+    names = [str(each) for each in sorted(partitions)]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

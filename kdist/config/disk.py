@@ -1,0 +1,35 @@
+"""The settings of a broker's disk: the marker that says whose it is. All are kdist's own."""
+
+from __future__ import annotations
+
+from kdist.config.declare import Settings, setting, settings
+
+DISK = "Disk"
+
+
+@settings
+class DiskSettings(Settings):
+    """What is checked before a broker touches its disk; unset, nothing is."""
+
+    marker: str | None = setting(
+        "disk.marker",
+        default=None,
+        subject=DISK,
+        restart=True,
+        doc="kdist's own: a JSON file at the disk's root with `cluster`, `broker` and `disk`, without "
+        "which the broker does not start: it says that the disk is mounted, and the right one.",
+    )
+    id: str | None = setting(
+        "disk.id",
+        default=None,
+        subject=DISK,
+        restart=True,
+        doc="kdist's own: the disk's id, as `d01`, that the marker must have; unset, any.",
+    )
+    cluster: str | None = setting(
+        "disk.cluster",
+        default=None,
+        subject=DISK,
+        restart=True,
+        doc="kdist's own: the cluster's name that the marker must have; unset, any.",
+    )

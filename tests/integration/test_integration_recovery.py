@@ -1,0 +1,122 @@
+"""A broker that has much to recover: it says how far it is, and a signal ends it at once."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+
+import pytest
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.metrics.storage import StorageMetrics
+from kdist.model import TopicPartition
+from kdist.records.batch import Batch, read_header
+from kdist.records.build import build_batch
+from kdist.runtime.clock import SystemClock
+from kdist.runtime.disk import Disk
+from kdist.runtime.inline_tasks import InlineTasks
+from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from tests.integration.broker_processes import BrokerProcess, broker_processes
+from tests.integration.zookeeper_server import free_port, zookeeper_host
+
+LOGS = 300
+BATCHES = 300_000  # of the one big log: seconds of scanning
+STOPPED_S = 1.0
+TOPIC = TopicSettings()
+BATCH = build_batch([b"x" * 100], timestamp_ms=1_700_000_000_000)
+
+
+def test_a_signal_during_recovery_ends_the_broker_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zookeeper = tmp_path / "zookeeper"
+    zookeeper.mkdir()
+    http = f"127.0.0.1:{free_port()}"
+    with (
+        zookeeper_host(zookeeper) as host,
+        broker_processes(1, tmp_path, host.settings.address, http_address=http) as (broker,),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+    ):
+        assert broker.stop() == 0
+        fill(broker.directory)
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        interrupt_in_big_log(broker, manager)
+        broker.start()  # what was cut short is done anew
+        assert "cut off" not in broker.text
+        assert broker.stop() == 0
+        assert (broker.directory / ".kafka_cleanshutdown").exists()
+
+
+def interrupt_in_big_log(broker: BrokerProcess, manager: socket.socket) -> None:
+    """Start it, and end it while it scans."""
+    process = broker.begin()
+    told = ""
+    while not re.search(rf"STATUS=recovering \d+ of {LOGS + 1} logs\n", told):
+        told += manager.recv(4096).decode() + "\n"
+    assert "EXTEND_TIMEOUT_USEC=" in told
+    with pytest.raises(urllib.error.HTTPError) as answer:
+        urllib.request.urlopen(f"http://{broker.settings['http.address']}/health", timeout=10)
+    assert (answer.value.code, json.load(answer.value)["state"]) == (503, "starting")
+    drain(manager)
+    for _ in range(2):
+        while manager.recv(4096) != b"WATCHDOG=1":
+            pass
+    begun_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert time.monotonic() - begun_s < STOPPED_S
+    assert "READY=1" not in told
+    assert not (broker.directory / ".kafka_cleanshutdown").exists()
+
+
+def drain(manager: socket.socket) -> None:
+    """Pass by what has been told."""
+    manager.setblocking(False)
+    try:
+        while manager.recv(4096):
+            pass
+    except BlockingIOError:
+        manager.settimeout(20)
+
+
+def fill(path: Path) -> None:
+    """What a broker that was killed leaves: many small logs, and one that takes long to scan."""
+    found = re.search(r"cluster\.id=(\S+)", (path / "meta.properties").read_text())
+    assert found
+    directory = LogDirectory(
+        str(path),
+        Identity(1, found[1]),
+        Surroundings(
+            files=Disk(),
+            clock=SystemClock(),
+            tasks=InlineTasks(),
+            chance=random.Random(1),
+            settings=StorageSettings(reserved_bytes=0),
+            metrics=StorageMetrics(),
+            settings_of=lambda _: TOPIC,
+            on_failure=pytest.fail,
+        ),
+    ).open()
+    for number in range(LOGS):
+        append(directory, TopicPartition("clicks", number), 3)
+    append(directory, TopicPartition("views", 0), BATCHES)
+    directory._lock.release()  # as the kernel does
+
+
+def append(directory: LogDirectory, partition: TopicPartition, batches: int) -> None:
+    log = directory.create(partition, uuid.UUID(int=1), TOPIC)
+    for _ in range(batches):
+        data = bytearray(BATCH)
+        log.append([Batch(read_header(data), memoryview(data))], 0, 1_700_000_000_000)

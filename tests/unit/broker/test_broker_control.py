@@ -1,0 +1,88 @@
+"""Orders of the controller by wire: on which listener, and who may say that it stops."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdist.errors import Error
+from kdist.network.client import Client, ClientSettings
+from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
+from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
+from kdist.protocol.stop_replica import StopReplicaRequest
+from kdist.protocol.update_metadata import UpdateMetadataRequest
+from tests.unit.broker.broker_cluster import Cluster
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "epochs_ago", "error"),
+    [
+        (1, 0, Error.NONE),
+        (1, 1, Error.STALE_BROKER_EPOCH),
+        (7, 0, Error.BROKER_NOT_AVAILABLE),
+    ],
+)
+def test_only_the_present_registration_of_a_broker_may_say_that_it_stops(
+    broker_id: int, epochs_ago: int, error: Error
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        await cluster.until(lambda: broker.service.controller.broker_epoch(1) is not None)
+        epoch = broker.service.replicas.broker_epoch - epochs_ago
+        request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch)
+        answer = await (await cluster.client()).send(request, 3)
+        assert (answer.error_code, answer.remaining_partitions) == (error, [])
+
+    cluster.run(scenario())
+
+
+def test_a_controlled_shutdown_without_an_epoch_comes_from_no_broker_of_this_cluster() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        answer = await (await cluster.client()).send(ControlledShutdownRequest(broker_id=1), 1)
+        assert answer.error_code == Error.STALE_BROKER_EPOCH
+
+    cluster.run(scenario())
+
+
+def test_a_broker_that_is_not_the_controller_says_so() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        await cluster.started(2)
+        request = ControlledShutdownRequest(broker_id=1, broker_epoch=1)
+        answer = await (await cluster.client(2)).send(request, 3)
+        assert answer.error_code == Error.NOT_CONTROLLER
+
+    cluster.run(scenario())
+
+
+def test_orders_are_taken_on_the_listener_of_the_brokers_only() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(
+            listeners="PLAINTEXT://:9092,OUTSIDE://:9093",
+            listener_security_protocol_map="PLAINTEXT:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        )
+        epoch = broker.service.replicas.broker_epoch
+        author = {"controller_id": 1, "controller_epoch": 99, "broker_epoch": epoch}
+        orders = (
+            (LeaderAndIsrRequest(topic_states=[], live_leaders=[], **author), 7),
+            (StopReplicaRequest(topic_states=[], **author), 4),
+            (UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **author), 8),
+            (ControlledShutdownRequest(broker_id=1, broker_epoch=epoch), 3),
+        )
+        host = cluster.network.host("client")
+        outside = await Client.connect(host, "m1", 9093, ClientSettings("tests"))
+        refused = [(await outside.send(*order)).error_code for order in orders]
+        assert refused == [Error.CLUSTER_AUTHORIZATION_FAILED] * 4
+        assert broker.service.replicas.controller_epoch < 99
+        inside = await cluster.client()
+        assert [(await inside.send(*order)).error_code for order in orders] == [Error.NONE] * 4
+
+    cluster.run(scenario())

@@ -1,0 +1,148 @@
+"""`kdist gate` as people and playbooks meet it, on a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kdist.cli.main import kdist
+from kdist.client import topic_settings
+from kdist.config.listeners import Listener
+from kdist.errors import UserError
+from kdist.runtime.clock import SystemClock
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.cluster_values import ControllerInfo
+from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.registration import BrokerRegistration, Endpoint
+from kdist.zk.topic_values import PartitionState, TopicAssignment
+
+NOBODY = Listener("PLAINTEXT", "127.0.0.1", 1)
+
+
+class Ensemble:
+    """Brokers 1 and 2, and topic clicks with its one partition on both."""
+
+    def __init__(self) -> None:
+        self.servers = MemoryEnsemble(SystemClock(), random.Random(1))
+        asyncio.run(self._fill())
+
+    @asynccontextmanager
+    async def at(self, address: str) -> AsyncIterator[ZooKeeper]:
+        if address != "zk":
+            raise UserError(f"no ZooKeeper answers at {address}")
+        client = self.servers.client()
+        await client.connect()
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def _fill(self) -> None:
+        async with self.at("zk") as keeper:
+            endpoints = (Endpoint(NOBODY, "PLAINTEXT"),)
+            for broker in (1, 2):
+                data = BrokerRegistration(endpoints, 0).encode()
+                await keeper.create(znodes.BROKER.path(broker), data, make_parents=True)
+            await keeper.create(znodes.CONTROLLER.path(), ControllerInfo(1, 0).encode())
+            topic = TopicAssignment({0: (1, 2)}, None).encode()
+            await keeper.create(znodes.TOPIC.path("clicks"), topic, make_parents=True)
+            state = PartitionState(1, 0, (1, 2), 1).encode()
+            path = znodes.PARTITION_STATE.path("clicks", 0)
+            await keeper.create(path, state, make_parents=True)
+
+
+@pytest.fixture(autouse=True)
+def ensemble(monkeypatch: pytest.MonkeyPatch) -> Ensemble:
+    made = Ensemble()
+    monkeypatch.setattr(topic_settings, "zookeeper_at", made.at)
+    return made
+
+
+def gate(*words: object, zookeeper: str = "zk") -> Result:
+    environment = {"KDIST_ZOOKEEPER": zookeeper}
+    result = CliRunner().invoke(kdist, ["gate", *map(str, words)], env=environment)
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result
+
+
+def test_a_broker_may_go_down() -> None:
+    result = gate("--broker", 2, "--expect", "1,2")
+    assert (result.exit_code, result.stdout) == (0, "yes   broker 2 may go down now\n")
+
+
+def test_a_broker_that_is_missing_is_a_reason_against() -> None:
+    result = gate("--broker", 2, "--expect", "1,2,3")
+    assert (result.exit_code, result.stdout) == (1, "no    broker 3 not registered\n")
+
+
+def test_json_has_the_answer_and_what_it_rests_on() -> None:
+    assert json.loads(gate("--broker", 1, "--json").stdout) == {
+        "broker": 1,
+        "answer": "yes",
+        "reasons": [],
+        "single_replica": [],
+        "controller": 1,
+        "brokers": [1, 2],
+    }
+
+
+def test_the_brokers_file_says_who_and_where_and_how_many(tmp_path: Path) -> None:
+    file = tmp_path / "broker.properties"
+    file.write_text("broker.id=2\nlog.dir=/data\nzookeeper.connect=zk\nmin.insync.replicas=2\n")
+    result = gate("--config", file, zookeeper="")
+    assert result.exit_code == 1
+    assert "clicks-0 would have 1 in-sync replicas, and asks for 2" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "zookeeper", "sentence"),
+    [
+        (["--broker", 1], "gone", "no ZooKeeper answers at gone"),
+        (["--broker", 1], "", "where is the cluster?"),
+        ([], "zk", "which broker?"),
+        (["--broker", 1, "--expect", "1;2"], "zk", "'1;2' is not a list of broker ids"),
+    ],
+)
+def test_without_an_answer_the_status_is_2(
+    words: list[object], zookeeper: str, sentence: str
+) -> None:
+    result = gate(*words, zookeeper=zookeeper)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    said = json.loads(gate(*words, "--json", zookeeper=zookeeper).stdout)
+    assert said["answer"] == "unknown"
+
+
+def test_a_broker_that_serves_nobody_is_not_back() -> None:
+    result = gate("--broker", 2, "--after")
+    assert result.exit_code == 1
+    assert "no record could be written and read through broker 2: no broker answers" in (
+        result.stdout
+    )
+
+
+def test_the_lock_is_its_owners() -> None:
+    assert gate("holder").stdout == "Nobody holds the lock.\n"
+    assert gate("lock", "--owner", "anna").stdout == "'anna' has the lock.\n"
+    assert gate("lock", "--owner", "anna").stdout == "'anna' has the lock, as before.\n"
+    assert json.loads(gate("holder", "--json").stdout)["owner"] == "anna"
+    refused = gate("lock", "--owner", "bert")
+    assert refused.exit_code == 1
+    assert refused.stderr == "kdist: 'anna' holds the lock, and not 'bert'\n"
+    assert gate("unlock", "--owner", "bert").exit_code == 1
+    assert gate("unlock", "--owner", "anna").stdout == "The lock is free.\n"
+    assert gate("unlock", "--owner", "anna").stdout == "Nobody held the lock.\n"
+
+
+def test_a_lock_whose_owner_is_gone_is_taken_by_force() -> None:
+    gate("lock", "--owner", "anna")
+    assert gate("unlock", "--owner", "bert", "--force").exit_code == 0
+    assert json.loads(gate("lock", "--owner", "bert", "--json").stdout)["taken"] is True

@@ -1,0 +1,210 @@
+"""The roll's two questions as tables of clusters, and the lock on a ZooKeeper in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.client.cluster_view import broker_addresses, read_view
+from kdist.client.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
+from kdist.client.gate_lock import lock_holder, release_lock, take_lock
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.runtime.clock import VirtualClock
+from kdist.zk import znodes
+from kdist.zk.client import ZooKeeper
+from kdist.zk.cluster_values import ControllerInfo, EntitySettings
+from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.topic_values import PartitionState, Reassignment, TopicAssignment
+
+T = TypeVar("T")
+ALL = (1, 2, 3)
+
+
+def partition(
+    number: int,
+    replicas: tuple[int, ...] = ALL,
+    isr: tuple[int, ...] | None = None,
+    leader: int | None = None,
+    min_isr: int = 2,
+    topic: str = "clicks",
+) -> PartitionView:
+    in_sync = replicas if isr is None else isr
+    led_by = in_sync[0] if leader is None else leader
+    return PartitionView(TopicPartition(topic, number), replicas, led_by, in_sync, min_isr)
+
+
+def view(
+    *partitions: PartitionView,
+    brokers: tuple[int, ...] = ALL,
+    controller: int | None = 1,
+    is_reassigning: bool = False,
+) -> View:
+    return View(frozenset(brokers), controller, partitions, is_reassigning)
+
+
+def reasons(seen: View, broker: int = 2, allowed: bool = False) -> list[str]:
+    return list(review_stop(seen, broker, ALL, allows_single_replica=allowed).reasons)
+
+
+def test_a_broker_of_a_healthy_cluster_may_go_down() -> None:
+    assert reasons(view(partition(0), partition(1))) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (view(brokers=(1, 2)), "broker 3 not registered"),
+        (view(brokers=(2,), controller=2), "brokers 1, 3 not registered"),
+        (view(controller=None), "there is no controller"),
+        (view(controller=9), "the controller, broker 9, is not registered"),
+        (view(partition(4, (1, 3), leader=-1)), "1 partition has no leader: clicks-4"),
+        (view(is_reassigning=True), "partitions are being reassigned"),
+        (
+            view(partition(0, isr=(1, 2))),
+            "clicks-0 would have 1 in-sync replicas, and asks for 2",
+        ),
+        (
+            view(partition(0, isr=(2,), min_isr=0)),
+            "clicks-0 would have 0 in-sync replicas, and asks for 0",
+        ),
+        (view(partition(0, (2,), min_isr=1)), "1 partition has no replica elsewhere: clicks-0"),
+    ],
+)
+def test_a_broker_may_not_go_down(seen: View, reason: str) -> None:
+    assert reasons(seen) == [reason]
+
+
+def test_a_partition_under_min_isr_elsewhere_is_no_reason() -> None:
+    assert reasons(view(partition(0, (1, 3), isr=(1,)))) == []
+
+
+def test_a_partition_of_one_replica_is_listed_and_may_be_accepted() -> None:
+    verdict = review_stop(view(partition(0, (2,))), 2, ALL, allows_single_replica=True)
+    assert verdict == ((), (TopicPartition("clicks", 0),))
+
+
+def test_many_partitions_are_named_in_part() -> None:
+    (reason,) = reasons(view(*(partition(n, (1, 3), leader=-1) for n in range(7))))
+    assert reason.endswith("clicks-0, clicks-1, clicks-2, clicks-3, clicks-4 and 2 more")
+
+
+def test_a_probe_that_was_left_behind_is_no_reason() -> None:
+    left = partition(0, (2,), leader=-1, topic=f"{PROBE_PREFIX}2")
+    assert reasons(view(left)) == []
+
+
+@given(st.sets(st.sampled_from(ALL), min_size=1), st.integers(1, 3), st.sampled_from(ALL))
+def test_who_may_go_down_leaves_enough_in_sync(isr: set[int], min_isr: int, broker: int) -> None:
+    each = partition(0, isr=tuple(sorted(isr)), min_isr=min_isr)
+    may_go = not reasons(view(each), broker)
+    assert may_go == (len(isr - {broker}) >= min_isr)
+
+
+def test_a_broker_is_back_once_it_is_in_every_isr() -> None:
+    seen = view(partition(0), partition(1, isr=(1, 3)), partition(2, (1, 3), isr=(1,)))
+    assert review_return(seen, 2, ALL).reasons == ("broker 2 is not yet in the ISR of clicks-1",)
+    assert review_return(view(partition(0)), 2, ALL).reasons == ()
+
+
+def test_a_broker_that_is_not_registered_is_not_back() -> None:
+    assert review_return(view(brokers=(1, 3)), 2, ()).reasons == ("broker 2 not registered",)
+
+
+# What is read from ZooKeeper
+
+
+def with_zookeeper(work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    async def run() -> T:
+        client = MemoryEnsemble(VirtualClock(), random.Random(1)).client()
+        await client.connect()
+        try:
+            return await work(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+async def add_topic(keeper: ZooKeeper, topic: str, replicas: tuple[int, ...]) -> None:
+    value = TopicAssignment({0: replicas}, None).encode()
+    await keeper.create(znodes.TOPIC.path(topic), value, make_parents=True)
+
+
+async def add_state(keeper: ZooKeeper, topic: str, isr: tuple[int, ...]) -> None:
+    value = PartitionState(isr[0], 0, isr, 1).encode()
+    await keeper.create(znodes.PARTITION_STATE.path(topic, 0), value, make_parents=True)
+
+
+def test_a_view_has_brokers_controller_states_and_settings() -> None:
+    async def work(keeper: ZooKeeper) -> View:
+        for broker in (1, 2):
+            await keeper.create(znodes.BROKER.path(broker), make_parents=True)
+        await keeper.create(znodes.CONTROLLER.path(), ControllerInfo(2, 0).encode())
+        await add_topic(keeper, "clicks", (1, 2))
+        await add_state(keeper, "clicks", (2,))
+        own = EntitySettings({"min.insync.replicas": "2"}).encode()
+        await keeper.create(znodes.TOPIC_SETTINGS.path("clicks"), own, make_parents=True)
+        await add_topic(keeper, "new", (1,))
+        await add_topic(keeper, "doomed", (1,))
+        await keeper.create(znodes.TOPIC_DELETION.path("doomed"), make_parents=True)
+        replicas = Reassignment({}).encode()
+        await keeper.create(znodes.REASSIGNMENT.path(), replicas, make_parents=True)
+        return await read_view(keeper, default_min_isr=3)
+
+    assert with_zookeeper(work) == View(
+        frozenset({1, 2}),
+        2,
+        (
+            PartitionView(TopicPartition("clicks", 0), (1, 2), 2, (2,), 2),
+            PartitionView(TopicPartition("new", 0), (1,), -1, (), 3),
+        ),
+        is_reassigning=True,
+    )
+
+
+def test_a_cluster_that_nobody_has_joined_is_empty() -> None:
+    assert with_zookeeper(lambda keeper: read_view(keeper, 1)) == View(frozenset(), None, ())
+
+
+def test_a_broker_that_is_not_registered_has_no_address() -> None:
+    with pytest.raises(UserError, match="broker 7 is not registered"):
+        with_zookeeper(lambda keeper: broker_addresses(keeper, 7))
+
+
+# The lock
+
+
+def test_a_lock_is_kept_by_its_owner_and_refused_to_others() -> None:
+    async def work(keeper: ZooKeeper) -> None:
+        clock = VirtualClock(now_ms=1000)
+        assert await take_lock(keeper, "anna", clock)
+        clock.advance_ms(500)
+        assert not await take_lock(keeper, "anna", clock)
+        holder = await lock_holder(keeper)
+        assert holder is not None
+        assert (holder.holder, holder.timestamp_ms) == ("anna", 1000)
+        with pytest.raises(UserError, match="'anna' holds the lock, and not 'bert'"):
+            await take_lock(keeper, "bert", clock)
+        with pytest.raises(UserError, match="'anna' holds the lock"):
+            await release_lock(keeper, "bert")
+        assert await release_lock(keeper, "anna")
+        assert not await release_lock(keeper, "anna")
+        assert await take_lock(keeper, "bert", clock)
+
+    with_zookeeper(work)
+
+
+def test_a_lock_is_taken_away_by_force_only() -> None:
+    async def work(keeper: ZooKeeper) -> None:
+        await take_lock(keeper, "anna", VirtualClock())
+        assert await release_lock(keeper, "bert", forced=True)
+        assert await lock_holder(keeper) is None
+
+    with_zookeeper(work)

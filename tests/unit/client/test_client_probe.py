@@ -1,0 +1,53 @@
+"""The probe passes through a broker that serves, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kdist.client.admin import list_topics
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.probe import probe
+from kdist.errors import ApiError
+from kdist.network.client import ClientSettings
+from kdist.network.world import AsyncioNetwork
+from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
+    with cli_cluster(tmp_path_factory.mktemp("cluster")) as brokers:
+        yield brokers
+
+
+def probed(running: CliCluster, broker: int) -> list[str]:
+    """The topics after a probe."""
+
+    async def run() -> list[str]:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        addresses = parse_addresses(running.address)
+        cluster = Cluster(network, addresses, ClientSettings(client_id="test"), retry_ms=5_000)
+        try:
+            await probe(cluster, broker, 1_700_000_000_000)
+            return [topic.name or "" for topic in await list_topics(cluster)]
+        finally:
+            cluster.close()
+
+    return asyncio.run(run())
+
+
+def test_each_broker_takes_a_record_and_gives_it_back(running: CliCluster) -> None:
+    assert probed(running, 1) == []
+    assert probed(running, 2) == []
+
+
+def test_a_probes_topic_that_was_left_is_used_again(running: CliCluster) -> None:
+    running.done("topics", "create", "kdist-probe-1")
+    assert probed(running, 1) == []
+
+
+def test_a_broker_that_is_not_there_fails_its_probe(running: CliCluster) -> None:
+    with pytest.raises(ApiError):
+        probed(running, 9)
