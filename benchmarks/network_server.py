@@ -63,11 +63,11 @@ class Handler:
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         key, _, correlation_id = HEADER.unpack_from(frame)
-        reply = connection.reserve()
         if key == 1:
             size = self._fetch_bytes
             head = ANSWER.pack(4 + size, correlation_id)
-            reply.send((head, Range(self._file, connection.context, size)))
+            part = Range(self._file, connection.context, size)
+            connection.reserve().send((head, part))
             start = connection.context + size
             connection.context = start if start + size <= self._file_bytes else 0
             return
@@ -75,7 +75,7 @@ class Handler:
             records = frame[8:]
             crc32c(records)
             self._appended.append(records)
-        reply.send((ANSWER.pack(4, correlation_id),))
+        connection.answer_at_once(ANSWER.pack(4, correlation_id))
 
     def append(self) -> None:
         """Write what the turn received."""

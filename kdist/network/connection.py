@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.chunks import Chunk, release
+from kdist.network.chunks import Bytes, Chunk, release
 from kdist.network.receiving import FrameReceiver
 from kdist.network.sending import Sender
 from kdist.network.turn import Turn
@@ -113,7 +113,7 @@ class Connection(FrameReceiver):
         self._connections = connections
         self._metrics = connections.metrics
         self._on_frame = connections.handler.on_frame
-        self._replies: deque[Reply] = deque()
+        self._replies: deque[Reply | Bytes] = deque()
         self._is_admitted = False
         self._is_writing = False  # at the end of this turn
         self._is_finishing = False
@@ -135,16 +135,14 @@ class Connection(FrameReceiver):
             return
         self._is_admitted = True
         around = self._connections
-        self._sender = Sender(
-            around.loop, self._transport, around.metrics, self._progressed, around.tasks
-        )
+        self._sender = Sender(self._transport, around.metrics, self._progressed, around.tasks)
         self._connections.handler.on_connect(self)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._metrics.received_bytes += nbytes
         if self._own is None and not self.is_closed:
             # As the base class does it, one call less: half of a small request's way in is calls.
-            self.find_frames(self._turn.take_received(nbytes))
+            self.find_frames(self._turn.take_received(nbytes), nbytes)
         elif not self.is_closed:
             super().buffer_updated(nbytes)
 
@@ -210,6 +208,16 @@ class Connection(FrameReceiver):
         self._replies.append(reply)
         return reply
 
+    def answer_at_once(self, data: Bytes) -> None:
+        """As `reserve().send((data,))`, for less: nothing is made to wait for the answer in."""
+        if self.is_closed:
+            return
+        self._replies.append(data)
+        self._sender.waiting_bytes += len(data)
+        if not self._is_writing:
+            self._is_writing = True
+            self._turn.will_write(self)
+
     def reply_given(self, chunks: Sequence[Chunk]) -> None:
         """A reply has its chunks; they leave once those before them have theirs."""
         if self.is_closed:
@@ -229,9 +237,15 @@ class Connection(FrameReceiver):
         if self.is_closed:
             return
         replies, sender = self._replies, self._sender
-        while replies and (chunks := replies[0].chunks) is not None:
+        while replies:
+            reply = replies[0]
+            if not isinstance(reply, Reply):
+                sender.put_bytes(reply)
+            elif reply.chunks is not None:
+                sender.put(reply.chunks)
+            else:
+                break
             replies.popleft()
-            sender.put(chunks)
         sender.write()
         if self._is_held:
             self._after_writing()
@@ -286,6 +300,6 @@ class Connection(FrameReceiver):
         self.drop_received()
         self._sender.close()
         for reply in self._replies:
-            if reply.chunks is not None:
+            if isinstance(reply, Reply) and reply.chunks is not None:
                 release(reply.chunks)
         self._replies.clear()

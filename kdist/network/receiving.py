@@ -53,14 +53,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         own = self._own
         if own is None:
-            self.find_frames(self._turn.take_received(nbytes))
+            self.find_frames(self._turn.take_received(nbytes), nbytes)
         else:
             self._own_end += nbytes
-            self.find_frames(own[: self._own_end])
+            self.find_frames(own, self._own_end)
 
-    def find_frames(self, received: memoryview) -> None:
-        """Hand over the whole frames, and keep what is left."""
-        start, end, frame_bytes_max = 0, len(received), self._frame_bytes_max
+    def find_frames(self, received: memoryview, end: int) -> None:
+        """Hand over the whole frames before `end`, and keep what is left."""
+        start, frame_bytes_max = 0, self._frame_bytes_max
         try:
             while start < end and not self._is_held:
                 found = find_frame(received, start, end, frame_bytes_max)
@@ -74,14 +74,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self.frame_refused(error)
             return
         if start < end and not self.is_closed:
-            self._keep(received, start)
+            self._keep(received, start, end)
         elif self._own is not None:
             self.drop_received()
 
-    def _keep(self, received: memoryview, start: int) -> None:
+    def _keep(self, received: memoryview, start: int, end: int) -> None:
         """Have what was not handed over in a buffer of its own, with room to go on."""
-        rest = received[start:]
-        rest_size = len(rest)
+        rest = received[start:end]
+        rest_size = end - start
         wanted = max(rest_size, bytes_wanted(rest, 0, rest_size))
         size = min(wanted, _GROWTH * rest_size)
         own = self._own
@@ -103,4 +103,4 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def find_held_frames(self) -> None:
         """Go on with what was received before the connection was held."""
         if self._own is not None:
-            self.find_frames(self._own[: self._own_end])
+            self.find_frames(self._own, self._own_end)

@@ -1,18 +1,16 @@
 """What leaves a connection, in order: bytes through its transport, file ranges by sendfile.
 
-A transport offers no sendfile that can be told to wait and go on, so file ranges go out on a
-duplicate of its socket's descriptor, and only while the transport itself has nothing left to send:
-its buffer limit is 0, so that it says `pause_writing` whenever the kernel did not take all.
-Where there is no descriptor (a simulated disk or network, TLS) ranges are read and written in
-pieces. What a reader far behind wants may be on the disk only: the page cache is asked first, and a
-thread reads what it lacks, since `sendfile` would stop everybody for the disk's sake.
+A transport's buffer limit is 0, so that it says `pause_writing` whenever the kernel did not take
+all; what follows is sent when it has nothing left. Where a file has no descriptor (a simulated
+disk), or a transport no sendfile (a simulated network, TLS), ranges are read and written in pieces.
+What a reader far behind wants may be on the disk only: the page cache is asked first, and a thread
+reads what it lacks, since `sendfile` would stop everybody for the disk's sake.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,7 +18,7 @@ from typing import cast
 
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, FileRange, release
-from kdist.runtime.sendfile import send_file
+from kdist.network.socket_transport import SocketTransport
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -40,41 +38,40 @@ class Sender:
         "_chunks",
         "_in_transport",
         "_is_warming",
-        "_loop",
         "_metrics",
         "_progressed",
         "_range",
         "_range_sent",
-        "_socket",
+        "_sockets",
         "_tasks",
         "_transport",
         "_warm_end",
         "is_blocked",
         "is_closed",
+        "put_bytes",
         "waiting_bytes",
     )
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         transport: asyncio.Transport,
         metrics: NetworkMetrics,
         progressed: Callable[[], None],
         tasks: Tasks,
     ) -> None:
         transport.set_write_buffer_limits(high=0)
-        self._loop = loop
         self._transport = transport
         self._metrics = metrics
         self._progressed = progressed
         self._chunks: deque[Chunk] = deque()
+        self.put_bytes = self._chunks.append
         self._range: FileRange | None = None  # under way, `_range_sent` bytes of it are sent
         self._range_sent = 0
         self._warm_end = 0  # up to this position the range is in the page cache, if it is cold
         self._is_warming = False
         self._tasks = tasks
         self._in_transport = 0
-        self._socket: socket.socket | None = None
+        self._sockets = transport if isinstance(transport, SocketTransport) else None
         self.waiting_bytes = 0
         self.is_blocked = False
         self.is_closed = False
@@ -96,44 +93,31 @@ class Sender:
                 self._send_range(self._range)
             elif not chunks:
                 return
-            elif isinstance(chunks[0], BYTES):
-                self._send_bytes()
             else:
-                self._range = cast(FileRange, chunks.popleft())
-                self._range_sent = self._warm_end = 0
+                chunk = chunks.popleft()
+                if isinstance(chunk, BYTES):
+                    self._send_bytes(chunk)
+                else:
+                    self._range = cast(FileRange, chunk)
+                    self._range_sent = self._warm_end = 0
 
-    def _send_bytes(self) -> None:
-        """Send all bytes up to the next file range as one piece."""
+    def _send_bytes(self, data: Bytes) -> None:
+        """Send `data`, and all bytes behind it up to the next file range, as one piece."""
         chunks = self._chunks
-        data: Bytes = cast(Bytes, chunks.popleft())
+        write = self._transport.write
         if chunks:
             parts = [data]
             while chunks and isinstance(chunks[0], BYTES):
                 parts.append(cast(Bytes, chunks.popleft()))
             if len(parts) > 1:
                 data = b"".join(parts)
-            if chunks and self._has_descriptor(cast(FileRange, chunks[0])):
-                data = self._send_ahead(data)
-                if not data:
-                    return
-        self._to_transport(data)
+            if chunks and self._sockets is not None and not cast(FileRange, chunks[0]).is_cold:
+                write = self._sockets.write_ahead
+        self._to_transport(data, write)
 
-    def _send_ahead(self, data: Bytes) -> Bytes:
-        """Send what goes before a file range, and tell the kernel that more is coming; the rest.
-
-        Without that it would leave as a packet of its own, and wake the reader up twice.
-        """
-        assert self._socket is not None
-        try:
-            sent = self._socket.send(data, socket.MSG_MORE)
-        except OSError:
-            return data  # the transport meets the same error, and knows what to do
-        self._count_sent(sent)
-        return memoryview(data)[sent:]
-
-    def _to_transport(self, data: Bytes) -> None:
+    def _to_transport(self, data: Bytes, write: Callable[[Bytes], None]) -> None:
         size = self._in_transport = len(data)
-        self._transport.write(data)
+        write(data)
         if not self.is_blocked:
             self._in_transport = 0
             self._count_sent(size)
@@ -144,29 +128,17 @@ class Sender:
 
     # File ranges
 
-    def _has_descriptor(self, part: FileRange) -> bool:
-        """Whether the range can go by sendfile; makes ready for it."""
-        if part.file.fileno() is None:
-            return False
-        if self._socket is None:
-            transport = self._transport
-            found = transport.get_extra_info("socket")
-            if found is None or transport.get_extra_info("sslcontext") is not None:
-                return False
-            # Of its own number, since the loop guards a transport's descriptor against others.
-            self._socket = found.dup()
-        return True
-
     def _send_range(self, part: FileRange) -> None:
         position, left = part.position + self._range_sent, part.size - self._range_sent
-        if self._has_descriptor(part):
+        descriptor = part.file.fileno() if self._sockets is not None else None
+        if descriptor is not None:
             size = self._warm_bytes(part, position, left)
-            sent = self._send_file(part, position, size) if size else 0
+            sent = self._send_file(part, descriptor, position, size) if size else 0
         else:
             data = part.file.read(position, min(left, PIECE_BYTES))
             sent = len(data)
             if data:
-                self._to_transport(data)
+                self._to_transport(data, self._transport.write)
         self._range_sent += sent
         if self._range_sent == part.size:
             self._range = None
@@ -175,24 +147,17 @@ class Sender:
             logger.warning("%s was cut below byte %d while it was sent", part.file.path, position)
             self._abort()
 
-    def _send_file(self, part: FileRange, position: int, size: int) -> int:
+    def _send_file(self, part: FileRange, descriptor: int, position: int, size: int) -> int:
         """Send once: what one filling of the socket's buffer leaves over is for another turn."""
-        descriptor = part.file.fileno()
-        assert self._socket is not None
-        assert descriptor is not None
-        sent = 0
+        assert self._sockets is not None
         try:
-            sent = send_file(self._socket.fileno(), descriptor, position, size)
-            self._count_sent(sent)
-        except BlockingIOError:
-            self._wait()
+            sent = self._sockets.send_file(descriptor, position, size)
         except OSError:
             # Of the file or of the socket? An ETIMEDOUT or EIO may be either's.
             part.file.read(position, 1)  # raises DiskFailed if it is the file's
             self._abort()
-        else:
-            if 0 < sent < size:
-                self._wait()
+            return 0
+        self._count_sent(sent)
         return sent
 
     def _warm_bytes(self, part: FileRange, position: int, left: int) -> int:
@@ -227,22 +192,9 @@ class Sender:
             self.write()
             self._progressed()
 
-    def _wait(self) -> None:
-        """Until the socket takes more of a file range."""
-        assert self._socket is not None
-        self.is_blocked = True
-        self._loop.add_writer(self._socket.fileno(), self._write_on)
-
     def _abort(self) -> None:
         self._transport.abort()
         self.close()
-
-    def _write_on(self) -> None:
-        assert self._socket is not None
-        self._loop.remove_writer(self._socket.fileno())
-        self.is_blocked = False
-        self.write()
-        self._progressed()
 
     def transport_took_all(self) -> None:
         """The transport's buffer is empty again."""
@@ -257,9 +209,6 @@ class Sender:
         if self.is_closed:
             return
         self.is_closed = True
-        if self._socket is not None:
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
         if self._range is not None and not self._is_warming:
             self._chunks.append(self._range)
         release(self._chunks)

@@ -38,9 +38,9 @@ class Turn:
         "_hooks",
         "_is_open",
         "_space",
-        "_used",
         "_used_buffers",
         "_want_end",
+        "_whole_space",
         "_writers",
         "buffers",
     )
@@ -49,8 +49,7 @@ class Turn:
         self._want_end = ending_turns(loop, self.end)
         self._hooks: list[Callable[[], None]] = []
         self._is_open = False
-        self._space = memoryview(bytearray(SPACE_BYTES))
-        self._used = 0
+        self._whole_space = self._space = memoryview(bytearray(SPACE_BYTES))
         self._used_buffers: list[memoryview] = []
         self._writers: list[Writer] = []
         self.buffers = Buffers()
@@ -65,20 +64,20 @@ class Turn:
 
     def space(self) -> memoryview:
         """Where to receive next: shared by all connections, since one receives at a time."""
-        if SPACE_BYTES - self._used < SPACE_BYTES_MIN:
+        if len(self._space) < SPACE_BYTES_MIN:
             try:
                 self.end()
             except OSError as error:  # in `get_buffer` asyncio would take it for the peer's
                 raise RuntimeError("a turn could not be ended") from error
-        return self._space[self._used :]
+        return self._space
 
     def take_received(self, size: int) -> memoryview:
-        """The first `size` bytes of `space()`, which hold until the end of this turn."""
+        """`space()`, of which the first `size` bytes now hold until the end of this turn."""
         if not self._is_open:
             self._open()
-        start = self._used
-        self._used = end = start + size
-        return self._space[start:end]
+        space = self._space
+        self._space = space[size:]
+        return space
 
     def give_back(self, buffer: memoryview) -> None:
         """Return a buffer to the pool when the turn ends: until then its frames may be read."""
@@ -109,4 +108,4 @@ class Turn:
             writer.write_answers()
         for buffer in used_buffers:
             self.buffers.give_back(buffer)
-        self._used = 0
+        self._space = self._whole_space

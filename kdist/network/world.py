@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.errors import UserError
+from kdist.network.accepting import Accepting
 from kdist.network.turn import Turn
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -68,19 +69,8 @@ class Network(Protocol):
         ...
 
 
-class AsyncioServer:
-    """A server of asyncio's."""
-
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
-        self.port: int = server.sockets[0].getsockname()[1]
-
-    def close(self) -> None:
-        self._server.close()
-
-
 class AsyncioNetwork:
-    """The machine's network, on asyncio's own transports, which set TCP_NODELAY themselves."""
+    """The machine's network. Who connects has asyncio's transports, who listens a shorter way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -94,18 +84,16 @@ class AsyncioNetwork:
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
     ) -> Server:
         try:
-            server = await self.loop.create_server(
-                make,
-                host or None,
-                port,
-                backlog=options.backlog,
-                reuse_address=True,
-                start_serving=False,
+            bound = await self.loop.create_server(
+                make, host or None, port, reuse_address=True, start_serving=False
             )
         except OSError as error:
             raise UserError(_sentence(error, host, port)) from error
-        for listening in server.sockets:
-            # Those that it accepts inherit them, and begin with a window that fits.
+        sockets = [each.dup() for each in bound.sockets]
+        bound.close()
+        for listening in sockets:
+            # Those that it accepts inherit all of it, and begin with a window that fits.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, size in (
                 (socket.SO_SNDBUF, options.send_buffer_bytes),
@@ -113,8 +101,8 @@ class AsyncioNetwork:
             ):
                 if size >= 0:
                     listening.setsockopt(socket.SOL_SOCKET, option, size)
-        await server.start_serving()
-        return AsyncioServer(server)
+            listening.listen(options.backlog)
+        return Accepting(self.loop, sockets, make)
 
     async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
         _, protocol = await self.loop.create_connection(make, host, port)

@@ -114,13 +114,12 @@ class Answering:
         self.seen.append(content)
         if content.startswith(b"bad"):
             raise ProtocolError("a bad request")
-        reply = connection.reserve()
         if content.startswith(b"park"):
-            self.parked.append((reply, content))
+            self.parked.append((connection.reserve(), content))
         elif content.startswith(b"quiet"):
-            reply.discard()
+            connection.reserve().discard()
         else:
-            reply.send((framed(content),))
+            connection.answer_at_once(framed(content))
 
 
 class Served:

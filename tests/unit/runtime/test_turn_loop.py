@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.turn_loop import TurnLoop, ending_turns
+from kdist.runtime.turn_loop import READABLE, WRITABLE, TurnLoop, ending_turns, watch
 from kdist.runtime.virtual_loop import VirtualLoop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -87,3 +88,90 @@ def test_what_it_raises_goes_to_the_loops_exception_handler(
     loop.call_soon(ending_turns(loop, fail))
     run(loop)
     assert [type(each) for each in raised] == [KeyError]
+
+
+@pytest.fixture(params=[name for name in LOOPS if name != "virtual"])
+def socket_loop(request: pytest.FixtureRequest) -> Iterator[asyncio.AbstractEventLoop]:
+    made = LOOPS[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    mine, other = socket.socketpair()
+    mine.setblocking(False)
+    with mine, other:
+        yield mine, other
+
+
+def test_a_descriptor_is_watched_for_what_is_asked(
+    socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    mine, other = pair
+    seen: list[int] = []
+
+    def on_ready(events: int) -> None:
+        seen.append(events)
+        watch(socket_loop, mine.fileno(), 0, on_ready)
+
+    other.send(b"x")
+    for asked in (READABLE, WRITABLE):
+        watch(socket_loop, mine.fileno(), asked, on_ready)
+        run(socket_loop)
+    watch(socket_loop, mine.fileno(), READABLE, on_ready)
+    watch(socket_loop, mine.fileno(), WRITABLE, on_ready)
+    run(socket_loop)
+    assert seen == [READABLE, WRITABLE, WRITABLE]
+
+
+def test_a_descriptor_that_is_always_ready_starves_nobody(
+    socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    mine, other = pair
+    seen: list[str] = []
+    want = ending_turns(socket_loop, lambda: seen.append("end"))
+
+    def on_ready(_: int) -> None:
+        seen.append("ready")
+        want()
+
+    other.send(b"never read")
+    watch(socket_loop, mine.fileno(), READABLE, on_ready)
+    run(socket_loop)  # its timer
+    watch(socket_loop, mine.fileno(), 0, on_ready)
+    run(socket_loop)
+    assert seen.count("ready") > 1
+    assert seen == ["ready", "end"] * (len(seen) // 2)
+
+
+def test_what_a_watcher_raises_goes_to_the_loops_exception_handler(
+    socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    mine, other = pair
+    raised: list[object] = []
+    socket_loop.set_exception_handler(lambda _loop, context: raised.append(context["exception"]))
+
+    def fail(_: int) -> None:
+        watch(socket_loop, mine.fileno(), 0, fail)
+        raise KeyError("missing")
+
+    other.send(b"x")
+    watch(socket_loop, mine.fileno(), READABLE, fail)
+    run(socket_loop)
+    assert [type(each) for each in raised] == [KeyError]
+
+
+def test_what_ends_the_process_passes_through(
+    socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    mine, other = pair
+
+    def leave(_: int) -> None:
+        watch(socket_loop, mine.fileno(), 0, leave)
+        raise SystemExit(70)
+
+    other.send(b"x")
+    watch(socket_loop, mine.fileno(), READABLE, leave)
+    with pytest.raises(SystemExit):
+        socket_loop.run_forever()

@@ -1,0 +1,102 @@
+"""Accepting on real sockets: what inherits what, and what happens when descriptors run out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Iterator
+
+import pytest
+from network_world import RawPeer, Served, World, real_world, turning_world
+
+from kdist.network import accepting
+
+
+@pytest.fixture(params=[real_world, turning_world])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield from request.param()
+
+
+@contextlib.contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """All that this process may have are taken."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(2))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_wait_while_there_is_no_descriptor_for_them(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "_PAUSE_S", 0.02)
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            early = await served.peer()
+            late = [socket.socket() for _ in range(3)]
+            with no_descriptors_left():
+                for each in late:
+                    each.setblocking(False)
+                    await world.loop.sock_connect(each, (world.host, served.port))
+                await asyncio.sleep(0.1)  # some pauses, after each of which it is tried again
+                early.send(b"hello")
+                assert await early.answers(1) == [b"hello"]
+                assert served.metrics.accepted_connections == 1
+            for each in late:
+                _, peer = await world.loop.create_connection(RawPeer, sock=each)
+                peer.send(b"at last")
+                assert await peer.answers(1) == [b"at last"]
+            assert [record.getMessage() for record in caplog.records] == [
+                f"new connections to port {served.port} must wait: Too many open files"
+            ]
+
+    world.run(scenario())
+
+
+def test_a_server_that_is_closed_while_it_pauses_accepts_no_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "_PAUSE_S", 0.02)
+
+    async def scenario() -> None:
+        served = Served(world)
+        await served.__aenter__()
+        with socket.socket() as late:
+            late.setblocking(False)
+            with no_descriptors_left():
+                await world.loop.sock_connect(late, (world.host, served.port))
+                await asyncio.sleep(0.01)
+            await served.listener.close(drain_ms=10)
+            await asyncio.sleep(0.05)
+            with pytest.raises(ConnectionResetError):
+                await world.loop.sock_recv(late, 1)
+        assert served.metrics.accepted_connections == 0
+
+    world.run(scenario())
+
+
+def test_accepted_connections_send_without_delay_and_are_kept_alive(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, socket_send_buffer_bytes=50_000) as served:
+            peer = await served.peer()
+            peer.send(b"hello")
+            await peer.answers(1)
+            (connection,) = served.handler.connected
+            found = connection._transport.get_extra_info("socket")
+            assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+            assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert found.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
+
+    world.run(scenario())

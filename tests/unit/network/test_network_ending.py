@@ -1,0 +1,100 @@
+"""How a served connection ends, on real sockets and on the simulated network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from network_world import WORLDS, Answering, RawPeer, Served, World, framed, until
+
+from kdist.network.connection import Connection
+
+
+@pytest.fixture(params=WORLDS)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield from WORLDS[request.param]()
+
+
+def test_a_peer_that_ends_its_side_after_asking_is_answered(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.send(b"last words")
+            peer.transport.write_eof()
+            assert await peer.answers(1) == [b"last words"]
+            await peer.closed()
+            assert served.metrics.open_connections == 0
+
+    world.run(scenario())
+
+
+def test_closing_answers_what_is_under_way_and_accepts_no_more(world: World) -> None:
+    async def scenario() -> None:
+        served = Served(world)
+        await served.__aenter__()
+        peer, quiet = await served.peer(), await served.peer()
+        peer.send(b"park")
+        await until(lambda: len(served.handler.parked) == 1)
+        closing = asyncio.ensure_future(served.listener.close(drain_ms=5000))
+        await quiet.closed()
+        with pytest.raises(ConnectionRefusedError):
+            await world.client.connect(RawPeer, world.host, served.port)
+        served.handler.parked[0][0].send((framed(b"answered"),))
+        await closing
+        assert await peer.answers(1) == [b"answered"]
+        await peer.closed()
+        assert served.metrics.open_connections == 0
+
+    world.run(scenario())
+
+
+def test_closing_does_not_wait_longer_than_the_drain_time(world: World) -> None:
+    async def scenario() -> None:
+        served = Served(world)
+        await served.__aenter__()
+        peer = await served.peer()
+        peer.send(b"park")
+        await until(lambda: len(served.handler.parked) == 1)
+        await served.listener.close(drain_ms=20)
+        await peer.closed()
+        assert len(served.handler.lost) == 1
+
+    world.run(scenario())
+
+
+def test_a_handler_that_closes_a_connection_leaves_nothing_of_it(world: World) -> None:
+    class Closing(Answering):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            self.seen.append(bytes(frame))
+            connection.close()
+
+    async def scenario() -> None:
+        async with Served(world, Closing()) as served:
+            peer = await served.peer()
+            peer.send(b"first", b"second", b"x" * 5000)
+            await peer.closed()
+            await until(lambda: len(served.handler.lost) == 1)
+            assert served.handler.seen == [b"first"]
+
+    world.run(scenario())
+    assert world.server.turn.buffers.taken_bytes == 0
+
+
+def test_what_was_written_before_a_close_arrives(world: World) -> None:
+    content = bytes(range(256)) * 20_000
+
+    class Parting(RawPeer):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self.transport.writelines([content[:1000], content[1000:]])
+            self.transport.close()
+
+    async def scenario() -> None:
+        server = await world.server.listen(Parting, world.host, 0)
+        peer = await world.client.connect(RawPeer, world.host, server.port)
+        await peer.closed()
+        server.close()
+        assert peer.received == content
+
+    world.run(scenario())
