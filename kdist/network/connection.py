@@ -165,6 +165,7 @@ class Connection(FrameReceiver):
         self._let_go()
         self._connections.forget(self)
         self._connections.handler.on_disconnect(self)
+        del self._sender  # which has a method of this: else both would wait for the collector
 
     # Requests
 

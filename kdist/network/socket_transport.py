@@ -198,3 +198,4 @@ class SocketTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
         finally:
             self._socket.close()
+            del self._protocol  # which has the transport: else both would wait for the collector

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
+import weakref
 from collections.abc import Iterator
 
 import pytest
-from network_world import WORLDS, Answering, RawPeer, Served, World, framed, until
+from network_world import (
+    WORLDS,
+    Answering,
+    RawPeer,
+    Served,
+    World,
+    framed,
+    real_world,
+    turning_world,
+    until,
+)
 
 from kdist.network.connection import Connection
 
@@ -98,3 +111,43 @@ def test_what_was_written_before_a_close_arrives(world: World) -> None:
         assert peer.received == content
 
     world.run(scenario())
+
+
+@pytest.fixture(params=[real_world, turning_world])
+def socket_world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield from request.param()
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_connection_that_is_gone_does_not_wait_for_the_garbage_collector(
+    socket_world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tuned to come rarely: hundreds of bytes of each connection would pile up until then."""
+    handler = Answering()
+    seen: list[weakref.ref[Connection]] = []
+    handler.on_connect = lambda connection: seen.append(weakref.ref(connection))  # type: ignore[method-assign]
+    handler.on_disconnect = lambda _: None  # type: ignore[method-assign]
+
+    # A warning that is kept has its error, and that the frames it went through.
+    caplog.set_level(logging.ERROR, "kdist.network.connection")
+
+    async def scenario() -> None:
+        async with Served(socket_world, handler) as served:
+            for content in (b"", framed(b"hello"), b"\x00\x00\x10\x00part", b"\xff\xff\xff\xff"):
+                for end in ("write_eof", "abort"):
+                    peer = await served.peer()
+                    peer.transport.write(content)
+                    getattr(peer.transport, end)()
+            await until(lambda: len(seen) == 8 and not served.metrics.open_connections)
+            await asyncio.sleep(0.01)
+            assert [each() for each in seen] == [None] * 8
+            assert served.listener.turn.buffers.taken_bytes == 0
+
+    socket_world.run(scenario())
