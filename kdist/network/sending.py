@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 18
 COLD_PIECE_BYTES = 1 << 20
+COPIED_BYTES_MAX = 8 << 10  # copying them saves 2 us; at 16 KiB a sendfile costs the same
 
 
 class Sender:
@@ -78,7 +79,10 @@ class Sender:
 
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Queue the chunks of an answer, whose bytes `waiting_bytes` counts already."""
-        self._chunks.extend(chunks)
+        for chunk in chunks:
+            self._chunks.append(
+                chunk if isinstance(chunk, BYTES) else _maybe_copied(cast(FileRange, chunk))
+            )
 
     @property
     def has_waiting(self) -> bool:
@@ -213,3 +217,14 @@ class Sender:
             self._chunks.append(self._range)
         release(self._chunks)
         self._chunks.clear()
+
+
+def _maybe_copied(part: FileRange) -> Chunk:
+    """The bytes of a small file range, to leave in one piece with those around it."""
+    if part.size > COPIED_BYTES_MAX or part.is_cold:
+        return part
+    data = part.file.read(part.position, part.size)
+    if len(data) < part.size:
+        return part  # it was cut: as with a large one, that is found when it is sent
+    part.release()
+    return data

@@ -16,6 +16,8 @@ from kdist.network.chunks import Bytes
 from kdist.runtime.sendfile import send_file
 from kdist.runtime.turn_loop import READABLE, WRITABLE, watch
 
+FILE_PIECE_BYTES = 2 << 20  # under a millisecond, when the reader is as fast as we are
+
 
 class SocketTransport(asyncio.Transport):
     """Owner: the loop. `connected` is a socket that does not block, and this transport's to close.
@@ -128,7 +130,8 @@ class SocketTransport(asyncio.Transport):
         Only while nothing waits. `OSError`s are the file's or the socket's, and change nothing.
         """
         try:
-            sent = send_file(self._descriptor, file_descriptor, position, size)
+            piece = min(size, FILE_PIECE_BYTES)
+            sent = send_file(self._descriptor, file_descriptor, position, piece)
         except BlockingIOError:
             sent = 0
         else:

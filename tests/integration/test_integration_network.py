@@ -150,6 +150,17 @@ def test_ranges_of_a_file_arrive_between_the_bytes_around_them(
     assert served.metrics.sent_bytes == sum(len(answer) + 4 for answer in wanted)
 
 
+def test_small_ranges_leave_in_one_piece_with_their_head(served: Served, content: bytes) -> None:
+    def clients(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            ask(connection, 3, 2000)
+            return connection.recv(1 << 16)
+
+    head = (2008).to_bytes(4, "big") + b"head"
+    assert served.run(clients) == head + content[3:2003] + b"tail"
+    assert Range.released == 2
+
+
 class Uncached:
     """A file of which the page cache has nothing until it was read, and who read it."""
 
