@@ -27,6 +27,7 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.topics import TopicsHandler
 from kdist.broker.turn_end import TurnEnd
+from kdist.broker.usual import UsualPaths
 from kdist.broker.world import BrokerWorld
 from kdist.controller.controller import Controller
 from kdist.controller.reign import World as ControllerWorld
@@ -147,6 +148,7 @@ class Service:
         replicas.on_leader.append(loader.begin)
         replicas.on_resign.append(loader.end)
         self._routes = routes_to(self._make_handlers())
+        self._usual = UsualPaths({}, lambda: None)
 
     def _make_handlers(self) -> Handlers:
         world, replicas, clock = self._world, self.replicas, self._world.clock
@@ -182,6 +184,7 @@ class Service:
             self._world.clock,
             self._measures.requests,
             self.replicas.waiting,
+            self._usual,
             self._fail,
         )
         self._dispatches.append(dispatch)
