@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from kdist.records.batch import Batch, patch
+from kdist.errors import ApiError
+from kdist.model import NO_TIMESTAMP
+from kdist.records.batch import Batch, BatchHeader, patch
 from kdist.runtime.files import Buffer
-from kdist.storage.producers import Duplicate, Producer
+from kdist.storage.producers import Duplicate, Producer, ProducerStates
 from kdist.storage.segment import Segment
 
 _ASSIGNED_BYTES = 16  # base offset, length, leader epoch: the part that a leader writes into
@@ -32,6 +35,46 @@ def assign(data: Buffer, offset: int, leader_epoch: int) -> list[Buffer]:
         return [head, memoryview(data)[_ASSIGNED_BYTES:]]
     patch(data, 0, base_offset=offset, leader_epoch=leader_epoch)
     return [data]
+
+
+def measure(batches: Sequence[Batch], start_offset: int) -> tuple[int, int, int]:
+    """The bytes of these batches, the offset behind the last, their newest timestamp in ms."""
+    size, end_offset, newest_ms = 0, start_offset, NO_TIMESTAMP
+    for header, data in batches:
+        size += len(data)
+        end_offset += header.last_offset_delta + 1
+        if header.max_timestamp > newest_ms:
+            newest_ms = header.max_timestamp
+    return size, end_offset, newest_ms
+
+
+def following(batches: Sequence[Batch], producers: ProducerStates) -> Sequence[Batch]:
+    """The first of these batches, and those behind it that may be appended with it (pure).
+
+    Up to one that its producer sent before or out of order, as far as can be told here: by what the
+    log knows of the producer, or by its batch before that in the group.
+    """
+    latest: dict[int, BatchHeader] = {}
+    for number, (header, _) in enumerate(batches):
+        producer_id = header.producer_id
+        if producer_id >= 0:
+            if number and not _follows(header, latest.get(producer_id), producers):
+                return batches[:number]
+            latest[producer_id] = header
+    return batches
+
+
+def _follows(header: BatchHeader, before: BatchHeader | None, producers: ProducerStates) -> bool:
+    if before is not None:
+        return (
+            header.producer_epoch == before.producer_epoch
+            and header.base_sequence == before.last_sequence + 1
+            and header.is_transactional == before.is_transactional
+        )
+    try:
+        return producers.check(header) is None
+    except ApiError:
+        return False
 
 
 class Appended(NamedTuple):
@@ -65,6 +108,7 @@ class Append:
         "segment",
         "size",
         "start_offset",
+        "start_offsets",
     )
 
     def __init__(self, segment: Segment, position: int, start_offset: int) -> None:
@@ -73,6 +117,7 @@ class Append:
         self.start_offset = self.end_offset = start_offset
         self.size = 0
         self.record_count = 0
+        self.start_offsets: list[int] = []  # of each batch
         self.placed: list[PlacedBatch] = []
         self.buffers: list[Buffer] = []
         self.producers: dict[int, Producer | None] | None = None  # as they were before
@@ -83,6 +128,7 @@ class Append:
         """What a batch gets that was appended before: nothing to write, and its offsets of then."""
         append = cls(segment, 0, duplicate.first_offset)
         append.end_offset = duplicate.last_offset + 1
+        append.start_offsets.append(duplicate.first_offset)
         append.duplicate = duplicate
         return append
 
@@ -90,6 +136,7 @@ class Append:
         """Place a batch behind the others and write into it what the leader assigns."""
         header, data = batch
         offset, position, size = self.end_offset, self.position + self.size, len(data)
+        self.start_offsets.append(offset)
         self.buffers += assign(data, offset, leader_epoch)
         last_offset = offset + header.last_offset_delta
         self.placed.append(PlacedBatch(position, size, last_offset, header.max_timestamp))

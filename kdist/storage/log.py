@@ -25,10 +25,10 @@ from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
 from kdist.metrics.storage import StorageMetrics
-from kdist.model import NO_TIMESTAMP, TopicPartition
+from kdist.model import TopicPartition
 from kdist.records.batch import Batch, BatchHeader
 from kdist.runtime.files import Files
-from kdist.storage.append import Append, Appended, assign
+from kdist.storage.append import Append, Appended, assign, following, measure
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
 from kdist.storage.faults import CorruptFile
 from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
@@ -137,6 +137,14 @@ class Log:
         """
         if len(batches) == 1 and not self._under_way:
             return self._append_one(batches[0], leader_epoch, now_ms)
+        append = self.append_all(batches, leader_epoch, now_ms)
+        return Appended(append.start_offset, append.end_offset, append.duplicate)
+
+    def append_all(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
+        """`append` in its three steps, with one write: as many of the batches as `following` says.
+
+        Raises as `append`.
+        """
         append = self.reserve(batches, leader_epoch, now_ms)
         try:
             append.write()
@@ -144,7 +152,7 @@ class Log:
             self.abandon(append)
             raise
         self.publish(append, now_ms)
-        return Appended(append.start_offset, append.end_offset, append.duplicate)
+        return append
 
     def _append_one(self, batch: Batch, leader_epoch: int, now_ms: int) -> Appended:
         """`append` of one batch in one go: the usual case, 1.4 µs less than by the three steps."""
@@ -187,17 +195,14 @@ class Log:
     def reserve(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
         """Decide where the batches go and what offsets they get. Several may be reserved at a time.
 
-        They must be published in the order of their reservation. Raises `ApiError` as `append`.
+        They must be published in the order of their reservation. As many are taken as `following`
+        says. Raises `ApiError` as `append`.
         """
-        size, end_offset, newest_ms = 0, self.reserved_offset, NO_TIMESTAMP
-        for header, data in batches:
-            if header.producer_id >= 0 and (duplicate := self.producers.check(header)):
-                # Clients send one batch of a producer at a time (KIP-98): it answers for all.
-                return Append.of_duplicate(self.segments[-1], duplicate)
-            size += len(data)
-            end_offset += header.last_offset_delta + 1
-            if header.max_timestamp > newest_ms:
-                newest_ms = header.max_timestamp
+        first = batches[0].header
+        if first.producer_id >= 0 and (duplicate := self.producers.check(first)):
+            return Append.of_duplicate(self.segments[-1], duplicate)
+        batches = following(batches, self.producers)
+        size, end_offset, newest_ms = measure(batches, self.reserved_offset)
         self.world.space.take(size)
         if self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset):
             self._maybe_roll(size, end_offset - 1, newest_ms, now_ms)
@@ -213,6 +218,11 @@ class Log:
         self._under_way.append(append)
         self._preallocate(append.segment)
         return append
+
+    def may_roll(self, batches: Sequence[Batch]) -> bool:
+        """Whether the active segment may have to be closed before it has taken all of these."""
+        size, end_offset, newest_ms = measure(batches, self.reserved_offset)
+        return self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset)
 
     def _advance_producer(self, append: Append, header: BatchHeader) -> None:
         if append.producers is None:

@@ -22,6 +22,7 @@ from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
 from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.group import append_group
 from kdist.storage.log import Log
 from kdist.storage.reading import find_by_timestamp, read
 from kdist.storage.schedule import Schedule
@@ -157,27 +158,22 @@ class History:
             return
         written, start = [], log.end_offset
         batches = []
-        for _ in range(self.chance.randrange(1, 4)):
+        is_group = self.chance.random() < 0.5
+        for _ in range(self.chance.randrange(1, 10 if is_group else 4)):
             batch = self._make(start, expected)
             written.append(batch)
-            sequence = -1
-            if batch.producer_id >= 0:
-                sequence = expected.sequences.get(batch.producer_id, 0)
-                expected.sequences[batch.producer_id] = sequence + len(batch.values)
-            data = build_batch(
-                batch.values,
-                timestamp_ms=batch.timestamp,
-                producer_id=batch.producer_id,
-                producer_epoch=0 if batch.producer_id >= 0 else -1,
-                base_sequence=sequence,
-            )
-            batches.append(Batch(read_header(data), data))
+            batches.append(_encoded(batch, expected))
             start = batch.end
-            if batch.producer_id >= 0:
+            if batch.producer_id >= 0 and not is_group:
                 break
         expected.batches += written  # before the call: a power loss inside may keep any of them
-        append = log.append(batches, expected.epoch, self.clock.now_ms())
-        assert (append.start_offset, append.end_offset) == (written[0].start, start)
+        now_ms = self.clock.now_ms()
+        if is_group:
+            starts = append_group(log, batches, expected.epoch, now_ms)
+            assert list(starts) == [batch.start for batch in written]
+        else:
+            append = log.append(batches, expected.epoch, now_ms)
+            assert (append.start_offset, append.end_offset) == (written[0].start, start)
 
     def _make(self, start: int, expected: Expected) -> Written:
         count = self.chance.randrange(1, 8)
@@ -273,6 +269,22 @@ class History:
         expected.flushed_end = log.end_offset
         expected.cut_to = 2**63
         expected.start_low = expected.start_high = log.start_offset
+
+
+def _encoded(batch: Written, expected: Expected) -> Batch:
+    """As its producer sends it, with the producer's next sequence."""
+    producer_id, sequence = batch.producer_id, -1
+    if producer_id >= 0:
+        sequence = expected.sequences.get(producer_id, 0)
+        expected.sequences[producer_id] = sequence + len(batch.values)
+    data = build_batch(
+        batch.values,
+        timestamp_ms=batch.timestamp,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+    )
+    return Batch(read_header(data), data)
 
 
 def _fail(error: BaseException) -> None:
