@@ -73,7 +73,9 @@ class Partition:
         "_rules",
         "_world",
         "_writer",
+        "group_rules",
         "is_leader",
+        "is_prompt",
         "key",
         "leader_epoch",
         "log",
@@ -87,6 +89,7 @@ class Partition:
         self._world = world
         self._writer = Writer(log, world.writers, self._grown)
         self._append = self._writer.append
+        self.is_prompt = self._writer.is_prompt
         self._is_flushing = False
         self.key: TopicPartition = log.partition
         self.log = log
@@ -96,6 +99,8 @@ class Partition:
         self.is_leader = False
         self.leader_epoch = NO_EPOCH
         self.watchers: dict[Delayed, None] = {}
+        # What a record set must keep for `append_group`; None while there is more to look at.
+        self.group_rules: Rules | None = None
         self.configure(log.settings)
 
     def __repr__(self) -> str:
@@ -106,6 +111,7 @@ class Partition:
         if settings is not self.log.settings:
             self.log.configure(settings)
         self._rules = rules_of(settings)
+        self._choose_group_rules()
 
     # Who leads
 
@@ -116,12 +122,14 @@ class Partition:
         self.is_leader = state.leader == self._world.broker_id
         if self.is_leader and self.log.epochs.assign(state.leader_epoch, self.log.end_offset):
             self.log.save_epochs()
+        self._choose_group_rules()
         self._world.waiting.changed(self)
 
     def resign(self) -> None:
         """Nobody here takes or gives records any more; who waits for that hears it."""
         self.is_leader = False
         self.state = self.state._replace(leader=-1)  # whom clients would else be sent back to
+        self._choose_group_rules()
         self._world.waiting.changed(self)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
@@ -167,6 +175,20 @@ class Partition:
             self._grown()
         return appended
 
+    def append_group(self, batches: Sequence[Batch], now_ms: int) -> Sequence[int]:
+        """Append batches that keep `group_rules`, with one write: the first offset of each.
+
+        What is appended is committed too. There are fewer offsets than batches if one cannot be
+        appended like this: it and those behind it were not. Raises `ApiError`, and then none was;
+        `DiskFailed`.
+        """
+        if self.group_rules is None or _size_of(batches) > self.log.settings.segment_bytes:
+            return ()
+        start_offsets = self._writer.append_group(batches, self.leader_epoch, now_ms)
+        if self.watchers and start_offsets:
+            self._grown()
+        return start_offsets
+
     def append_own(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
         """Append batches that the broker itself has made; otherwise as `append`."""
         if not self.is_leader:
@@ -189,6 +211,17 @@ class Partition:
             self._world.exposures.look_for(self)
         else:
             self._world.waiting.changed(self)
+
+    def _choose_group_rules(self) -> None:
+        """So that a usual produce looks at one thing, where another looks at all of these."""
+        rules, settings = self._rules, self.log.settings
+        is_usual = (
+            self.is_leader
+            and rules.is_plain
+            and not settings.flush_before_expose
+            and len(self.state.isr) >= settings.min_insync_replicas
+        )
+        self.group_rules = rules if is_usual else None
 
     # Waiting for exposure
 
@@ -250,6 +283,10 @@ class Partition:
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """The end of the newest epoch up to `leader_epoch`, as OffsetForLeaderEpoch answers it."""
         return self.log.epochs.end_offset_for(leader_epoch, self.log.end_offset)
+
+
+def _size_of(batches: Sequence[Batch]) -> int:
+    return sum(len(data) for _, data in batches)
 
 
 def rules_of(settings: TopicSettings) -> Rules:

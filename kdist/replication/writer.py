@@ -1,19 +1,24 @@
 """Appends on their way to the disk: at once while it is fast, on a thread while it is slow.
 
-An append is written where it is asked for. Grouping those of a turn of the loop into one `writev`
-for each partition was measured and left: reserving, writing and publishing in three steps takes
-4.9 µs, `Log.append` in one go 3.0 µs, and the system call that a group would share is 0.8 µs of
-each (one-record batches, Debian's Python 3.11).
+An append is written where it is asked for. Those that `UsualProduces` has gathered in a turn of the
+loop come as a group and share a `pwritev`: 1.9 µs for each of fifty, where one alone takes 3.0
+(one-record batches, Debian's Python 3.11).
 
-Writes that take long mean that the disk holds up its writers. For some seconds a thread does them
-for all partitions then, and the loop goes on with everything else. What is asked for while a write
-of its partition is under way shares the next one, so that a slow disk gets few large writes.
+A disk that holds up its writers holds up the loop. For some seconds a thread does the writes of all
+partitions then, and the loop goes on with everything else. What is asked for while a write of its
+partition is under way shares the next one, so that a slow disk gets few large writes.
+
+That a write takes long is no proof: on a busy machine the scheduler makes it long every few
+milliseconds, and a thread would only take more of the cores that are short. But who waits for a
+disk gives up the core by itself. So after a slow write the next are watched for some seconds, and
+the thread comes when one of them is slow and has waited.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from kdist.errors import ApiError, DiskFull
 from kdist.metrics.replication import ReplicationMetrics
@@ -22,19 +27,27 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.files import Buffer
 from kdist.runtime.tasks import Tasks
 from kdist.storage.append import Append, Appended
+from kdist.storage.group import append_group
 from kdist.storage.log import Log
 
 THREAD_FOR_NS = 5_000_000_000
+WATCH_FOR_NS = 5_000_000_000
 SLOW_NS = 2_000_000
 SLOW_NS_PER_BYTE = 5  # and so much more for a large write, which takes its time in memory too
-# A process that had to give up its core in between looks slow as well, on a busy machine every few
-# milliseconds. So one slow write says nothing, unless no scheduler takes that long; a disk that is
-# slow is so again soon.
-VERY_SLOW_NS = 25_000_000
-SOON_WRITES = 16
+# A thread waits after each write until the loop lets it go on in Python, 5 ms and more.
+PROOF_NS_IN_THREAD = 25_000_000
 
 Done = Callable[[Appended | ApiError], None]
 _Submitted = tuple[Append, Done]
+T = TypeVar("T")
+
+
+class Took(NamedTuple):
+    """How long a write took, and how often it waited by itself; 0 if nobody looked."""
+
+    started_ns: int
+    ended_ns: int
+    waits: int
 
 
 class Writers:
@@ -53,18 +66,20 @@ class Writers:
         self.metrics = metrics
         self.on_failure = on_failure
         self.thread_until_ns = 0
-        self.writes = 0
-        self._slow_write = -SOON_WRITES - 1  # the number of the last one
+        self.watch_until_ns = 0
 
-    def note_slow(self, size: int, started_ns: int, ended_ns: int) -> None:
-        """The last write took longer than `SLOW_NS`, wherever it was done."""
-        took_ns = ended_ns - started_ns - size * SLOW_NS_PER_BYTE
+    def note_slow(self, size: int, took: Took, proof_ns: int = SLOW_NS) -> None:
+        """The last write may have been slow.
+
+        If it was, writes are watched; if it took more than `proof_ns` and waited, a thread comes.
+        """
+        took_ns = took.ended_ns - took.started_ns - size * SLOW_NS_PER_BYTE
         if took_ns <= SLOW_NS:
             return
         self.metrics.slow_writes += 1
-        if took_ns > VERY_SLOW_NS or self.writes - self._slow_write <= SOON_WRITES:
-            self.thread_until_ns = ended_ns + THREAD_FOR_NS
-        self._slow_write = self.writes
+        if took.waits and took_ns > proof_ns:
+            self.thread_until_ns = took.ended_ns + THREAD_FOR_NS
+        self.watch_until_ns = max(took.ended_ns, self.thread_until_ns) + WATCH_FOR_NS
 
 
 class Writer:
@@ -97,15 +112,47 @@ class Writer:
 
         Raises as `Log.append`; then `done` is not called.
         """
-        started_ns, writers = self._monotonic_ns(), self._writers
-        if self._is_writing or started_ns < writers.thread_until_ns:
+        started_ns = self._monotonic_ns()
+        if not self.is_prompt(started_ns):
             self._submit(batches, leader_epoch, now_ms, done)
             return None
-        appended = self._log.append(batches, leader_epoch, now_ms)
+        return self._append(Log.append, batches, leader_epoch, now_ms, started_ns)
+
+    def is_prompt(self, now_ns: int) -> bool:
+        """Whether what is appended now is written at once, and not by a thread."""
+        return not self._is_writing and now_ns >= self._writers.thread_until_ns
+
+    def append_group(
+        self, batches: Sequence[Batch], leader_epoch: int, now_ms: int
+    ) -> Sequence[int]:
+        """Append checked batches that came one by one: offsets, errors as `group.append_group`.
+
+        None is appended if a thread has to.
+        """
+        started_ns = self._monotonic_ns()
+        if not self.is_prompt(started_ns):
+            return ()
+        return self._append(append_group, batches, leader_epoch, now_ms, started_ns)
+
+    def _append(
+        self,
+        append: Callable[[Log, Sequence[Batch], int, int], T],
+        batches: Sequence[Batch],
+        leader_epoch: int,
+        now_ms: int,
+        started_ns: int,
+    ) -> T:
+        """Append at once, and look how long it takes."""
+        writers = self._writers
+        is_watched = started_ns < writers.watch_until_ns
+        waits = writers.clock.waits() if is_watched else 0
+        appended = append(self._log, batches, leader_epoch, now_ms)
         ended_ns = self._monotonic_ns()
-        writers.writes += 1
         if ended_ns - started_ns > SLOW_NS:
-            writers.note_slow(sum(len(data) for _, data in batches), started_ns, ended_ns)
+            if is_watched:
+                waits = writers.clock.waits() - waits
+            size = sum(len(data) for _, data in batches)
+            writers.note_slow(size, Took(started_ns, ended_ns, waits))
         return appended
 
     def when_idle(self, callback: Callable[[], None]) -> None:
@@ -133,26 +180,27 @@ class Writer:
         first = placed[0]
         buffers: list[Buffer] = [buffer for append in placed for buffer in append.buffers]
         first.segment.pin()
-        file, times_ns = first.segment.file, [0, 0]
+        file, clock = first.segment.file, self._writers.clock
+        took: list[Took] = []
 
         def write() -> None:
-            times_ns[0] = self._monotonic_ns()
+            waits, started_ns = clock.waits(), clock.monotonic_ns()
             file.write(buffers, first.position)
-            times_ns[1] = self._monotonic_ns()
+            took.append(Took(started_ns, clock.monotonic_ns(), clock.waits() - waits))
 
-        self._writers.tasks.run_blocking(write, partial(self._written, submitted, first, times_ns))
+        self._writers.tasks.run_blocking(write, partial(self._written, submitted, first, took))
 
     def _written(
         self,
         submitted: list[_Submitted],
         first: Append,
-        times_ns: list[int],
+        took: list[Took],
         error: BaseException | None,
     ) -> None:
         first.segment.unpin()
         if error is None:
-            self._writers.writes += 1
-            self._writers.note_slow(sum(append.size for append, _ in submitted), *times_ns)
+            size = sum(append.size for append, _ in submitted)
+            self._writers.note_slow(size, took[0], PROOF_NS_IN_THREAD)
             self._end(submitted)
         elif isinstance(error, DiskFull):
             # What was reserved in the meantime lies behind a hole now.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from typing import Protocol
 
@@ -17,6 +18,13 @@ class Clock(Protocol):
         """Nanoseconds from some fixed point: for measuring and for timeouts."""
         ...
 
+    def waits(self) -> int:
+        """How often this thread has given up its core by itself, to wait for something.
+
+        It tells a call that took long since it waited from one that was kept from running.
+        """
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -24,8 +32,10 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+    monotonic_ns = staticmethod(time.monotonic_ns)  # asked four times a request: no frame around it
+
+    def waits(self) -> int:
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class VirtualClock:
@@ -34,12 +44,21 @@ class VirtualClock:
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ns = now_ms * 1_000_000
         self._start_ns = self._now_ns
+        self._waits = 0
 
     def now_ms(self) -> int:
         return self._now_ns // 1_000_000
 
     def monotonic_ns(self) -> int:
         return self._now_ns - self._start_ns
+
+    def waits(self) -> int:
+        return self._waits
+
+    def wait_ms(self, ms: float) -> None:
+        """Let `ms` pass in a call that waits for that long."""
+        self._waits += 1
+        self.advance_ms(ms)
 
     def advance_ms(self, ms: float) -> None:
         """Let `ms` pass."""

@@ -12,19 +12,21 @@ from hypothesis import strategies as st
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.records.batch import Batch, read_header
 from kdist.replication.partition import Partition
-from kdist.replication.writer import SOON_WRITES, THREAD_FOR_NS
+from kdist.replication.writer import THREAD_FOR_NS, WATCH_FOR_NS
 from kdist.runtime.simulated_faults import Call
 from kdist.storage.append import Appended
 from tests.unit.replication.replication_world import START_MS, World, batch, values_in
 
 THREAD_FOR_MS = THREAD_FOR_NS / 1_000_000
+WATCH_FOR_MS = WATCH_FOR_NS / 1_000_000
 
 
 class Slowness:
-    """Makes the simulated disk's writes to segments take `ms`."""
+    """Makes the simulated disk's writes to segments take `ms`, since they wait for it, or not."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, is_waiting: bool = True) -> None:
         self.ms = 0.0
+        self.is_waiting = is_waiting
         self.writes = 0
         self._world = world
         world.disk.fail(when=self._delay)
@@ -32,7 +34,8 @@ class Slowness:
     def _delay(self, call: Call) -> bool:
         if call.name == "write" and call.path.endswith(".log"):
             self.writes += 1
-            self._world.clock.advance_ms(self.ms)
+            clock = self._world.clock
+            (clock.wait_ms if self.is_waiting else clock.advance_ms)(self.ms)
         return False
 
 
@@ -75,35 +78,61 @@ def test_a_fast_disk_has_written_when_append_returns(partition: Partition) -> No
     assert contents(partition) == [b"x"]
 
 
-def test_one_slow_write_may_be_the_scheduler_and_changes_nothing(
+def test_one_slow_write_proves_nothing(world: World, partition: Partition) -> None:
+    slowness = Slowness(world)
+    for slowness.ms in (300, 0, 0):
+        submit(partition, [])
+    world.tasks.run_for_ms(WATCH_FOR_MS)
+    slowness.ms = 300
+    heard: list[Any] = []
+    submit(partition, heard)
+    submit(partition, heard)
+    assert len(heard) == 2
+
+
+def test_a_second_slow_write_that_waited_brings_the_thread(
     world: World, partition: Partition
 ) -> None:
     slowness = Slowness(world)
-    slowness.ms = 3
-    submit(partition, [])
-    slowness.ms = 0
-    for _ in range(SOON_WRITES):
-        submit(partition, [])
-    slowness.ms = 3
-    submit(partition, [])
-    heard: list[Any] = []
-    submit(partition, heard)
-    assert len(heard) == 1
-
-
-@pytest.mark.parametrize("slow_ms", [[3, 3], [30]])
-def test_a_slow_disk_is_written_by_a_thread(
-    world: World, partition: Partition, slow_ms: list[float]
-) -> None:
-    slowness = Slowness(world)
-    for slowness.ms in slow_ms:
+    for slowness.ms in (3, 0, 0, 3):
         submit(partition, [])
     slowness.ms = 0
     heard: list[Any] = []
     submit(partition, heard)
     assert heard == []
     world.settle()
-    assert heard == [Appended(len(slow_ms), len(slow_ms) + 1)]
+    assert heard == [Appended(4, 5)]
+
+
+def test_writes_that_the_scheduler_makes_slow_stay_on_the_loop(
+    world: World, partition: Partition
+) -> None:
+    slowness = Slowness(world, is_waiting=False)
+    slowness.ms = 300
+    heard: list[Any] = []
+    for _ in range(20):
+        submit(partition, heard)
+    assert len(heard) == 20
+    assert world.metrics.slow_writes == 20
+
+
+def test_waits_are_counted_for_a_while_after_a_slow_write_and_then_no_more(
+    world: World, partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+    monkeypatch.setattr(world.clock, "waits", lambda: looks.append(None) or 0)
+    slowness = Slowness(world)
+    submit(partition, [])
+    assert not looks
+    slowness.ms = 3
+    submit(partition, [])
+    slowness.ms = 0
+    submit(partition, [])
+    assert looks
+    world.tasks.run_for_ms(WATCH_FOR_MS)
+    looks.clear()
+    submit(partition, [])
+    assert not looks
 
 
 def test_a_large_write_has_more_time(world: World, partition: Partition) -> None:
@@ -111,6 +140,7 @@ def test_a_large_write_has_more_time(world: World, partition: Partition) -> None
     slowness.ms = 3
     for _ in range(3):
         submit(partition, [], bytes(500_000))
+    assert world.metrics.slow_writes == 0
     heard: list[Any] = []
     submit(partition, heard)
     assert len(heard) == 1
@@ -149,11 +179,25 @@ def test_after_some_fast_seconds_the_loop_writes_again(world: World, partition: 
     assert len(heard) == 1
 
 
-def test_a_disk_that_stays_slow_keeps_the_thread(world: World, partition: Partition) -> None:
-    make_slow(world, partition)
-    world.tasks.run_for_ms(THREAD_FOR_MS - 100)
+@pytest.mark.parametrize(("slow_ms", "in_thread"), [(100, True), (10, False)])
+def test_a_disk_that_stays_very_slow_keeps_the_thread(
+    world: World, partition: Partition, slow_ms: float, in_thread: bool
+) -> None:
+    make_slow(world, partition).ms = slow_ms
+    world.tasks.run_for_ms(THREAD_FOR_MS - 500)
     submit(partition, [])
-    world.tasks.run_for_ms(200)
+    world.tasks.run_for_ms(1000)
+    heard: list[Any] = []
+    submit(partition, heard)
+    assert bool(heard) is not in_thread
+
+
+def test_after_the_thread_one_slow_write_that_waited_brings_it_back(
+    world: World, partition: Partition
+) -> None:
+    make_slow(world, partition)
+    world.tasks.run_for_ms(THREAD_FOR_MS)
+    submit(partition, [])
     heard: list[Any] = []
     submit(partition, heard)
     assert heard == []
