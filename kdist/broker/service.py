@@ -28,14 +28,16 @@ from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.topics import TopicsHandler
 from kdist.broker.turn_end import TurnEnd
 from kdist.broker.usual import UsualPaths
+from kdist.broker.usual_produce import UsualProduces
 from kdist.broker.world import BrokerWorld
 from kdist.controller.controller import Controller
 from kdist.controller.reign import World as ControllerWorld
-from kdist.errors import UserError
+from kdist.errors import DiskFailed, UserError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.world import World as GroupsWorld
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
+from kdist.protocol import produce
 from kdist.replication.replicas import Replicas
 from kdist.runtime.tasks import Tasks
 from kdist.storage.directory import Identity, LogDirectory, Surroundings
@@ -147,8 +149,13 @@ class Service:
         loader = OffsetsLoader(self.coordinator, self._tasks, self._fail)
         replicas.on_leader.append(loader.begin)
         replicas.on_resign.append(loader.end)
-        self._routes = routes_to(self._make_handlers())
-        self._usual = UsualPaths({}, lambda: None)
+        handlers = self._make_handlers()
+        self._routes = routes_to(handlers)
+        produces = UsualProduces(
+            handlers.produce, world.clock, self._measures.requests[(produce.API.name,)]
+        )
+        self._usual = UsualPaths({produce.API.key: produces}, produces.settle)
+        self.turn_end.always(self._settle)
 
     def _make_handlers(self) -> Handlers:
         world, replicas, clock = self._world, self.replicas, self._world.clock
@@ -189,6 +196,12 @@ class Service:
         )
         self._dispatches.append(dispatch)
         return dispatch
+
+    def _settle(self) -> None:
+        try:
+            self._usual.settle()
+        except DiskFailed as error:
+            self._fail(error)
 
     # The end
 

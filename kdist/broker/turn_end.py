@@ -17,7 +17,12 @@ class TurnEnd:
         self._turn.at_end(self._run)
         # A turn ends only if something was received in it: a timer or a thread may bring work too.
         self._want_end = ending_turns(network.loop, self._run)
+        self._first: list[Callable[[], None]] = []
         self._waiting: list[Callable[[], None]] = []
+
+    def always(self, callback: Callable[[], None]) -> None:
+        """Call it at the end of every turn that something was received in, before all else."""
+        self._first.append(callback)
 
     def schedule(self, callback: Callable[[], None]) -> None:
         """Call it when this turn ends."""
@@ -26,6 +31,8 @@ class TurnEnd:
         self._waiting.append(callback)
 
     def _run(self) -> None:
+        for callback in self._first:
+            callback()
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for callback in waiting:

@@ -28,10 +28,10 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, `count` times."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self.sum += value * count
 
     @property
     def count(self) -> int:

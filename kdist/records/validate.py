@@ -100,7 +100,7 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     Raises ApiError: CORRUPT_MESSAGE (checksum, size, format), MESSAGE_TOO_LARGE, INVALID_RECORD,
     INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7).
     """
-    if rules.is_plain and (batch := _usual(records, rules)) is not None:
+    if rules.is_plain and (batch := usual_batch(records, rules)) is not None:
         return [batch]
     magic = _magic(records, api_version)
     if magic == batch_format.MAGIC:
@@ -112,7 +112,7 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     return [_accept(batch, rules, _FIRST_VERSION_OF_ZSTD, now_ms) for batch in batches]
 
 
-def _usual(records: Buffer, rules: Rules) -> Batch | None:
+def usual_batch(records: Buffer, rules: Rules) -> Batch | None:
     """The one batch that nearly every produce is, if it passes each check of `_checked_header`.
 
     None for all else, whatever it is: the long way finds out what. Profiled: the same checks one by

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 import pytest
 
 from kdist.broker import api_versions
 from kdist.broker.broker import Broker
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, DiskFailed, Error
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.heartbeat import HeartbeatRequest
+from kdist.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from kdist.protocol.metadata import MetadataRequest
 from kdist.protocol.versions import TABLE, advertised_versions
 from tests.unit.broker.broker_cluster import (
@@ -163,6 +169,62 @@ def test_answers_come_in_the_order_of_requests() -> None:
         assert [struct.unpack_from(">i", each)[0] for each in way.frames()] == list(range(20))
 
     cluster.run(scenario())
+
+
+def test_a_request_finds_done_what_came_before_it_in_the_same_turn() -> None:
+    """Produces that wait for the turn's end are settled before anything else looks at a log."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await produce(client, "clicks", b"0", acks=1)
+        way, sent = await raw(cluster), b""
+        for number in range(12):
+            request: Any = produce_request("clicks", b"x", acks=-1 if number % 6 == 4 else 1)
+            version, key = 9, 0
+            if number % 3 == 2:
+                request, version, key = end_request("clicks"), 1, 2
+            sent += bytes(encode_request(RequestHeader(key, version, number, "t"), request))
+        way.send(sent)
+        await cluster.until(lambda: len(way.frames()) == 12)
+        offsets = []
+        for number, each in enumerate(way.frames()):
+            if number % 3 == 2:
+                _, ends = decode_response(2, 1, each)
+                offsets.append(ends.topics[0].partitions[0].offset)
+            else:
+                correlation_id, answer = decode_response(0, 9, each)
+                assert correlation_id == number
+                offsets.append(answer.responses[0].partition_responses[0].base_offset)
+        assert offsets == [1, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8, 9]
+
+    cluster.run(scenario())
+
+
+def test_a_disk_that_fails_under_a_turns_produces_ends_the_broker_and_answers_none() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await produce(client, "clicks", b"0", acks=1)
+        cluster.disks[1].fail(when=lambda call: call.name == "write" and ".log" in call.path)
+        await client.tell(produce_request("clicks", b"x", acks=1), 9)
+        await cluster.until(broker.failure.done)
+        assert isinstance(broker.failure.result(), DiskFailed)
+
+    cluster.run(scenario())
+
+
+def end_request(topic: str) -> ListOffsetsRequest:
+    """Where does partition 0 end?"""
+    partition = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    return ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[partition])]
+    )
 
 
 def test_a_produce_without_acks_has_no_answer_and_is_in_the_log() -> None:

@@ -1,0 +1,256 @@
+"""The produce that nearly all are: like the one before it, but for its records and correlation id.
+
+    key int16 | version int16 | correlation id int32 | shared ... | size of records | records | tags
+
+A producer's requests to one partition, acks=1 or all, share their bytes from the client id to the
+partition's number. These are looked up whole, and lead to what was found out about them, with an
+answer that lacks its correlation id and base offset. So nothing is decoded or encoded, and what
+comes for a partition within a turn of the loop is appended with one write when the turn ends.
+
+Whatever is unusual about a request, its partition or its batch goes the long way. If that turns out
+only when the turn ends (a sequence that does not follow, a disk that is full or slow) it goes there
+from here. Measured, Debian's Python 3.11, one record of 100 bytes, from frame to answer: 8 µs
+alone and 6 in a group of fifty, instead of 17.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import Any, NamedTuple
+
+from kdist.broker.produce import INTERNAL_TOPICS, ProduceHandler
+from kdist.errors import ApiError
+from kdist.metrics.broker import RequestMetrics
+from kdist.model import NO_EPOCH
+from kdist.network.connection import Connection, Reply
+from kdist.protocol import produce
+from kdist.protocol.envelope import decode_request, encode_response
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.produce import (
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResult,
+)
+from kdist.records.batch import Batch
+from kdist.records.validate import usual_batch
+from kdist.replication.partition import ACKS_ALL, Partition
+from kdist.runtime.clock import Clock
+from kdist.storage.append import assign
+from kdist.wire.varint import Buffer
+
+_ACKS = (1, ACKS_ALL)
+_FIRST_VERSION_OF_BATCHES = 3
+_FIRST_FLEXIBLE_VERSION = 9
+_NO_TAGS = b"\0\0\0"  # of the partition, the topic, the request
+_SHARED_START = 8
+_SHARED_BYTES_MAX = 1000
+_KNOWN_MAX = 10_000  # with the above, 20 MB
+
+_START = struct.Struct(">Ii")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_CORRELATION_ID_AT = 4  # in an answer, behind its size
+_BASE_OFFSET = 0x0123456789ABCDEF  # stands in an answer where the real one goes
+_NS_PER_S = 1_000_000_000
+
+
+class _Known(NamedTuple):
+    """What requests with the same shared bytes have in common."""
+
+    key_and_version: int
+    version: int
+    partition: tuple[str, int]
+    log_start_offset: int
+    answer: bytes
+    base_offset_at: int
+
+
+class _Asked(NamedTuple):
+    """A request that waits for the end of the turn. `frame` holds until then."""
+
+    known: _Known
+    correlation_id: int
+    reply: Reply
+    frame: memoryview
+    connection: Connection
+
+
+class _Group:
+    """What a turn brought for one partition: requests, and the batch of each."""
+
+    __slots__ = ("asked", "batches", "started_ns")
+
+    def __init__(self, started_ns: int) -> None:
+        self.started_ns = started_ns
+        self.asked: list[_Asked] = []
+        self.batches: list[Batch] = []
+
+
+class UsualProduces:
+    """Owner: the broker's `Service`, which has `settle` called at the end of each turn."""
+
+    def __init__(self, handler: ProduceHandler, clock: Clock, metrics: RequestMetrics) -> None:
+        self._handler = handler
+        self._partitions = handler.replicas.partitions
+        self._clock = clock
+        self._now_ns = clock.monotonic_ns
+        self._metrics = metrics
+        self._known: dict[bytes, _Known] = {}
+        self._groups: dict[Partition, _Group] = {}
+
+    def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
+        """As `UsualPath`: it is answered when the turn ends, or by `settle` before that."""
+        known = self._known.get(bytes(frame[_SHARED_START:known_end]))
+        if known is None:
+            return False
+        key_and_version, correlation_id = _START.unpack_from(frame)
+        partition = self._partitions.get(known.partition)
+        if (
+            key_and_version != known.key_and_version
+            or partition is None
+            or (rules := partition.group_rules) is None
+            or partition.log.start_offset != known.log_start_offset
+            or (records := _find_records(frame, known_end, known.version)) is None
+        ):
+            return False
+        group = self._groups.get(partition)
+        started_ns = self._now_ns() if group is None else group.started_ns
+        if group is None and not partition.is_prompt(started_ns):
+            return False
+        batch = usual_batch(records, rules)
+        if batch is None:
+            return False
+        if group is None:
+            group = self._groups[partition] = _Group(started_ns)
+        group.batches.append(batch)
+        reply = connection.reserve()
+        group.asked.append(_Asked(known, correlation_id, reply, frame, connection))
+        return True
+
+    # The end of a turn
+
+    def settle(self) -> None:
+        """Append and answer what was taken. Raises `DiskFailed`."""
+        if self._groups:
+            groups, self._groups = self._groups, {}
+            now_ms = self._clock.now_ms()
+            for partition, group in groups.items():
+                self._append(partition, group, now_ms)
+
+    def _append(self, partition: Partition, group: _Group, now_ms: int) -> None:
+        batches, asked = group.batches, group.asked
+        try:
+            start_offsets = partition.append_group(batches, now_ms)
+        except ApiError:
+            start_offsets = ()  # the long way meets the same error, and knows how to answer it
+        # Not `strict`: those that were not appended are behind those that were.
+        for (known, correlation_id, reply, _, _), offset in zip(asked, start_offsets, strict=False):
+            answer = bytearray(known.answer)
+            _INT32.pack_into(answer, _CORRELATION_ID_AT, correlation_id)
+            _INT64.pack_into(answer, known.base_offset_at, offset)
+            reply.send((answer,))
+        count = len(start_offsets)
+        self._note_answered(group.started_ns, count)
+        for each, batch in zip(asked[count:], batches[count:], strict=True):
+            assign(batch.data, 0, NO_EPOCH)  # as it came: a write that failed has its offset in it
+            self._handle(each, group.started_ns)
+
+    def _handle(self, asked: _Asked, started_ns: int) -> None:
+        """Have a request that was taken go the long way."""
+        header, request = decode_request(asked.frame)
+        answer = partial(self._answer, header, asked.reply, started_ns)
+        self._handler.handle(request, header.api_version, answer, asked.connection)
+
+    def _answer(self, header: RequestHeader, reply: Reply, started_ns: int, response: Any) -> None:
+        version, correlation_id = header.api_version, header.correlation_id
+        reply.send((encode_response(produce.API.key, version, correlation_id, response),))
+        self._note_answered(started_ns, 1)
+
+    def _note_answered(self, started_ns: int, count: int) -> None:
+        metrics = self._metrics
+        metrics.answered += count
+        metrics.seconds.observe((self._now_ns() - started_ns) / _NS_PER_S, count)
+
+    # What is usual
+
+    def learn(
+        self, frame: memoryview, header: RequestHeader, request: ProduceRequest
+    ) -> int | None:
+        """As `UsualPath`."""
+        topics, version = request.topic_data, header.api_version
+        if (
+            version < _FIRST_VERSION_OF_BATCHES
+            or request.acks not in _ACKS
+            or len(topics) != 1
+            or len(topics[0].partition_data) != 1
+        ):
+            return None
+        topic, data = topics[0].name, topics[0].partition_data[0]
+        partition = self._partitions.get((topic, data.index))
+        if partition is None or partition.group_rules is None or topic in INTERNAL_TOPICS:
+            return None
+        known_end = _find_shared_end(frame, data.records or b"", version)
+        if known_end is None:
+            return None
+        shared = bytes(frame[_SHARED_START:known_end])
+        log_start_offset = partition.log.start_offset
+        known = self._known.get(shared)
+        if known is None or (known.version, known.log_start_offset) != (version, log_start_offset):
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            key = topic, data.index
+            self._known[shared] = _known(frame, version, key, log_start_offset)
+        return known_end
+
+
+def _known(
+    frame: memoryview, version: int, partition: tuple[str, int], log_start_offset: int
+) -> _Known:
+    topic, index = partition
+    result = ProducePartitionResult(
+        index=index, error_code=0, base_offset=_BASE_OFFSET, log_start_offset=log_start_offset
+    )
+    results = ProduceTopicResult(name=topic, partition_responses=[result])
+    response = ProduceResponse(responses=[results])
+    answer = bytes(encode_response(produce.API.key, version, 0, response))
+    key_and_version, _ = _START.unpack_from(frame)
+    base_offset_at = answer.rindex(_INT64.pack(_BASE_OFFSET))  # a topic's name comes before it
+    return _Known(key_and_version, version, partition, log_start_offset, answer, base_offset_at)
+
+
+def _find_records(frame: memoryview, position: int, version: int) -> memoryview | None:
+    """The records whose size is at `position`, if only empty tags follow them."""
+    end = len(frame)
+    if version < _FIRST_FLEXIBLE_VERSION:
+        start = position + _INT32.size
+        if start > end or _INT32.unpack_from(frame, position)[0] != end - start:
+            return None
+        return frame[start:]
+    end -= len(_NO_TAGS)
+    if frame[end:] != _NO_TAGS:
+        return None
+    size = shift = 0
+    while position < end:  # an unsigned varint, one above the size
+        byte = frame[position]
+        position += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return frame[position:end] if size - 1 == end - position else None
+        shift += 7
+    return None
+
+
+def _find_shared_end(frame: memoryview, records: Buffer, version: int) -> int | None:
+    """Where `_find_records` will find the records that were decoded from `frame`; None if not."""
+    size = len(records)
+    if version < _FIRST_FLEXIBLE_VERSION:
+        shared_end = len(frame) - size - _INT32.size
+    else:
+        size_bytes = -(-(size + 1).bit_length() // 7)
+        shared_end = len(frame) - len(_NO_TAGS) - size - size_bytes
+    if not _SHARED_START < shared_end <= _SHARED_BYTES_MAX:
+        return None
+    found = _find_records(frame, shared_end, version)
+    return shared_end if found and bytes(found) == bytes(records) else None

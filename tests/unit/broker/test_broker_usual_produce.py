@@ -1,0 +1,396 @@
+"""Usual produces: the same bytes come back as the long way gives, and the same log is left."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kdist.broker.produce import ProduceHandler
+from kdist.broker.usual_produce import UsualProduces
+from kdist.config.topic import TopicSettings
+from kdist.errors import DiskFailed, Error
+from kdist.metrics.broker import RequestMetrics
+from kdist.model import TopicPartition
+from kdist.network.connection import Connection
+from kdist.protocol.envelope import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.replication.delayed import Delayed
+from kdist.storage.trimming import delete_records
+from tests.unit.replication.replication_world import CLICKS, VIEWS, Client, World, batch, values_in
+
+VERSIONS = range(3, 10)
+Answer = list[bytes]
+
+
+class Peer(Client):
+    """A connection: what it was answered, in the order of its requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Answer] = []
+
+    def reserve(self) -> Slot:
+        self.answers.append([])
+        return Slot(self.answers[-1])
+
+
+class Slot:
+    """The place of one answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def send(self, chunks: Sequence[bytes]) -> None:
+        assert not self._answer, "a request has one answer"
+        self._answer += map(bytes, chunks)
+
+
+class Broker:
+    """What there is of one for produces: the long way, and the short one before it if it may."""
+
+    def __init__(self, world: World | None = None, *, has_short_way: bool = True) -> None:
+        self.world = world or World()
+        self.world.lead()
+        self.handler = ProduceHandler(self.world.replicas, self.world.clock)
+        self.metrics = RequestMetrics()
+        self.usual = UsualProduces(self.handler, self.world.clock, self.metrics)
+        self.has_short_way = has_short_way
+        self.known_end: int | None = None
+        self.taken = 0
+
+    def send(self, frame: memoryview, peer: Peer) -> bool:
+        """Handle a request as `Dispatch` does; whether it was taken."""
+        if self.known_end is not None and self.take(frame, peer):
+            self.taken += 1
+            return True
+        self.usual.settle()
+        header, request = decode_request(frame)
+        if self.has_short_way:
+            self.known_end = self.usual.learn(frame, header, request)
+        slot = peer.reserve()
+
+        def reply(response: Any) -> None:
+            if response is not None:
+                version, correlation_id = header.api_version, header.correlation_id
+                slot.send([encode_response(0, version, correlation_id, response)])
+
+        self.handler.handle(request, header.api_version, reply, peer)
+        return False
+
+    def take(self, frame: memoryview, peer: Peer) -> bool:
+        assert self.known_end is not None
+        return self.usual.take(frame, self.known_end, cast(Connection, peer))
+
+    def produce(self, peer: Peer, *values: bytes, **fields: Any) -> bool:
+        return self.send(frame_of(batch(values, **fields)), peer)
+
+    def contents(self) -> bytes:
+        file = self.world.replicas.partitions[CLICKS].log.active.file
+        return file.read(0, file.size())
+
+
+def frame_of(
+    records: bytes | bytearray | None,
+    *more: ProduceTopic,
+    version: int = 9,
+    acks: int = 1,
+    correlation_id: int = 1,
+    key: TopicPartition = CLICKS,
+    client_id: str = "tests",
+) -> memoryview:
+    """A Produce as it is received."""
+    part = ProducePartition(index=key.partition, records=records)
+    topic = ProduceTopic(name=key.topic, partition_data=[part])
+    request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic, *more])
+    frame = encode_request(RequestHeader(0, version, correlation_id, client_id), request)
+    return memoryview(bytearray(frame))[4:]
+
+
+def errors_of(peer: Peer, version: int = 9) -> list[int]:
+    """The error of each answer."""
+    found = []
+    for answer in peer.answers:
+        _, response = decode_response(0, version, b"".join(answer)[4:])
+        found.append(response.responses[0].partition_responses[0].error_code)
+    return found
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """One that has learned."""
+    broker = Broker()
+    broker.produce(Peer(), b"first")
+    assert broker.known_end is not None
+    return broker
+
+
+# Answers are those of the long way
+
+SEQUENCES = st.sampled_from([(-1, -1), (5, 0), (5, 1), (5, 2), (5, 3), (5, 7), (6, 0)])
+BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), SEQUENCES)
+
+
+def fields_of(producer_id: int, sequence: int) -> dict[str, int]:
+    epoch = 0 if producer_id >= 0 else -1
+    return {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(VERSIONS),
+    st.sampled_from([1, -1]),
+    st.lists(st.lists(BATCHES, max_size=8), max_size=5),
+)
+def test_answers_and_log_are_those_of_the_long_way(
+    version: int, acks: int, turns: list[list[tuple[list[bytes], tuple[int, int]]]]
+) -> None:
+    brokers = Broker(), Broker(has_short_way=False)
+    peers = Peer(), Peer()
+    first = [[([b"first"], (-1, -1))]]
+    for number, turn in enumerate([*first, *turns]):
+        for values, producer in turn:
+            for broker, peer in zip(brokers, peers, strict=True):
+                data = batch(values, **fields_of(*producer))
+                broker.send(frame_of(data, version=version, acks=acks, correlation_id=number), peer)
+        for broker in brokers:
+            broker.usual.settle()
+    assert peers[0].answers == peers[1].answers
+    assert brokers[0].contents() == brokers[1].contents()
+    assert brokers[0].taken == sum(map(len, turns))
+
+
+@pytest.mark.parametrize("size", [1, 30, 60, 200, 20_000])
+def test_records_of_any_size_are_found(broker: Broker, size: int) -> None:
+    peer = Peer()
+    assert broker.produce(peer, bytes(size))
+    broker.usual.settle()
+    assert errors_of(peer) == [0]
+    assert values_in(broker.contents())[-1] == (1, bytes(size))
+
+
+def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
+    peers = [Peer() for _ in range(50)]
+    broker.produce(Peer(), b"second")  # from here on it is known when to close the segment
+    broker.usual.settle()
+    answered = broker.metrics.answered
+    writes = broker.world.disk.calls["write"]
+    for number, peer in enumerate(peers):
+        assert broker.produce(peer, b"%d" % number)
+    assert all(peer.answers == [[]] for peer in peers)
+    broker.usual.settle()
+    assert broker.world.disk.calls["write"] == writes + 1
+    assert [errors_of(peer) for peer in peers] == [[0]] * 50
+    assert values_in(broker.contents())[2:] == [(2 + n, b"%d" % n) for n in range(50)]
+    assert broker.metrics.answered == broker.metrics.seconds.count == answered + 50
+
+
+def test_who_waits_for_records_hears_of_a_group(broker: Broker) -> None:
+    class Watch(Delayed):
+        has_heard = False
+
+        def attempt(self) -> bool:
+            self.has_heard = True
+            return True
+
+    world, watch = broker.world, Watch()
+    world.replicas.waiting.add(watch, (world.lead(),), 1000, None)
+    broker.produce(Peer(), b"x")
+    broker.usual.settle()
+    world.turns.end()
+    assert watch.has_heard
+
+
+# What is not usual goes the long way
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        frame_of(batch([b"x"]), acks=0),
+        frame_of(batch([b"x"]), acks=7),
+        frame_of(b""),
+        frame_of(None),
+        frame_of(batch([b"x"]), key=VIEWS),  # not hosted here
+        frame_of(batch([b"x"]), key=TopicPartition("__consumer_offsets", 0)),
+        frame_of(batch([b"x"]), ProduceTopic(name="views", partition_data=[])),
+        frame_of(batch([b"x"]), client_id="c" * 1000),
+    ],
+)
+def test_an_unusual_request_is_not_learned(frame: memoryview) -> None:
+    broker = Broker()
+    broker.send(frame, Peer())
+    assert broker.known_end is None
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_message_sets_are_not_learned(version: int) -> None:
+    broker = Broker()
+    header = RequestHeader(0, version, 1, "tests")
+    request = decode_request(frame_of(batch([b"x"])))[1]
+    assert broker.usual.learn(frame_of(batch([b"x"]), version=version), header, request) is None
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        {"message_timestamp_type": "LogAppendTime"},
+        {"cleanup_policy": frozenset({"compact"})},
+        {"compression_type": "gzip"},
+        {"flush_before_expose": True},
+        {"min_insync_replicas": 2},
+    ],
+)
+def test_what_a_topics_settings_ask_is_never_passed_over(topic: dict[str, Any]) -> None:
+    unusual = Broker(World(topic=replace(TopicSettings(), **topic)))
+    unusual.produce(Peer(), b"x")
+    assert unusual.known_end is None
+    changed = Broker()
+    changed.produce(Peer(), b"x")
+    changed.world.replicas.configure("clicks", replace(TopicSettings(), **topic))
+    assert not changed.produce(Peer(), b"x")
+
+
+def test_records_that_are_refused_are_answered_as_ever(broker: Broker) -> None:
+    peer, damaged = Peer(), batch([b"x"])
+    damaged[-1] ^= 1
+    assert not broker.send(frame_of(damaged), peer)
+    assert not broker.send(frame_of(batch([bytes(2_000_000)])), peer)
+    assert errors_of(peer) == [Error.CORRUPT_MESSAGE, Error.MESSAGE_TOO_LARGE]
+
+
+def test_any_other_frame_is_left_alone(broker: Broker) -> None:
+    peer, frame = Peer(), frame_of(batch([b"x"]))
+    for end in range(len(frame)):
+        assert not broker.take(frame[:end], peer)
+    longer = memoryview(bytes(frame) + b"\0")
+    assert not broker.take(longer, peer)
+    other_key = memoryview(bytearray(frame))
+    other_key[1] = 1
+    assert not broker.take(other_key, peer)
+    assert not broker.take(frame_of(batch([b"x"]), acks=-1), peer)
+    assert peer.answers == []
+
+
+def test_tags_behind_the_records_are_not_taken_for_a_part_of_them(broker: Broker) -> None:
+    frame = bytes(frame_of(batch([b"x"])))
+    tagged = memoryview(bytearray(frame[:-1] + b"\x01\x07\x03\0\0\0"))
+    assert not broker.send(tagged, Peer())
+    assert broker.known_end is None
+
+
+def test_a_partition_that_was_deleted_or_made_again_is_looked_up_each_time(broker: Broker) -> None:
+    broker.world.stop()
+    peer = Peer()
+    assert not broker.produce(peer, b"x")
+    broker.world.lead()
+    broker.produce(peer, b"again")
+    broker.usual.settle()
+    assert errors_of(peer) == [Error.UNKNOWN_TOPIC_OR_PARTITION, 0]
+    assert values_in(broker.contents()) == [(0, b"again")]
+
+
+def test_a_log_whose_start_has_moved_is_learned_anew(broker: Broker) -> None:
+    long_way = Broker(has_short_way=False)
+    long_way.produce(Peer(), b"first")
+    peers = Peer(), Peer()
+    for each, peer in zip((broker, long_way), peers, strict=True):
+        delete_records(each.world.lead().log, 1)
+        taken = [each.produce(peer, b"x") for _ in range(2)]
+        each.usual.settle()
+        assert taken == [False, each is broker]
+    assert peers[0].answers == peers[1].answers
+
+
+def test_a_slow_disk_is_the_long_ways(broker: Broker) -> None:
+    world, peer = broker.world, Peer()
+    world.disk.fail(when=lambda call: bool(call.name == "write" and world.clock.wait_ms(9)))
+    for _ in range(2):
+        assert broker.produce(peer, b"x")
+        broker.usual.settle()
+    assert not broker.produce(peer, b"x")
+    world.settle()
+    assert errors_of(peer) == [0, 0, 0]
+
+
+# What turns out only when the turn ends
+
+
+def test_a_partition_that_is_lost_within_the_turn_is_not_written_to(broker: Broker) -> None:
+    peer, before = Peer(), broker.contents()
+    broker.produce(peer, b"x")
+    broker.world.lead().resign()
+    broker.usual.settle()
+    assert errors_of(peer) == [Error.NOT_LEADER_OR_FOLLOWER]
+    assert broker.contents() == before
+
+
+def test_a_disk_that_turns_slow_within_the_turn_has_all_of_it_written_by_the_thread(
+    broker: Broker,
+) -> None:
+    world, peer = broker.world, Peer()
+    for value in (b"a", b"b"):
+        broker.produce(peer, value)
+    world.replicas._hosting._world.writers.thread_until_ns = world.clock.monotonic_ns() + 1
+    broker.usual.settle()
+    assert peer.answers == [[], []]
+    world.settle()
+    assert errors_of(peer) == [0, 0]
+    assert values_in(broker.contents()) == [(0, b"first"), (1, b"a"), (2, b"b")]
+
+
+def test_a_full_disk_is_the_error_of_each_and_nothing_of_the_group_stays(broker: Broker) -> None:
+    peer, before = Peer(), broker.contents()
+    broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    for value in (b"a", b"b", b"c"):
+        assert broker.produce(peer, value)
+    broker.usual.settle()
+    assert errors_of(peer) == [Error.KAFKA_STORAGE_ERROR] * 3
+    assert broker.contents() == before
+    broker.world.disk.heal()
+    broker.produce(peer, b"d")
+    broker.usual.settle()
+    assert values_in(broker.contents()) == [(0, b"first"), (1, b"d")]
+
+
+def test_a_disk_that_was_full_for_a_moment_takes_the_group_one_by_one(broker: Broker) -> None:
+    peer = Peer()
+    broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    for value in (b"a", b"b"):
+        broker.produce(peer, value)
+    broker.usual.settle()
+    assert errors_of(peer) == [0, 0]
+    assert values_in(broker.contents()) == [(0, b"first"), (1, b"a"), (2, b"b")]
+
+
+def test_a_disk_that_fails_answers_nobody(broker: Broker) -> None:
+    peer = Peer()
+    broker.world.disk.fail(when=lambda call: call.name == "write")
+    broker.produce(peer, b"x")
+    with pytest.raises(DiskFailed):
+        broker.usual.settle()
+    assert peer.answers == [[]]
+
+
+def test_a_duplicate_within_a_group_has_the_offset_of_the_first(broker: Broker) -> None:
+    peer = Peer()
+    for sequence in (0, 1, 1, 2):
+        assert broker.produce(peer, b"%d" % sequence, **fields_of(5, sequence))
+    broker.usual.settle()
+    offsets = []
+    for answer in peer.answers:
+        _, response = decode_response(0, 9, b"".join(answer)[4:])
+        offsets.append(response.responses[0].partition_responses[0].base_offset)
+    assert offsets == [1, 2, 2, 3]
+    assert values_in(broker.contents())[1:] == [(1, b"0"), (2, b"1"), (3, b"2")]
