@@ -182,7 +182,7 @@ class Partition:
         appended like this: it and those behind it were not. Raises `ApiError`, and then none was;
         `DiskFailed`.
         """
-        if self.group_rules is None or _size_of(batches) > self.log.settings.segment_bytes:
+        if self.group_rules is None:
             return ()
         start_offsets = self._writer.append_group(batches, self.leader_epoch, now_ms)
         if self.watchers and start_offsets:
@@ -218,6 +218,7 @@ class Partition:
         is_usual = (
             self.is_leader
             and rules.is_plain
+            and rules.message_bytes_max <= settings.segment_bytes
             and not settings.flush_before_expose
             and len(self.state.isr) >= settings.min_insync_replicas
         )
@@ -283,10 +284,6 @@ class Partition:
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """The end of the newest epoch up to `leader_epoch`, as OffsetForLeaderEpoch answers it."""
         return self.log.epochs.end_offset_for(leader_epoch, self.log.end_offset)
-
-
-def _size_of(batches: Sequence[Batch]) -> int:
-    return sum(len(data) for _, data in batches)
 
 
 def rules_of(settings: TopicSettings) -> Rules:

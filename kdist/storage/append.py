@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from kdist.errors import ApiError
 from kdist.model import NO_TIMESTAMP
-from kdist.records.batch import Batch, BatchHeader, patch
+from kdist.records.batch import LENGTH_PREFIX_SIZE, Batch, BatchHeader
 from kdist.runtime.files import Buffer
 from kdist.storage.producers import Duplicate, Producer, ProducerStates
 from kdist.storage.segment import Segment
 
-_ASSIGNED_BYTES = 16  # base offset, length, leader epoch: the part that a leader writes into
-
-
-class PlacedBatch(NamedTuple):
-    """Where a batch goes in its segment's file, and what the indexes will say of it."""
-
-    position: int
-    size: int
-    last_offset: int
-    max_timestamp: int
+_ASSIGNED = struct.Struct(">qii")  # base offset, length, leader epoch: what a leader writes into
 
 
 def assign(data: Buffer, offset: int, leader_epoch: int) -> list[Buffer]:
@@ -29,11 +21,11 @@ def assign(data: Buffer, offset: int, leader_epoch: int) -> list[Buffer]:
 
     In place if its bytes can be written to, else in a copy of the part that changes.
     """
-    if isinstance(data, bytes) or (isinstance(data, memoryview) and data.readonly):
-        head = bytearray(data[:_ASSIGNED_BYTES])
-        patch(head, 0, base_offset=offset, leader_epoch=leader_epoch)
-        return [head, memoryview(data)[_ASSIGNED_BYTES:]]
-    patch(data, 0, base_offset=offset, leader_epoch=leader_epoch)
+    length = len(data) - LENGTH_PREFIX_SIZE  # as it was
+    try:
+        _ASSIGNED.pack_into(data, 0, offset, length, leader_epoch)
+    except TypeError:  # how `struct` says that it cannot write there
+        return [_ASSIGNED.pack(offset, length, leader_epoch), memoryview(data)[_ASSIGNED.size :]]
     return [data]
 
 
@@ -118,7 +110,8 @@ class Append:
         self.size = 0
         self.record_count = 0
         self.start_offsets: list[int] = []  # of each batch
-        self.placed: list[PlacedBatch] = []
+        # Of each batch, for the indexes: position, size, last offset, max timestamp.
+        self.placed: list[tuple[int, int, int, int]] = []
         self.buffers: list[Buffer] = []
         self.producers: dict[int, Producer | None] | None = None  # as they were before
         self.duplicate: Duplicate | None = None
@@ -132,17 +125,20 @@ class Append:
         append.duplicate = duplicate
         return append
 
-    def add(self, batch: Batch, leader_epoch: int) -> None:
-        """Place a batch behind the others and write into it what the leader assigns."""
-        header, data = batch
-        offset, position, size = self.end_offset, self.position + self.size, len(data)
-        self.start_offsets.append(offset)
-        self.buffers += assign(data, offset, leader_epoch)
-        last_offset = offset + header.last_offset_delta
-        self.placed.append(PlacedBatch(position, size, last_offset, header.max_timestamp))
-        self.end_offset = last_offset + 1
-        self.size += size
-        self.record_count += header.record_count
+    def place(self, batches: Sequence[Batch], leader_epoch: int) -> None:
+        """Place batches one behind the other, and write into each what the leader assigns."""
+        offset, position = self.start_offset, self.position
+        for header, data in batches:
+            size = len(data)
+            self.start_offsets.append(offset)
+            self.buffers += assign(data, offset, leader_epoch)
+            last_offset = offset + header.last_offset_delta
+            self.placed.append((position, size, last_offset, header.max_timestamp))
+            offset = last_offset + 1
+            position += size
+            self.record_count += header.record_count
+        self.end_offset = offset
+        self.size = position - self.position
 
     def write(self) -> None:
         """Put the bytes into the file. After `DiskFull` or `DiskFailed` the log must abandon it."""

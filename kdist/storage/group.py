@@ -24,7 +24,9 @@ def append_group(
     What is wrong is found by appending it alone. Raises `DiskFailed`, or `ApiError` as
     `Log.append`, and then nothing was appended.
     """
-    if len(batches) == 1 or log.may_roll(batches):
+    if len(batches) == 1:
+        return (log.append(batches, leader_epoch, now_ms).start_offset,)
+    if log.may_roll(batches):
         return _append_singly(log, batches, leader_epoch, now_ms)
     return log.append_all(batches, leader_epoch, now_ms).start_offsets
 

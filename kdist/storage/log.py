@@ -207,10 +207,10 @@ class Log:
         if self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset):
             self._maybe_roll(size, end_offset - 1, newest_ms, now_ms)
         append = Append(self.segments[-1], self._reserved_position, self.reserved_offset)
-        for batch in batches:
-            if batch.header.producer_id >= 0:
-                self._advance_producer(append, batch.header)
-            append.add(batch, leader_epoch)
+        append.place(batches, leader_epoch)
+        for (header, _), offset in zip(batches, append.start_offsets, strict=True):
+            if header.producer_id >= 0:
+                self._advance_producer(append, header, offset)
         if leader_epoch > self.epochs.latest:
             self._begin_epoch(leader_epoch, append.start_offset)
         self.reserved_offset = append.end_offset
@@ -224,12 +224,12 @@ class Log:
         size, end_offset, newest_ms = measure(batches, self.reserved_offset)
         return self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset)
 
-    def _advance_producer(self, append: Append, header: BatchHeader) -> None:
+    def _advance_producer(self, append: Append, header: BatchHeader, offset: int) -> None:
         if append.producers is None:
             append.producers = {}
         producer_id = header.producer_id
         append.producers.setdefault(producer_id, self.producers.producer(producer_id))
-        self.producers.append(header, append.end_offset)
+        self.producers.append(header, offset)
 
     def _begin_epoch(self, leader_epoch: int, start_offset: int) -> None:
         self.epochs.assign(leader_epoch, start_offset)
