@@ -16,6 +16,7 @@ alone and 6 in a group of fifty, instead of 17.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from kdist.model import NO_EPOCH
 from kdist.network.connection import Connection, Reply
 from kdist.protocol import produce
 from kdist.protocol.envelope import decode_request, encode_response
+from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import (
     ProducePartitionResult,
@@ -51,7 +53,6 @@ _KNOWN_MAX = 10_000  # with the above, 20 MB
 _START = struct.Struct(">Ii")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_CORRELATION_ID_AT = 4  # in an answer, behind its size
 _BASE_OFFSET = 0x0123456789ABCDEF  # stands in an answer where the real one goes
 _NS_PER_S = 1_000_000_000
 
@@ -63,8 +64,11 @@ class _Known(NamedTuple):
     version: int
     partition: tuple[str, int]
     log_start_offset: int
-    answer: bytes
-    base_offset_at: int
+    pack_answer: Callable[[bytes, int, bytes, int, bytes], bytes]
+    """Of a size, correlation id, the bytes between, base offset, and those behind it."""
+    size: bytes
+    middle: bytes
+    end: bytes
 
 
 _Asked = tuple[_Known, int, Reply, memoryview, Connection]
@@ -102,7 +106,7 @@ class UsualProduces:
         known = self._known.get(bytes(frame[_SHARED_START:known_end]))
         if known is None:
             return False
-        start, version, key, log_start_offset, _, _ = known
+        start, version, key, log_start_offset, _, _, _, _ = known
         key_and_version, correlation_id = _START.unpack_from(frame)
         partition = self._partitions.get(key)
         if (
@@ -145,10 +149,8 @@ class UsualProduces:
             start_offsets = ()  # the long way meets the same error, and knows how to answer it
         # Not `strict`: those that were not appended are behind those that were.
         for (known, correlation_id, reply, _, _), offset in zip(asked, start_offsets, strict=False):
-            answer = bytearray(known.answer)
-            _INT32.pack_into(answer, _CORRELATION_ID_AT, correlation_id)
-            _INT64.pack_into(answer, known.base_offset_at, offset)
-            reply.send((answer,))
+            _, _, _, _, pack_answer, size, middle, end = known
+            reply.send((pack_answer(size, correlation_id, middle, offset, end),))
         count = len(start_offsets)
         self._note_answered(group.started_ns, count)
         for each, batch in zip(asked[count:], batches[count:], strict=True):
@@ -214,9 +216,12 @@ def _known(
     results = ProduceTopicResult(name=topic, partition_responses=[result])
     response = ProduceResponse(responses=[results])
     answer = bytes(encode_response(produce.API.key, version, 0, response))
+    # The topic's name is before it, so the last place that looks like it is the right one.
+    before, _, end = answer.rpartition(_INT64.pack(_BASE_OFFSET))
+    size, middle = before[:SIZE_BYTES], before[SIZE_BYTES + _INT32.size :]
+    pack = struct.Struct(f">{len(size)}si{len(middle)}sq{len(end)}s").pack
     key_and_version, _ = _START.unpack_from(frame)
-    base_offset_at = answer.rindex(_INT64.pack(_BASE_OFFSET))  # a topic's name comes before it
-    return _Known(key_and_version, version, partition, log_start_offset, answer, base_offset_at)
+    return _Known(key_and_version, version, partition, log_start_offset, pack, size, middle, end)
 
 
 def _find_records(frame: memoryview, position: int, version: int) -> memoryview | None:

@@ -36,6 +36,8 @@ _FIRST_VERSION_OF_BATCHES = 3  # of Produce: from here on exactly one batch of m
 _FIRST_VERSION_OF_ZSTD = 7
 _LOG_APPEND_TIME = int(batch_format.Attribute.LOG_APPEND_TIME)
 _ZSTD = int(Codec.ZSTD)
+_HEADER_SIZE, _CHECKED_POSITION = batch_format.HEADER_SIZE, batch_format.CHECKED_POSITION
+_new = tuple.__new__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,15 +117,16 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
 def usual_batch(records: Buffer, rules: Rules) -> Batch | None:
     """The one batch that nearly every produce is, if it passes each check of `_checked_header`.
 
-    None for all else, whatever it is: the long way finds out what. Profiled: the same checks one by
-    one, in functions that each have their sentence ready, take 1.7 µs more, half of a 64 KiB CRC.
+    None for all else, whatever it is: the long way finds out what. `rules` are plain. Profiled: the
+    same checks one by one, in functions that each have their sentence ready, take 1.7 µs more, half
+    of a 64 KiB CRC; named tuples made by their own constructors take 0.4 more.
     """
     size = len(records)
-    if size < batch_format.HEADER_SIZE or size > rules.message_bytes_max:
+    if size < _HEADER_SIZE or size > rules.message_bytes_max:
         return None
-    header = batch_format.read_header(records)
+    fields = batch_format.HEADER.unpack_from(records)
     base_offset, length, _, magic, crc, attributes, delta, _, _, producer_id, _, sequence, count = (
-        header
+        fields
     )
     if (
         magic == batch_format.MAGIC
@@ -131,12 +134,12 @@ def usual_batch(records: Buffer, rules: Rules) -> Batch | None:
         and 0 <= attributes < _ZSTD  # a codec of every version, and no other bit
         and base_offset == 0
         and 0 < count == delta + 1
-        and (attributes or count * batch_format.RECORD_SIZE_MIN <= size - batch_format.HEADER_SIZE)
+        and (attributes or count * batch_format.RECORD_SIZE_MIN <= size - _HEADER_SIZE)
         and (producer_id < 0 or sequence >= 0)
     ):
-        view = memoryview(records)
-        if not view.readonly and crc32c(view[batch_format.CHECKED_POSITION :]) == crc:
-            return Batch(header, view)
+        view = records if isinstance(records, memoryview) else memoryview(records)
+        if not view.readonly and crc32c(view[_CHECKED_POSITION:]) == crc:
+            return _new(Batch, (_new(BatchHeader, fields), view))
     return None
 
 
