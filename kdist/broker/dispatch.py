@@ -1,17 +1,13 @@
 """From frames to handlers and back: one row per API, each request with its place for an answer.
 
-Produce and Fetch are called directly, with what they need and no more. A handler of the others is
-either a function that answers through its `Call`, at once or later, or a coroutine function whose
-result is the answer. Whatever a handler lets out is a bug, and ends the broker, but for
-`ProtocolError`, which ends the connection, and `DiskFailed`.
-
-Before it is decoded, a request is offered to the short way that its connection's last one was
-learned for (`usual.py`). What was taken there and waits for the end of the turn is settled before
-any request goes the long way: that one finds everything done that came before it.
+A request is first offered to the short way that its connection's last one was learned for
+(`usual.py`). On the long way it is decoded and handed to a function that answers through its
+`Call`, at once or later, or to a coroutine function whose result is the answer; Produce and Fetch
+are called with what they need and no more. Whatever a handler lets out is a bug, and ends the
+broker, but for `ProtocolError`, which ends the connection, and `DiskFailed`.
 
 A request of an unknown API or version, or one that cannot be decoded, ends its connection, as the
-peer could not read any answer. ApiVersions is the exception: a newer client learns what this broker
-speaks from an answer in version 0 (KIP-511).
+peer could not read any answer; but not ApiVersions, which is answered in version 0 then (KIP-511).
 """
 
 from __future__ import annotations
@@ -143,7 +139,11 @@ class Dispatch:
         self._waiting.cancel_all(connection)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """Answer a request, or see to it that it will be. Raises `ProtocolError`."""
+        """Answer a request, or see to it that it will be. Raises `ProtocolError`.
+
+        What was taken on short ways and waits for the end of the turn is settled before any request
+        goes the long way: that one finds everything done that came before it.
+        """
         context: Context | None = connection.context
         try:
             if context is None or not context[0].take(frame, context[1], connection):

@@ -50,6 +50,9 @@ _SHARED_START = 8
 _SHARED_BYTES_MAX = 1000
 _KNOWN_MAX = 10_000  # with the above, 20 MB
 
+# From here on a write of its own costs next to nothing, and now the batch is in the core's cache.
+_LARGE_BYTES = 32 << 10
+
 _START = struct.Struct(">Ii")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -129,6 +132,8 @@ class UsualProduces:
         group.batches.append(batch)
         reply = connection.reserve()
         group.asked.append((known, correlation_id, reply, frame, connection))
+        if len(records) >= _LARGE_BYTES:
+            self.settle()
         return True
 
     # The end of a turn
@@ -153,9 +158,10 @@ class UsualProduces:
             reply.send((pack_answer(size, correlation_id, middle, offset, end),))
         count = len(start_offsets)
         self._note_answered(group.started_ns, count)
-        for each, batch in zip(asked[count:], batches[count:], strict=True):
-            assign(batch.data, 0, NO_EPOCH)  # as it came: a write that failed has its offset in it
-            self._handle(each, group.started_ns)
+        if count < len(asked):
+            for each, batch in zip(asked[count:], batches[count:], strict=True):
+                assign(batch.data, 0, NO_EPOCH)  # as it came: a failed write had its offset in it
+                self._handle(each, group.started_ns)
 
     def _handle(self, asked: _Asked, started_ns: int) -> None:
         """Have a request that was taken go the long way."""

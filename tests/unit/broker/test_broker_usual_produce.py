@@ -3,128 +3,28 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.broker.produce import ProduceHandler
-from kdist.broker.usual_produce import UsualProduces
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, Error
-from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
-from kdist.network.connection import Connection
 from kdist.protocol.envelope import (
     decode_request,
     decode_response,
-    encode_request,
-    encode_response,
 )
 from kdist.protocol.headers import RequestHeader
-from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.protocol.produce import ProduceTopic
 from kdist.replication.delayed import Delayed
 from kdist.storage.trimming import delete_records
-from tests.unit.replication.replication_world import CLICKS, VIEWS, Client, World, batch, values_in
+from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
+from tests.unit.replication.replication_world import VIEWS, World, batch, values_in
 
 VERSIONS = range(3, 10)
-Answer = list[bytes]
-
-
-class Peer(Client):
-    """A connection: what it was answered, in the order of its requests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answers: list[Answer] = []
-
-    def reserve(self) -> Slot:
-        self.answers.append([])
-        return Slot(self.answers[-1])
-
-
-class Slot:
-    """The place of one answer."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def send(self, chunks: Sequence[bytes]) -> None:
-        assert not self._answer, "a request has one answer"
-        self._answer += map(bytes, chunks)
-
-
-class Broker:
-    """What there is of one for produces: the long way, and the short one before it if it may."""
-
-    def __init__(self, world: World | None = None, *, has_short_way: bool = True) -> None:
-        self.world = world or World()
-        self.world.lead()
-        self.handler = ProduceHandler(self.world.replicas, self.world.clock)
-        self.metrics = RequestMetrics()
-        self.usual = UsualProduces(self.handler, self.world.clock, self.metrics)
-        self.has_short_way = has_short_way
-        self.known_end: int | None = None
-        self.taken = 0
-
-    def send(self, frame: memoryview, peer: Peer) -> bool:
-        """Handle a request as `Dispatch` does; whether it was taken."""
-        if self.known_end is not None and self.take(frame, peer):
-            self.taken += 1
-            return True
-        self.usual.settle()
-        header, request = decode_request(frame)
-        if self.has_short_way:
-            self.known_end = self.usual.learn(frame, header, request)
-        slot = peer.reserve()
-
-        def reply(response: Any) -> None:
-            if response is not None:
-                version, correlation_id = header.api_version, header.correlation_id
-                slot.send([encode_response(0, version, correlation_id, response)])
-
-        self.handler.handle(request, header.api_version, reply, peer)
-        return False
-
-    def take(self, frame: memoryview, peer: Peer) -> bool:
-        assert self.known_end is not None
-        return self.usual.take(frame, self.known_end, cast(Connection, peer))
-
-    def produce(self, peer: Peer, *values: bytes, **fields: Any) -> bool:
-        return self.send(frame_of(batch(values, **fields)), peer)
-
-    def contents(self) -> bytes:
-        file = self.world.replicas.partitions[CLICKS].log.active.file
-        return file.read(0, file.size())
-
-
-def frame_of(
-    records: bytes | bytearray | None,
-    *more: ProduceTopic,
-    version: int = 9,
-    acks: int = 1,
-    correlation_id: int = 1,
-    key: TopicPartition = CLICKS,
-    client_id: str = "tests",
-) -> memoryview:
-    """A Produce as it is received."""
-    part = ProducePartition(index=key.partition, records=records)
-    topic = ProduceTopic(name=key.topic, partition_data=[part])
-    request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic, *more])
-    frame = encode_request(RequestHeader(0, version, correlation_id, client_id), request)
-    return memoryview(bytearray(frame))[4:]
-
-
-def errors_of(peer: Peer, version: int = 9) -> list[int]:
-    """The error of each answer."""
-    found = []
-    for answer in peer.answers:
-        _, response = decode_response(0, version, b"".join(answer)[4:])
-        found.append(response.responses[0].partition_responses[0].error_code)
-    return found
 
 
 @pytest.fixture
@@ -140,11 +40,6 @@ def broker() -> Broker:
 
 SEQUENCES = st.sampled_from([(-1, -1), (5, 0), (5, 1), (5, 2), (5, 3), (5, 7), (6, 0)])
 BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), SEQUENCES)
-
-
-def fields_of(producer_id: int, sequence: int) -> dict[str, int]:
-    epoch = 0 if producer_id >= 0 else -1
-    return {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
 
 
 @settings(max_examples=60)
@@ -194,6 +89,14 @@ def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
     assert [errors_of(peer) for peer in peers] == [[0]] * 50
     assert values_in(broker.contents())[2:] == [(2 + n, b"%d" % n) for n in range(50)]
     assert broker.metrics.answered == broker.metrics.seconds.count == answered + 50
+
+
+def test_a_large_batch_is_written_at_once_behind_what_came_before_it(broker: Broker) -> None:
+    peer = Peer()
+    assert broker.produce(peer, b"small")
+    assert broker.produce(peer, bytes(100_000))
+    assert errors_of(peer) == [0, 0]
+    assert values_in(broker.contents())[1:] == [(1, b"small"), (2, bytes(100_000))]
 
 
 def test_who_waits_for_records_hears_of_a_group(broker: Broker) -> None:

@@ -1,0 +1,121 @@
+"""What there is of a broker for produces, with its short way or without, and its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from kdist.broker.produce import ProduceHandler
+from kdist.broker.usual_produce import UsualProduces
+from kdist.metrics.broker import RequestMetrics
+from kdist.model import TopicPartition
+from kdist.network.connection import Connection
+from kdist.protocol.envelope import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from tests.unit.replication.replication_world import CLICKS, Client, World, batch
+
+Answer = list[bytes]
+
+
+class Peer(Client):
+    """A connection: what it was answered, in the order of its requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[Answer] = []
+
+    def reserve(self) -> Slot:
+        self.answers.append([])
+        return Slot(self.answers[-1])
+
+
+class Slot:
+    """The place of one answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def send(self, chunks: Sequence[bytes]) -> None:
+        assert not self._answer, "a request has one answer"
+        self._answer += map(bytes, chunks)
+
+
+class Broker:
+    """What there is of one for produces: the long way, and the short one before it if it may."""
+
+    def __init__(self, world: World | None = None, *, has_short_way: bool = True) -> None:
+        self.world = world or World()
+        self.world.lead()
+        self.handler = ProduceHandler(self.world.replicas, self.world.clock)
+        self.metrics = RequestMetrics()
+        self.usual = UsualProduces(self.handler, self.world.clock, self.metrics)
+        self.has_short_way = has_short_way
+        self.known_end: int | None = None
+        self.taken = 0
+
+    def send(self, frame: memoryview, peer: Peer) -> bool:
+        """Handle a request as `Dispatch` does; whether it was taken."""
+        if self.known_end is not None and self.take(frame, peer):
+            self.taken += 1
+            return True
+        self.usual.settle()
+        header, request = decode_request(frame)
+        if self.has_short_way:
+            self.known_end = self.usual.learn(frame, header, request)
+        slot = peer.reserve()
+
+        def reply(response: Any) -> None:
+            if response is not None:
+                version, correlation_id = header.api_version, header.correlation_id
+                slot.send([encode_response(0, version, correlation_id, response)])
+
+        self.handler.handle(request, header.api_version, reply, peer)
+        return False
+
+    def take(self, frame: memoryview, peer: Peer) -> bool:
+        assert self.known_end is not None
+        return self.usual.take(frame, self.known_end, cast(Connection, peer))
+
+    def produce(self, peer: Peer, *values: bytes, **fields: Any) -> bool:
+        return self.send(frame_of(batch(values, **fields)), peer)
+
+    def contents(self) -> bytes:
+        file = self.world.replicas.partitions[CLICKS].log.active.file
+        return file.read(0, file.size())
+
+
+def frame_of(
+    records: bytes | bytearray | None,
+    *more: ProduceTopic,
+    version: int = 9,
+    acks: int = 1,
+    correlation_id: int = 1,
+    key: TopicPartition = CLICKS,
+    client_id: str = "tests",
+) -> memoryview:
+    """A Produce as it is received."""
+    part = ProducePartition(index=key.partition, records=records)
+    topic = ProduceTopic(name=key.topic, partition_data=[part])
+    request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic, *more])
+    frame = encode_request(RequestHeader(0, version, correlation_id, client_id), request)
+    return memoryview(bytearray(frame))[4:]
+
+
+def errors_of(peer: Peer, version: int = 9) -> list[int]:
+    """The error of each answer."""
+    found = []
+    for answer in peer.answers:
+        _, response = decode_response(0, version, b"".join(answer)[4:])
+        found.append(response.responses[0].partition_responses[0].error_code)
+    return found
+
+
+def fields_of(producer_id: int, sequence: int) -> dict[str, int]:
+    epoch = 0 if producer_id >= 0 else -1
+    return {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
