@@ -40,7 +40,6 @@ from kdist.records.validate import usual_batch
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.runtime.clock import Clock
 from kdist.storage.append import assign
-from kdist.wire.varint import Buffer
 
 _ACKS = (1, ACKS_ALL)
 _FIRST_VERSION_OF_BATCHES = 3
@@ -124,7 +123,7 @@ class UsualProduces:
         started_ns = self._now_ns() if group is None else group.started_ns
         if group is None and not partition.is_prompt(started_ns):
             return False
-        batch = usual_batch(records, rules)
+        batch = usual_batch(records, rules, version)
         if batch is None:
             return False
         if group is None:
@@ -198,13 +197,16 @@ class UsualProduces:
         partition = self._partitions.get((topic, data.index))
         if partition is None or partition.group_rules is None or topic in INTERNAL_TOPICS:
             return None
-        known_end = _find_shared_end(frame, data.records or b"", version)
-        if known_end is None:
+        known_end = _shared_end(len(frame), len(data.records or b""), version)
+        if not _SHARED_START < known_end <= _SHARED_BYTES_MAX:
             return None
         shared = bytes(frame[_SHARED_START:known_end])
         log_start_offset = partition.log.start_offset
         known = self._known.get(shared)
         if known is None or (known.version, known.log_start_offset) != (version, log_start_offset):
+            found = _find_records(frame, known_end, version)
+            if not found or bytes(found) != bytes(data.records or b""):
+                return None  # something is behind them
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
             key = topic, data.index
@@ -252,15 +254,9 @@ def _find_records(frame: memoryview, position: int, version: int) -> memoryview 
     return None
 
 
-def _find_shared_end(frame: memoryview, records: Buffer, version: int) -> int | None:
-    """Where `_find_records` will find the records that were decoded from `frame`; None if not."""
-    size = len(records)
+def _shared_end(frame_size: int, records_size: int, version: int) -> int:
+    """Where the size of the records is in a frame that ends with them and no tags."""
     if version < _FIRST_FLEXIBLE_VERSION:
-        shared_end = len(frame) - size - _INT32.size
-    else:
-        size_bytes = -(-(size + 1).bit_length() // 7)
-        shared_end = len(frame) - len(_NO_TAGS) - size - size_bytes
-    if not _SHARED_START < shared_end <= _SHARED_BYTES_MAX:
-        return None
-    found = _find_records(frame, shared_end, version)
-    return shared_end if found and bytes(found) == bytes(records) else None
+        return frame_size - records_size - _INT32.size
+    size_bytes = -(-(records_size + 1).bit_length() // 7)
+    return frame_size - len(_NO_TAGS) - records_size - size_bytes

@@ -102,7 +102,7 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     Raises ApiError: CORRUPT_MESSAGE (checksum, size, format), MESSAGE_TOO_LARGE, INVALID_RECORD,
     INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7).
     """
-    if rules.is_plain and (batch := usual_batch(records, rules)) is not None:
+    if rules.is_plain and (batch := usual_batch(records, rules, api_version)) is not None:
         return [batch]
     magic = _magic(records, api_version)
     if magic == batch_format.MAGIC:
@@ -114,7 +114,7 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     return [_accept(batch, rules, _FIRST_VERSION_OF_ZSTD, now_ms) for batch in batches]
 
 
-def usual_batch(records: Buffer, rules: Rules) -> Batch | None:
+def usual_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
     """The one batch that nearly every produce is, if it passes each check of `_checked_header`.
 
     None for all else, whatever it is: the long way finds out what. `rules` are plain. Profiled: the
@@ -131,7 +131,8 @@ def usual_batch(records: Buffer, rules: Rules) -> Batch | None:
     if (
         magic == batch_format.MAGIC
         and length == size - batch_format.LENGTH_PREFIX_SIZE
-        and 0 <= attributes < _ZSTD  # a codec of every version, and no other bit
+        and 0 <= attributes <= _ZSTD  # a codec, and no other bit
+        and (attributes < _ZSTD or api_version >= _FIRST_VERSION_OF_ZSTD)
         and base_offset == 0
         and 0 < count == delta + 1
         and (attributes or count * batch_format.RECORD_SIZE_MIN <= size - _HEADER_SIZE)

@@ -19,6 +19,7 @@ from kdist.protocol.envelope import (
 )
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import ProduceTopic
+from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
 from kdist.storage.trimming import delete_records
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
@@ -171,6 +172,16 @@ def test_records_that_are_refused_are_answered_as_ever(broker: Broker) -> None:
     assert not broker.send(frame_of(damaged), peer)
     assert not broker.send(frame_of(batch([bytes(2_000_000)])), peer)
     assert errors_of(peer) == [Error.CORRUPT_MESSAGE, Error.MESSAGE_TOO_LARGE]
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [(6, False), (7, True), (9, True)])
+def test_zstd_is_taken_from_the_version_on_that_knows_it(version: int, is_taken: bool) -> None:
+    broker, peer = Broker(), Peer()
+    broker.send(frame_of(batch([b"x"]), version=version), peer)
+    packed = frame_of(batch([b"x"], codec=Codec.ZSTD), version=version)
+    assert broker.send(packed, peer) is is_taken
+    broker.usual.settle()
+    assert errors_of(peer, version)[1] == (0 if is_taken else Error.UNSUPPORTED_COMPRESSION_TYPE)
 
 
 def test_any_other_frame_is_left_alone(broker: Broker) -> None:
