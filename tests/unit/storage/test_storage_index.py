@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import struct
 from bisect import bisect_right
 from pathlib import Path
@@ -201,3 +202,53 @@ def test_the_same_entries_come_back_from_the_real_disk(tmp_path: Path) -> None:
     assert again.floor(777) == (777, 777)
     assert len(again) == 1000
     again.close()
+
+
+# --- the block that is kept -----------------------------------------------------------------------
+
+LARGE = 5000  # entries: several blocks
+
+
+def large(kind: type[SparseIndex], files: SimulatedDisk) -> SparseIndex:
+    index = new(kind, files)
+    for number in range(LARGE):
+        index.append(2 * number, number)
+    index.write()
+    return index
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_was_looked_up_before_the_answer_is_the_same(
+    kind: type[SparseIndex],
+) -> None:
+    index, chance = large(kind, disk()), random.Random(1)
+    for _ in range(3000):
+        number = chance.choice([chance.randrange(-1, LARGE + 1), 1023, 1024, 2047, LARGE - 1])
+        key = 2 * number + chance.randrange(2)
+        assert index.floor_number(key) == max(-1, min(number, LARGE - 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reading_on_from_a_place_needs_few_reads(kind: type[SparseIndex]) -> None:
+    files = disk()
+    index = large(kind, files)
+    before = files.calls["read"]
+    for key in range(2 * LARGE):
+        index.floor(key)
+    assert files.calls["read"] - before <= 60
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_that_was_read_does_not_hide_what_is_written_or_cut_later(
+    kind: type[SparseIndex],
+) -> None:
+    index = large(kind, disk())
+    assert index.floor_number(2 * LARGE) == LARGE - 1
+    index.append(2 * LARGE, 1)
+    index.write()
+    assert index.floor_number(2 * LARGE) == LARGE
+    index.keep(10)
+    assert index.floor_number(2 * LARGE) == 9
+    index.append(100, 1)
+    index.write()
+    assert index.floor(150) == (100, 1)
