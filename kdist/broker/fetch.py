@@ -143,11 +143,8 @@ class _Fetch(Delayed):
         return True
 
     def _wait(self) -> None:
-        watched = self._watched_partitions
-        for partition in watched:
-            partition.expect_exposure()
         waiting = self._handler.replicas.waiting
-        waiting.add(self, watched, self._request.max_wait_ms, self._client)
+        waiting.add(self, self._watched_partitions, self._request.max_wait_ms, self._client)
 
     def _warm(self, is_last: bool) -> None:
         """Have what is cold read by a thread, and then go on."""

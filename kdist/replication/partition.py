@@ -21,7 +21,7 @@ from kdist.records.batch import Batch, TimestampType
 from kdist.records.compression import Codec
 from kdist.records.validate import Rules, validate
 from kdist.replication.delayed import Delayed, Waiting
-from kdist.replication.exposure import Exposures, ExposureWait, OnExposed
+from kdist.replication.exposure import ExposureWait, OnExposed
 from kdist.replication.writer import Done, Writer, Writers
 from kdist.storage.append import Appended
 from kdist.storage.epochs import EpochEnd
@@ -61,7 +61,6 @@ class PartitionWorld(NamedTuple):
     writers: Writers
     waiting: Waiting
     flusher: Flusher
-    exposures: Exposures
 
 
 class Partition:
@@ -110,6 +109,7 @@ class Partition:
         """Take new values of the topic's settings."""
         if settings is not self.log.settings:
             self.log.configure(settings)
+            self._world.waiting.changed(self)  # by `flush.before.expose` more may be seen now
         self._rules = rules_of(settings)
         self._choose_group_rules()
 
@@ -205,11 +205,7 @@ class Partition:
 
     def _grown(self) -> None:
         """The log has: those who wait for records see to it when this turn of the loop ends."""
-        if not self.watchers:
-            return
-        if self.log.settings.flush_before_expose:
-            self._world.exposures.look_for(self)
-        else:
+        if not self.log.settings.flush_before_expose:
             self._world.waiting.changed(self)
 
     def _choose_group_rules(self) -> None:
@@ -243,21 +239,18 @@ class Partition:
             self._is_flushing = True
             self._world.flusher.request(self.log, self._flushed)
 
-    def expect_exposure(self) -> None:
-        """Somebody is about to wait for records here: there may be some that are not exposed."""
-        if self.log.exposable_offset < self.log.end_offset:
-            self._world.exposures.look_for(self)
-
     def _flushed(self, error: BaseException | None) -> None:
         self._is_flushing = False
-        waiting = self._world.waiting
-        if isinstance(error, ApiError):
+        if isinstance(error, ApiError):  # a disk that failed is the flusher's to tell
             for operation in tuple(self.watchers):
                 if isinstance(operation, ExposureWait):
-                    waiting.end(operation)
+                    self._world.waiting.end(operation)
                     operation.done(error.error)
-        elif error is None:  # a disk that failed is the flusher's to tell
-            waiting.changed(self)
+
+    def flushed(self) -> None:
+        """The log was, by whomever it was asked for: the high watermark may have moved."""
+        if self.log.settings.flush_before_expose:
+            self._world.waiting.changed(self)
 
     # Reading
 

@@ -29,7 +29,6 @@ from kdist.protocol.stop_replica import (
     StopReplicaResponse,
 )
 from kdist.replication.delayed import Schedule, Waiting
-from kdist.replication.exposure import Exposures
 from kdist.replication.hosting import Hosting
 from kdist.replication.leadership import (
     Told,
@@ -40,6 +39,7 @@ from kdist.replication.leadership import (
 from kdist.replication.partition import Partition, PartitionWorld
 from kdist.replication.writer import Writers
 from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +76,13 @@ class Replicas:
             writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
             waiting=waiting,
             flusher=directory.flusher,
-            exposures=Exposures(around.tasks, waiting),
         )
         self._hosting = hosting = Hosting(directory, world)
         self.partitions = hosting.partitions
         self.on_leader, self.on_resign = hosting.on_leader, hosting.on_resign
         self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
         self._is_carrying_out = False
+        directory.flusher.on_flushed.append(self._hear_flushed)
         metrics.partitions = lambda: len(self.partitions)
         metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
         metrics.under_min_isr = lambda: sum(map(_is_under_min_isr, self.partitions.values()))
@@ -112,6 +112,11 @@ class Replicas:
                 log.configure(settings)
             else:
                 partition.configure(settings)
+
+    def _hear_flushed(self, log: Log) -> None:
+        partition = self.partitions.get(log.partition)
+        if partition is not None:
+            partition.flushed()
 
     def drain(self, done: Callable[[], None]) -> None:
         """Resign everywhere; `done` once nothing is being appended. The directory may be closed."""

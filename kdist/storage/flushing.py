@@ -175,7 +175,10 @@ class _Wish:
 
 
 class Flusher:
-    """Owner: the log directory. `on_failure` hears of a disk that failed."""
+    """Owner: the log directory. `on_failure` hears of a disk that failed.
+
+    `on_flushed` are called with each log whose recovery point has moved.
+    """
 
     def __init__(
         self,
@@ -196,6 +199,7 @@ class Flusher:
         self._is_scheduled = False
         self._running: list[FlushJob] = []
         self._started_ns = 0
+        self.on_flushed: list[Callable[[Log], None]] = []
 
     def request(self, log: Log, done: Done | None = None) -> None:
         """Flush what is in `log` now; then call `done`, with an error if that failed."""
@@ -253,6 +257,9 @@ class Flusher:
                     del self._wanted[job.log]
         for done in served:
             done(None)
+        for job in jobs:
+            for hear in self.on_flushed:
+                hear(job.log)
         if self._wanted and not self._is_scheduled and not self._running:
             self._start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from kdist.errors import ApiError, Error
 from kdist.records.batch import Batch, TimestampType, read_header
 from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
-from kdist.replication.exposure import LOOK_EVERY_MS
 from kdist.replication.partition import NOTHING, READ_COMMITTED, Partition, rules_of
 from tests.unit.replication.replication_world import START_MS, World, append, batch
 
@@ -221,20 +221,43 @@ def test_a_client_that_is_gone_hears_nothing(world: World, careful: Partition) -
     assert not careful.watchers
 
 
-def test_a_flush_that_nobody_here_asked_for_is_noticed(world: World, careful: Partition) -> None:
+class Watch(Delayed):
+    """Notes what it is woken for."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.wakes: list[int] = []
+
+    def attempt(self) -> bool:
+        self.wakes.append(self.partition.high_watermark)
+        return True
+
+    def expire(self) -> None:
+        raise AssertionError("nobody woke it")
+
+
+def test_a_flush_that_nobody_here_asked_for_wakes_who_waits_when_it_ends(
+    world: World, careful: Partition
+) -> None:
+    watch = Watch(careful)
+    world.replicas.waiting.add(watch, (careful,), 60_000, None)
     append(world, careful, b"a")
-    wakes: list[int] = []
+    world.settle(1000)
+    assert watch.wakes == []
+    woken: list[bool] = []
 
-    class Watch(Delayed):
-        def attempt(self) -> bool:
-            wakes.append(careful.high_watermark)
-            return True
+    def look_after_ms(delay_ms: int) -> None:
+        world.tasks.call_later(delay_ms, lambda: woken.append(watch.wakes == [1]))
 
-    world.replicas.waiting.add(Watch(), (careful,), 60_000, None)
-    careful.expect_exposure()
-    world.settle(5 * LOOK_EVERY_MS)
-    assert wakes == []
-    world.directory.flusher.request(careful.log)
-    world.settle(5 * LOOK_EVERY_MS)
-    assert wakes == [1]
-    world.tasks.run_until_idle()
+    world.directory.flusher.request(careful.log, lambda _: look_after_ms(1))
+    world.settle(1000)
+    assert woken == [True]
+
+
+def test_records_that_a_setting_exposes_wake_who_waits(world: World, careful: Partition) -> None:
+    watch = Watch(careful)
+    append(world, careful, b"a")
+    world.replicas.waiting.add(watch, (careful,), 60_000, None)
+    careful.configure(replace(careful.log.settings, flush_before_expose=False))
+    world.settle(10)
+    assert watch.wakes == [1]
