@@ -62,6 +62,11 @@ class FetchHandler:
         self.on_failure = replicas.directory.around.on_failure
         self._limits = limits
 
+    @property
+    def bytes_max(self) -> int:
+        """No answer has more than so many bytes of records, but for one batch."""
+        return self._limits.fetch_max_bytes
+
     def handle(self, request: FetchRequest, version: int, reply: Reply, client: object) -> None:
         """`reply` gets the response, later perhaps.
 
@@ -73,7 +78,7 @@ class FetchHandler:
         except ApiError as error:
             reply(FetchResponse(error_code=error.error, responses=[]))
             return
-        bytes_max = min(request.max_bytes, self._limits.fetch_max_bytes)
+        bytes_max = min(request.max_bytes, self.bytes_max)
         _Fetch(self, request, version, reply, client, context, bytes_max).begin()
 
 

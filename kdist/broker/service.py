@@ -27,7 +27,8 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.topics import TopicsHandler
 from kdist.broker.turn_end import TurnEnd
-from kdist.broker.usual import UsualPaths
+from kdist.broker.usual import UsualPath, UsualPaths
+from kdist.broker.usual_fetch import UsualFetches
 from kdist.broker.usual_produce import UsualProduces
 from kdist.broker.world import BrokerWorld
 from kdist.controller.controller import Controller
@@ -37,7 +38,7 @@ from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.world import World as GroupsWorld
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
-from kdist.protocol import produce
+from kdist.protocol import fetch, produce
 from kdist.replication.replicas import Replicas
 from kdist.runtime.tasks import Tasks
 from kdist.storage.directory import Identity, LogDirectory, Surroundings
@@ -151,10 +152,11 @@ class Service:
         replicas.on_resign.append(loader.end)
         handlers = self._make_handlers()
         self._routes = routes_to(handlers)
-        produces = UsualProduces(
-            handlers.produce, world.clock, self._measures.requests[(produce.API.name,)]
-        )
-        self._usual = UsualPaths({produce.API.key: produces}, produces.settle)
+        requests = self._measures.requests
+        produces = UsualProduces(handlers.produce, world.clock, requests[(produce.API.name,)])
+        fetches = UsualFetches(handlers.fetch, requests[(fetch.API.name,)])
+        paths: dict[int, UsualPath] = {produce.API.key: produces, fetch.API.key: fetches}
+        self._usual = UsualPaths(paths, produces.settle)
         self.turn_end.always(self._settle)
 
     def _make_handlers(self) -> Handlers:

@@ -1,0 +1,284 @@
+"""The short way of fetches: the long way's answers, byte for byte, and whatever it leaves to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.broker.usual_fetch import UsualFetches
+from kdist.errors import Error
+from kdist.metrics.broker import RequestMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.envelope import decode_response, encode_request, encode_response
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.headers import RequestHeader
+from kdist.storage.reading import Slice
+from tests.unit.broker.broker_fetches import Broker, large
+from tests.unit.replication.replication_world import CLICKS, VIEWS, append
+
+CORRELATION_ID = 77
+USUAL = range(4, 13)
+
+
+class Connection:
+    """As the short way needs it; `answers` is what left."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def reserve(self) -> Connection:
+        return self
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        self.answers.append(b"".join(map(sent, chunks)))
+
+
+def sent(chunk: Any) -> bytes:
+    if not isinstance(chunk, Slice):
+        return bytes(chunk)
+    data = chunk.read()
+    chunk.release()
+    return data
+
+
+class Asked:
+    """One kind of request, by the long way and by the short one."""
+
+    def __init__(self, broker: Broker, version: int = 12, **fields: Any) -> None:
+        self.broker = broker
+        self.version = version
+        self.fields = fields
+        self.metrics = RequestMetrics()
+        self.path = UsualFetches(broker.handler, self.metrics)
+
+    def request(self, offset: int) -> FetchRequest:
+        given = {"max_wait_ms": 500, "min_bytes": 1, **self.fields}
+        own = {"fetch_offset": offset, "partition_max_bytes": 1 << 20, "partition": 0}
+        part = {name: given.pop(name) for name in list(given) if hasattr(FetchPartition, name)}
+        partition = FetchPartition(**{**own, **part})
+        topics = [FetchTopic(topic=CLICKS.topic, partitions=[partition])]
+        return FetchRequest(**{"topics": topics, **given})
+
+    def frame(self, offset: int, correlation_id: int = CORRELATION_ID) -> memoryview:
+        header = RequestHeader(1, self.version, correlation_id, "a client")
+        return memoryview(encode_request(header, self.request(offset)))[4:]
+
+    def learn(self, offset: int = 0) -> int | None:
+        header = RequestHeader(1, self.version, 1, "a client")
+        return self.path.learn(self.frame(offset, 1), header, self.request(offset))
+
+    def take(self, offset: int) -> list[bytes] | None:
+        """The answers, later ones too; None if the request was not taken."""
+        end = self.learn()
+        assert end is not None
+        connection: Any = Connection()
+        is_taken = self.path.take(self.frame(offset), end, connection)
+        return connection.answers if is_taken else None
+
+    def long_way(self, offset: int) -> list[bytes]:
+        answers: list[bytes] = []
+
+        def reply(response: Any) -> None:
+            frame = encode_response(1, self.version, CORRELATION_ID, response)
+            answers.append(b"".join(map(sent, frame.chunks())))
+
+        self.broker.handler.handle(self.request(offset), self.version, reply, Connection())
+        return answers
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+# --- the same bytes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", USUAL)
+@given(
+    isolation_level=st.sampled_from([0, 1]),
+    partition_max_bytes=st.sampled_from([0, 1, 70, 1100, 3000, 1 << 20]),
+    max_bytes=st.sampled_from([0, 1000, 3000, 1 << 30]),
+    min_bytes=st.sampled_from([0, 1, 2000, 1 << 20]),
+    max_wait_ms=st.sampled_from([0, 500]),
+    offset=st.integers(-1, 7),
+    flushed=st.integers(0, 6),
+    start=st.integers(0, 6),
+)
+def test_every_answer_is_the_long_ways(
+    version: int, offset: int, flushed: int, start: int, **fields: int
+) -> None:
+    """Whatever is asked, and whatever of it is exposed, at once or when the time is up."""
+    broker = Broker(fetch_max_bytes=2500)
+    broker.lead()
+    large(broker, CLICKS, batches=flushed)
+    log = broker.directory.logs[CLICKS]
+    if flushed:
+        broker.directory.flusher.request(log)
+        broker.settle()
+    large(broker, CLICKS, batches=6 - flushed)
+    broker.replicas.configure(
+        CLICKS.topic, replace(log.settings, flush_before_expose=bool(offset % 2))
+    )
+    log.start_offset = start
+    asked = Asked(broker, version, **fields)
+    usual, expected = asked.take(offset), asked.long_way(offset)
+    if usual is None:
+        (answer,) = expected
+        _, response = decode_response(1, version, answer[4:])
+        assert response.responses[0].partitions[0].error_code == Error.OFFSET_OUT_OF_RANGE
+    else:
+        assert usual == expected
+        broker.settle(600)
+        assert usual == expected
+        assert len(usual) == 1
+    assert broker.pins == 0
+    assert len(broker.replicas.waiting) == 0
+
+
+@pytest.mark.parametrize("version", USUAL)
+def test_answers_of_many_sizes_have_the_right_lengths(broker: Broker, version: int) -> None:
+    broker.lead()
+    for size in (1, 60, 200, 20_000, 1_000_000):
+        offset = append(broker, broker.lead(), bytes(size))
+        asked = Asked(broker, version, partition_max_bytes=1 << 30)
+        assert asked.take(offset) == asked.long_way(offset)
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_a_fetch_at_the_tail_waits_and_is_woken(broker: Broker) -> None:
+    partition = broker.lead()
+    asked = Asked(broker)
+    answers = asked.take(0)
+    broker.tasks.run_for_ms(300)
+    assert answers == []
+    append(broker, partition, b"a")
+    broker.tasks.run_for_ms(0)
+    assert answers == asked.long_way(0)
+    assert asked.metrics.answered == 1
+    assert len(broker.replicas.waiting) == 0
+
+
+def test_a_fetch_that_waits_hears_that_its_partition_is_gone(broker: Broker) -> None:
+    broker.lead()
+    asked = Asked(broker)
+    answers = asked.take(0)
+    broker.stop()
+    broker.settle()
+    assert answers == asked.long_way(0)
+
+
+def test_a_client_that_is_gone_leaves_nothing_behind(broker: Broker) -> None:
+    partition = broker.lead()
+    asked = Asked(broker)
+    end = asked.learn()
+    assert end is not None
+    connection: Any = Connection()
+    assert asked.path.take(asked.frame(0), end, connection)
+    broker.replicas.waiting.cancel_all(connection)
+    append(broker, partition, b"a")
+    broker.settle(1000)
+    assert connection.answers == []
+    assert not partition.watchers
+    assert broker.pins == 0
+
+
+def test_records_that_went_cold_while_a_fetch_waited_are_read_by_a_thread(broker: Broker) -> None:
+    partition = broker.lead()
+    asked = Asked(broker, min_bytes=1500)
+    answers = asked.take(0)
+    append(broker, partition, bytes(1000))
+    partition.log.recent.clear()
+    partition.log.active.file._content.cold.update(range(100))  # type: ignore[attr-defined]
+    append(broker, partition, bytes(1000))
+    assert answers == []
+    broker.settle()
+    assert answers == asked.long_way(0)
+
+
+# --- what is left to the long way -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"),
+    [
+        (3, {}),
+        (12, {"session_epoch": 0}),
+        (12, {"session_id": 5, "session_epoch": 3}),
+        (12, {"replica_id": 2}),
+        (12, {"isolation_level": 2}),
+        (12, {"last_fetched_epoch": 0}),
+        (12, {"topics": []}),
+        (12, {"rack_id": "r" * 1000}),
+    ],
+)
+def test_what_is_unusual_is_not_learned(
+    broker: Broker, version: int, fields: dict[str, Any]
+) -> None:
+    broker.lead()
+    assert Asked(broker, version, **fields).learn() is None
+
+
+def test_a_frame_with_more_than_the_request_is_not_learned(broker: Broker) -> None:
+    asked = Asked(broker)
+    frame = memoryview(bytes(asked.frame(0)) + b"\0")
+    header = RequestHeader(1, 12, CORRELATION_ID, "a client")
+    assert asked.path.learn(frame, header, asked.request(0)) is None
+
+
+def test_a_request_of_another_kind_is_not_taken(broker: Broker) -> None:
+    large(broker, CLICKS)
+    asked = Asked(broker)
+    end = asked.learn()
+    assert end is not None
+    others = [Asked(broker, 11), Asked(broker, min_bytes=2), Asked(broker, partition=1)]
+    frames = [other.frame(0) for other in others]
+    connection: Any = Connection()
+    for frame in [*frames, asked.frame(0)[:-1], asked.frame(0)[:9], memoryview(b"")]:
+        assert not asked.path.take(frame, end, connection)
+    assert connection.answers == []
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_that_is_not_the_leaders_is_the_long_ways(broker: Broker, epoch: int) -> None:
+    large(broker, CLICKS)
+    broker.tell(leader_epoch=3)
+    assert Asked(broker, current_leader_epoch=epoch).take(0) is None
+    assert Asked(broker, current_leader_epoch=3).take(0)
+
+
+def test_zstd_is_the_long_ways_to_refuse(broker: Broker) -> None:
+    log = broker.lead().log
+    broker.replicas.configure(CLICKS.topic, replace(log.settings, compression_type="zstd"))
+    assert Asked(broker, 9).take(0) is None
+    assert Asked(broker, 10).take(0) == []
+
+
+def test_a_partition_that_is_elsewhere_is_the_long_ways(broker: Broker) -> None:
+    broker.lead(VIEWS)
+    assert Asked(broker).take(0) is None
+    assert TopicPartition("clicks", 0) not in broker.replicas.partitions
+
+
+def test_cold_records_are_the_long_ways(broker: Broker) -> None:
+    large(broker, CLICKS)
+    log = broker.directory.logs[CLICKS]
+    log.recent.clear()
+    log.active.file._content.cold.update(range(100))  # type: ignore[attr-defined]
+    assert Asked(broker).take(0) is None
+    assert broker.pins == 0
+
+
+def test_kinds_beyond_a_thousand_are_forgotten(broker: Broker) -> None:
+    asked = Asked(broker)
+    for number in range(2500):
+        asked.fields["max_wait_ms"] = number
+        assert asked.learn() is not None
+    assert len(asked.path._kinds) <= 1000
