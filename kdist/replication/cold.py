@@ -1,10 +1,11 @@
 """Record bytes that are not in the page cache: seen beforehand, and read by a thread.
 
 Reading what the disk has to be asked for stops the loop, and everyone, for as long as the disk
-takes: 12 ms a time on a busy SATA disk. Whether a page is there is asked with `RWF_NOWAIT`, at
-points as far apart as the kernel reads ahead, a microsecond each. What is dropped between the
-question and the answer is bad luck and costs one such stop; so may a look at an offset index, of
-which few pages are ever needed.
+takes: 12 ms a time on a busy SATA disk. Whether a page is there is asked with `RWF_NOWAIT`, at a few
+points, two microseconds each: the kernel reads ahead, and drops first what it read first, so that
+between two pages that are there few are not. What is missing there, or dropped between question and
+answer, is bad luck and costs one such stop; so may a look at an offset index, of which few pages
+are ever needed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kdist.runtime.tasks import Tasks
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice
 
-PROBE_EVERY_BYTES = 128 << 10
+_PROBE_EVERY_BYTES = 512 << 10
 _PIECE_BYTES = 1 << 20
 
 
@@ -33,7 +34,7 @@ def find_cold(log: Log, offset: int, bytes_max: int) -> Slice | None:
     if start < 0 or size <= 0:  # an index that misleads: reading will find that out
         return None
     file, end = segment.file, start + size
-    for position in (*range(start, end, PROBE_EVERY_BYTES), end - 1):
+    for position in (*range(start, end, _PROBE_EVERY_BYTES), end - 1):
         if file.read_cached(position, 1) is None:
             return Slice(segment, start, size, is_cold=False)
     return None
