@@ -28,6 +28,7 @@ from kdist.protocol.fetch import (
     FetchTopicResult,
 )
 from kdist.records.batch import HEADER_SIZE, read_header
+from kdist.records.convert import Budget
 from kdist.replication.cold import find_cold, warm
 from kdist.replication.delayed import Delayed
 from kdist.replication.old_formats import message_set_of
@@ -293,14 +294,14 @@ class _Fetch(Delayed):
     def _convert(self) -> None:
         """Turn slices into the message sets that an old client reads."""
         magic = 0 if self._version <= _LAST_VERSION_OF_MAGIC_0 else 1
-        asked = dict(self._context.partitions)
+        asked, budget = dict(self._context.partitions), Budget()
         for number, (key, result) in enumerate(self._results):
             if not result.records:
                 continue
             self._handler.replicas.metrics.converted_fetches += 1
             part = cast(Slice, result.records)
             try:
-                result.records = message_set_of(part, magic, asked[key].fetch_offset)
+                result.records = message_set_of(part, magic, asked[key].fetch_offset, budget)
             except ApiError as error:
                 self._results[number] = key, self._refuse(key, error)
             finally:

@@ -102,8 +102,13 @@ def read_records(
     buffer: Buffer, position: int, header: BatchHeader, *, body_bytes_max: int = BODY_BYTES_MAX
 ) -> list[Record]:
     """As `read_batch`, of a batch whose header and CRC the caller has read and checked."""
+    return decode_body(read_body(buffer, position, header, body_bytes_max=body_bytes_max), header)
+
+
+def decode_body(body: Buffer, header: BatchHeader) -> list[Record]:
+    """The records in what `read_body` gave for a batch."""
     return decode_records(
-        read_body(buffer, position, header, body_bytes_max=body_bytes_max),
+        body,
         header.record_count,
         header.base_offset,
         header.base_timestamp,

@@ -1,7 +1,7 @@
 """Record bytes that are not in the page cache: seen beforehand, and read by a thread.
 
 Reading what the disk has to be asked for stops the loop, and everyone, for as long as the disk
-takes: 12 ms a time on a busy SATA disk. Whether a page is there is asked with `RWF_NOWAIT`, at a few
+takes: 12 ms a time on a busy SATA disk. Whether a page is there is asked with `RWF_NOWAIT`, at few
 points, two microseconds each: the kernel reads ahead, and drops first what it read first, so that
 between two pages that are there few are not. What is missing there, or dropped between question and
 answer, is bad luck and costs one such stop; so may a look at an offset index, of which few pages

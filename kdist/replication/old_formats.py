@@ -1,7 +1,7 @@
 """Stored batches for consumers that know only message sets: Fetch before version 4.
 
-The bytes are read, decoded and encoded again on the loop, by records: old clients pay for being
-old, within their `partition_max_bytes`.
+The bytes are read, decoded and encoded again on the loop, by records, within a budget for each
+answer: old clients pay for being old, and nobody else waits long for them.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import struct
 
 from kdist.errors import ApiError
 from kdist.records.batch import HEADER_SIZE, is_partial, read_header
-from kdist.records.build import BODY_BYTES_MAX
-from kdist.records.convert import down_convert
+from kdist.records.convert import Budget, down_convert
 from kdist.storage.reading import Slice
 
 _MESSAGE_PREFIX = struct.Struct(">qi")  # offset and size
 
 
-def message_set_of(part: Slice, magic: int, fetch_offset: int) -> bytes:
+def message_set_of(part: Slice, magic: int, fetch_offset: int, budget: Budget) -> bytes:
     """What `part` holds, as messages of `magic` from `fetch_offset` on; `part` is not released.
 
     If not even its first batch is whole, then a message that is not: its size tells the consumer
-    that what it may fetch is too little. Raises as `down_convert` if nothing could be converted.
+    that what it may fetch is too little. Nothing, once `budget` is spent. Raises as `down_convert`
+    if nothing could be converted.
     """
+    if budget.is_spent:
+        return b""
     batches = part.read()
     if is_partial(batches, 0):
         size = read_header(batches).size if len(batches) >= HEADER_SIZE else HEADER_SIZE
         return _MESSAGE_PREFIX.pack(fetch_offset, size)
     converted = bytearray()
     try:
-        for message_set in down_convert(batches, magic, fetch_offset, BODY_BYTES_MAX):
+        for message_set in down_convert(batches, magic, fetch_offset, budget):
             converted += message_set
     except ApiError:
         if not converted:

@@ -90,6 +90,30 @@ def test_what_can_be_converted_comes_before_what_cannot(broker: Broker, version:
     assert broker.pins == 0
 
 
+@pytest.mark.parametrize("version", [*MAGIC_0, *MAGIC_1])
+def test_batches_that_are_packed_like_bombs_are_converted_one_in_an_answer(
+    broker: Broker, version: int
+) -> None:
+    bomb = bytes(17 << 20)
+    for key in (CLICKS, VIEWS):
+        for _ in range(2):
+            append(broker, broker.lead(key), bomb, codec=Codec.LZ4)
+    first, second = broker.fetch({CLICKS: 0, VIEWS: 0}, version).send()
+    assert [r.offset for r in iter_records(first, 1 << 25)] == [0]
+    assert second == b""
+    (after,) = broker.fetch({CLICKS: 1}, version).send()
+    assert [r.offset for r in iter_records(after, 1 << 25)] == [1]
+    assert broker.pins == 0
+
+
+def test_a_batch_that_holds_too_much_for_an_old_client_is_an_error_for_it(broker: Broker) -> None:
+    append(broker, broker.lead(), bytes(65 << 20), codec=Codec.LZ4)
+    assert broker.fetch({CLICKS: 0}, 3).errors == [Error.CORRUPT_MESSAGE]
+    fetch = broker.fetch({CLICKS: 0}, 4)
+    assert fetch.errors == [0]
+    assert [len(data) for data in fetch.send()] == [broker.replicas.partitions[CLICKS].log.size]
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.records.batch import patch, read_header, stamp_append_time
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.records.convert import down_convert, recompress, up_convert
+from kdist.records.convert import Budget, down_convert, recompress, up_convert
 from kdist.records.message_set import iter_messages, iter_records, write_message_set
 from kdist.records.record import Record
 
@@ -37,7 +37,7 @@ def up(message_set: bytes, codec: Codec | None = None) -> list[bytearray]:
 
 
 def down(batches: bytes, magic: int, fetch_offset: int = 0) -> bytes:
-    return b"".join(down_convert(batches, magic, fetch_offset, SIZE_MAX))
+    return b"".join(down_convert(batches, magic, fetch_offset, Budget()))
 
 
 def read_set(message_set: bytes) -> list[Record]:
@@ -214,7 +214,7 @@ def test_records_below_the_fetch_offset_are_dropped_where_nothing_was_compressed
 
 def test_a_zstd_batch_ends_the_conversion_with_what_came_before_it_given() -> None:
     batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.ZSTD, base_offset=4)
-    sets = down_convert(batches, 1, 0, SIZE_MAX)
+    sets = down_convert(batches, 1, 0, Budget())
     assert read_set(next(sets)) == RECORDS
     with pytest.raises(ApiError) as raised:
         next(sets)
@@ -230,7 +230,7 @@ def test_a_last_batch_that_is_cut_is_left_out_at_every_length() -> None:
 def test_one_batch_at_a_time_is_converted() -> None:
     broken = bytearray(batch_of(RECORDS, base_offset=4))
     broken[-1] ^= 1
-    sets = down_convert(batch_of(RECORDS) + broken, 1, 0, SIZE_MAX)
+    sets = down_convert(batch_of(RECORDS) + broken, 1, 0, Budget())
     assert len(read_set(next(sets))) == len(RECORDS)
     with pytest.raises(CorruptRecords, match="CRC"):
         next(sets)
@@ -239,7 +239,39 @@ def test_one_batch_at_a_time_is_converted() -> None:
 def test_a_batch_above_the_bound_is_corrupt() -> None:
     batch = batch_of([Record(0, 0, None, bytes(100_000))], Codec.LZ4)
     with pytest.raises(CorruptRecords):
-        list(down_convert(batch, 1, 0, 50_000))
+        list(down_convert(batch, 1, 0, Budget(batch_bytes_max=50_000)))
+
+
+def test_a_batch_of_more_records_than_the_bound_is_refused() -> None:
+    with pytest.raises(ApiError) as raised:
+        list(down_convert(batch_of(RECORDS), 1, 0, Budget(batch_records_max=3)))
+    assert raised.value.error == Error.MESSAGE_TOO_LARGE
+
+
+@old_formats
+@pytest.mark.parametrize("records", [1, 2, 3, 5, 9])
+def test_answer_by_answer_a_small_budget_gives_every_record_once(
+    magic: int, codec: Codec, records: int
+) -> None:
+    """A consumer asks on behind the last record it got, even inside of a batch."""
+    batches = [batch_of(RECORDS, codec, base_offset) for base_offset in (0, 4, 8)]
+    got: list[Record] = []
+    while len(got) < 12:
+        rest = b"".join(batches[len(got) // 4 :])
+        sets = b"".join(down_convert(rest, magic, len(got), Budget(records=records)))
+        new = [record for record in read_set(sets) if record.offset >= len(got)]
+        assert new
+        got += new
+    assert [record.offset for record in got] == list(range(12))
+    assert [record.value for record in got] == [record.value for record in RECORDS] * 3
+
+
+def test_the_batch_that_spends_the_bytes_is_the_last() -> None:
+    batches = b"".join(batch_of(RECORDS, Codec.GZIP, base_offset) for base_offset in (0, 4, 8))
+    budget = Budget(bytes=600)
+    assert [len(read_set(each)) for each in down_convert(batches, 1, 0, budget)] == [4, 4]
+    assert budget.is_spent
+    assert list(down_convert(batches, 1, 0, budget)) == []
 
 
 # --- there and back -----------------------------------------------------------------------------
