@@ -44,6 +44,7 @@ _LAST_VERSION_OF_MAGIC_1 = 3
 _FIRST_VERSION_OF_WHOLE_BATCHES = 3
 _FIRST_VERSION_OF_ZSTD = 10
 _FIRST_VERSION_OF_LEADER_HINTS = 12
+_NS_PER_MS = 1_000_000
 
 
 class FetchLimits(Protocol):
@@ -61,6 +62,7 @@ class FetchHandler:
         self.sessions = sessions
         self.tasks = replicas.directory.around.tasks
         self.on_failure = replicas.directory.around.on_failure
+        self.now_ns = replicas.directory.around.clock.monotonic_ns
         self._limits = limits
 
     @property
@@ -94,6 +96,7 @@ class _Fetch(Delayed):
         "_client",
         "_cold",
         "_context",
+        "_due_ns",
         "_handler",
         "_is_due",
         "_is_warmed",
@@ -123,6 +126,7 @@ class _Fetch(Delayed):
         self._context = context
         self._bytes_max = bytes_max
         self._is_warmed = False
+        self._due_ns = handler.now_ns() + request.max_wait_ms * _NS_PER_MS
 
     def begin(self) -> None:
         """Answer now, or wait."""
@@ -149,8 +153,9 @@ class _Fetch(Delayed):
         return True
 
     def _wait(self) -> None:
-        waiting = self._handler.replicas.waiting
-        waiting.add(self, self._watched_partitions, self._request.max_wait_ms, self._client)
+        handler = self._handler
+        left_ms = max(0, self._due_ns - handler.now_ns()) // _NS_PER_MS
+        handler.replicas.waiting.add(self, self._watched_partitions, left_ms, self._client)
 
     def _warm(self, is_last: bool) -> None:
         """Have what is cold read by a thread, and then go on."""
@@ -238,9 +243,11 @@ class _Fetch(Delayed):
         whole = not (has_limit or self._size)  # the first partition with records is never stuck
         limit = max(0, min(asked.partition_max_bytes, self._bytes_max - self._size))
         end = partition.visible_end(request.replica_id, request.isolation_level)
-        if not self._is_warmed and (cold := find_cold(log, offset, limit)) is not None:
-            self._cold.append(cold)
-            return None
+        if offset < end and not self._is_warmed:
+            cold = find_cold(log, offset, limit)
+            if cold is not None:
+                self._cold.append(cold)
+                return None
         part = read(log, offset, limit, end_offset=end, whole=whole)
         if part is None:
             return None

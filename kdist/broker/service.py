@@ -154,7 +154,7 @@ class Service:
         self._routes = routes_to(handlers)
         requests = self._measures.requests
         produces = UsualProduces(handlers.produce, world.clock, requests[(produce.API.name,)])
-        fetches = UsualFetches(handlers.fetch, requests[(fetch.API.name,)])
+        fetches = UsualFetches(handlers.fetch, requests[(fetch.API.name,)], produces.settle)
         paths: dict[int, UsualPath] = {produce.API.key: produces, fetch.API.key: fetches}
         self._usual = UsualPaths(paths, produces.settle)
         self.turn_end.always(self._settle)

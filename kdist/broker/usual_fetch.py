@@ -10,7 +10,7 @@ disk must be asked for) it leaves to `FetchHandler`, now or when the wait ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kdist.broker.fetch import FetchHandler
@@ -60,8 +60,12 @@ class _Found(NamedTuple):
 class UsualFetches:
     """Owner: the broker's `Service`."""
 
-    def __init__(self, handler: FetchHandler, metrics: RequestMetrics) -> None:
+    def __init__(
+        self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
+    ) -> None:
+        """`settle` does what was asked for before and waits for the end of the turn."""
         self._handler = handler
+        self._settle = settle
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
         self._waiting = handler.replicas.waiting
         self._now_ns = handler.replicas.directory.around.clock.monotonic_ns
@@ -105,6 +109,7 @@ class UsualFetches:
         if kind is None:
             return False
         started_ns = self._now_ns()
+        self._settle()
         (offset,) = OFFSET.unpack_from(frame, known_end)
         found = self.find(kind, offset)
         if found is None:

@@ -54,7 +54,11 @@ class Asked:
         self.version = version
         self.fields = fields
         self.metrics = RequestMetrics()
-        self.path = UsualFetches(broker.handler, self.metrics)
+        self.settled = 0
+        self.path = UsualFetches(broker.handler, self.metrics, self.settle)
+
+    def settle(self) -> None:
+        self.settled += 1
 
     def request(self, offset: int) -> FetchRequest:
         given = {"max_wait_ms": 500, "min_bytes": 1, **self.fields}
@@ -148,6 +152,13 @@ def test_answers_of_many_sizes_have_the_right_lengths(broker: Broker, version: i
         offset = append(broker, broker.lead(), bytes(size))
         asked = Asked(broker, version, partition_max_bytes=1 << 30)
         assert asked.take(offset) == asked.long_way(offset)
+
+
+def test_what_was_asked_for_before_is_done_before(broker: Broker) -> None:
+    large(broker, CLICKS)
+    asked = Asked(broker)
+    assert asked.take(0)
+    assert asked.settled == 1
 
 
 # --- waiting --------------------------------------------------------------------------------------
