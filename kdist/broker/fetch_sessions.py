@@ -76,7 +76,16 @@ class Cached:
 class Session:
     """One client's. Owner: `FetchSessions`."""
 
-    __slots__ = ("created_ms", "epoch", "id", "is_privileged", "partitions", "rank", "used_ms")
+    __slots__ = (
+        "created_ms",
+        "epoch",
+        "id",
+        "is_old",
+        "is_privileged",
+        "partitions",
+        "rank",
+        "used_ms",
+    )
 
     def __init__(self, id_: int, now_ms: int, *, is_privileged: bool) -> None:
         self.id = id_
@@ -84,7 +93,8 @@ class Session:
         self.is_privileged = is_privileged
         self.created_ms = self.used_ms = now_ms
         self.partitions: dict[TopicPartition, Cached] = {}  # in the order they are served
-        self.rank = _Rank(is_privileged, 0, id_)
+        self.is_old = False
+        self.rank: _Rank | None = None  # not yet among the others
 
     def update(self, request: FetchRequest) -> None:
         """Take over what a request says of single partitions."""
@@ -217,9 +227,16 @@ class FetchSessions:
         now_ms = self._clock.now_ms()
         session.used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
-        self._unrank(session)
-        session.rank = rank = _Rank(session.is_privileged, len(session.partitions), session.id)
         is_old = now_ms - session.created_ms > EVICTION_MS
+        size = len(session.partitions)
+        if session.rank is None or size != session.rank.size or is_old != session.is_old:
+            self._rank(session, size, is_old)
+
+    def _rank(self, session: Session, size: int, is_old: bool) -> None:
+        """Put it where it belongs among those that may give way, for its size and age."""
+        self._unrank(session)
+        session.is_old = is_old
+        session.rank = rank = _Rank(session.is_privileged, size, session.id)
         if is_old or not session.is_privileged:
             insort(self._below_followers, rank)
         if is_old:
@@ -250,9 +267,12 @@ class FetchSessions:
             self._unrank(session)
 
     def _unrank(self, session: Session) -> None:
+        rank = session.rank
+        if rank is None:
+            return
         for ranks in (self._below_followers, self._below_all):
-            position = bisect_left(ranks, session.rank)
-            if position < len(ranks) and ranks[position] == session.rank:
+            position = bisect_left(ranks, rank)
+            if position < len(ranks) and ranks[position] == rank:
                 del ranks[position]
 
 

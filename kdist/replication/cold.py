@@ -17,6 +17,7 @@ from kdist.storage.log import Log
 from kdist.storage.reading import Slice
 
 _PROBE_EVERY_BYTES = 512 << 10
+_PROBE_BYTES_MIN = 128 << 10  # as far as the kernel reads ahead by default
 _PIECE_BYTES = 1 << 20
 
 
@@ -34,7 +35,8 @@ def find_cold(log: Log, offset: int, bytes_max: int) -> Slice | None:
     if start < 0 or size <= 0:  # an index that misleads: reading will find that out
         return None
     file, end = segment.file, start + size
-    for position in (*range(start, end, _PROBE_EVERY_BYTES), end - 1):
+    last = end - 1
+    for position in (*range(start, last - _PROBE_BYTES_MIN, _PROBE_EVERY_BYTES), last):
         if file.read_cached(position, 1) is None:
             return Slice(segment, start, size, is_cold=False)
     return None
