@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import time
 
 from kdist.protocol import fetch, produce
 from kdist.protocol.api_versions import API as API_VERSIONS
@@ -22,7 +23,8 @@ from kdist.records.build import build_batch
 
 RECORD_BYTES = 100
 BULK_RECORD_BYTES = 1000
-TIMESTAMP_MS = 1_700_000_000_000
+# Of today: retention deletes what is older than a week, five minutes after the broker's start.
+TIMESTAMP_MS = time.time_ns() // 1_000_000
 _CORRELATION_ID = 7
 _SIZE = struct.Struct(">i")
 
