@@ -40,8 +40,8 @@ class FlushJob:
         self.sealed = set(log.sealed_unsynced) | set(since[:-1])
         self.segments = list(dict.fromkeys([*log.sealed_unsynced, *since]))
         self.files_to_save = log.files_to_save
-        self.has_new_names = log.names_changed
-        log.sealed_unsynced, log.files_to_save, log.names_changed = [], {}, False
+        self.renamed_in = log.renamed_in
+        log.sealed_unsynced, log.files_to_save, log.renamed_in = [], {}, set()
         for segment in self.segments:
             segment.pin()
 
@@ -87,7 +87,7 @@ class FlushJob:
         if self.unflushed_since_ms is not None:
             log.unflushed_since_ms = self.unflushed_since_ms
         log.files_to_save = self.files_to_save | log.files_to_save
-        log.names_changed |= self.has_new_names
+        log.renamed_in |= self.renamed_in
 
     def _release(self) -> None:
         self.log.is_busy = False
@@ -118,8 +118,8 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
     def sync_each() -> None:
         for job in jobs:
             job.save_files(files, durable=True)
-            if job.has_new_names:
-                files.sync_directory(job.log.directory)
+            for directory in sorted(job.renamed_in):
+                files.sync_directory(directory)
         for file in targets:
             file.sync()
         _give_back(spares)

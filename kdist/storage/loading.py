@@ -51,10 +51,12 @@ def load_log(
 ) -> Steps[Log]:
     """The log in `directory`. Where it says `is_changed`, the caller flushes it before its use."""
     segments = _find_segments(world, directory)
-    if not segments:
+    is_empty = not segments
+    if is_empty:
         segments = [Segment.create(world.files, directory, saved.start_offset, now_ms)]
-        world.files.sync_directory(directory)
     log = Log(world, partition, directory, settings, segments)
+    if is_empty:
+        log.renamed_in.add(directory)
     # What retention dropped may have come back, in part, by a power loss.
     retire(log, log.segments[: log.segment_index(saved.start_offset)])
     has_epochs = _load_epochs(log)

@@ -90,9 +90,9 @@ class Log:
         self.is_changed = False
         # A flush or a truncation is under way, and the other waits.
         self.is_busy = False
-        # Small files that the next flush puts in place, and whether names in the directory are new.
+        # Small files that the next flush puts in place, and directories with names that it syncs.
         self.files_to_save: dict[str, bytes] = {}
-        self.names_changed = False
+        self.renamed_in: set[str] = set()
         self.sealed_unsynced: list[Segment] = []
         self._under_way: deque[Append] = deque()
         self._reserved_position = segments[-1].size
@@ -339,7 +339,7 @@ class Log:
         following = Segment.create(self.world.files, self.directory, self.end_offset, now_ms)
         self.sealed_unsynced.append(self.active)
         self.segments.append(following)
-        self.names_changed = True
+        self.renamed_in.add(self.directory)
         self.save_producers()
         self.forget_reserved()
         self._roll_watch = RollWatch(self.settings, self.world.chance)

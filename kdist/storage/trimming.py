@@ -165,7 +165,7 @@ def retire(log: Log, segments: Sequence[Segment]) -> None:
         log.world.metrics.deleted_segments += 1
         log.world.metrics.deleted_bytes += segment.size
         log.world.discard(segment.retire(), log.settings.file_delete_delay_ms)
-    log.names_changed = True
+        log.renamed_in.add(log.directory)
 
 
 def discard_snapshots(log: Log) -> None:

@@ -130,6 +130,11 @@ class Life:
         )
         self.values = self.values[: log.end_offset]
 
+    def check_missing(self) -> None:
+        """There is no log: it was never flushed, and is as good as new."""
+        assert self.flushed_end == 0, "the log with its flushed records is missing"
+        self.values = []
+
     def check_after_the_crash(self) -> None:
         """Cut the power, start without faults, look, and see that the log goes on."""
         self.world.failures.clear()
@@ -138,7 +143,8 @@ class Life:
         else:
             self.world.files = self.world.disk.power_on(self.world.chance)
         self.world.open()
-        if not self.is_created and CLICKS not in self.world.directory.logs:
+        if CLICKS not in self.world.directory.logs:
+            self.check_missing()
             self.create()
         self.log = self.world.directory.logs[CLICKS]
         self.check(self.log)

@@ -187,12 +187,45 @@ def test_recovery_points_are_saved_for_the_next_start() -> None:
 # Partitions
 
 
-def test_a_new_log_outlasts_a_power_loss_once_it_was_created() -> None:
+def test_a_new_log_outlasts_a_power_loss_once_its_records_are_flushed() -> None:
+    for seed in range(30):
+        world = World(seed=seed)
+        log = world.log(VIEWS)
+        append(world, log, 3)
+        world.flush(log)
+        world.lose_power()
+        assert lines(world.open().logs[VIEWS]) == expected_lines(3)
+        metadata = world.disk.read(f"/d01/views-3/{names.PARTITION_METADATA}")
+        assert b"topic_id" in metadata
+
+
+def test_a_new_log_that_a_power_loss_took_can_be_created_again() -> None:
     for seed in range(30):
         world = World(seed=seed)
         world.log(VIEWS)
         world.lose_power()
-        assert VIEWS in world.open().logs
+        log = world.open().logs.get(VIEWS) or world.log(VIEWS)
+        assert (log.start_offset, log.end_offset) == (0, 0)
+        append(world, log, 3)
+        world.flush(log)
+
+
+def test_creating_a_log_waits_for_no_sync() -> None:
+    world = World()
+    world.open()
+    world.disk.fail(errno.EIO, when=lambda call: "sync" in call.name)
+    world.log(VIEWS)
+    assert world.failures == []
+
+
+def test_a_clean_stop_syncs_a_log_that_was_never_written_to() -> None:
+    for seed in range(30):
+        world = World(seed=seed)
+        world.log(VIEWS)
+        world.stop()
+        world.lose_power()
+        world.open()
+        assert VIEWS in world.directory.logs
         assert "partition.metadata" in world.names(VIEWS)
 
 

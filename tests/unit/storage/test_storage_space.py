@@ -227,8 +227,11 @@ def full_from(n: int) -> bool:
     if life.is_created:
         world.files = world.disk.crash(world.chance)
         world.disk.fail(errno.ENOSPC, when=is_write)
-        world.open()  # on the disk as it is, full
-        life.check(world.directory.logs[CLICKS])
+        log = world.open().logs.get(CLICKS)  # on the disk as it is, full
+        if log is None:
+            life.check_missing()
+        else:
+            life.check(log)
     world.disk.heal()
     life.check_after_the_crash()
     assert world.failures == []
