@@ -61,10 +61,12 @@ class ProduceHandler:
         Record sets that can be written to are: the leader's part of a batch. Raises `DiskFailed`.
         """
         produce = _Produce(self.replicas, request, version, reply, client)
-        if request.acks in _ACKS:
-            produce.begin(self._clock.now_ms())
+        if request.acks not in _ACKS:
+            produce.refuse_all(Error.INVALID_REQUIRED_ACKS)
+        elif request.transactional_id is not None:  # see `producer_ids.py`
+            produce.refuse_all(Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         else:
-            produce.refuse_all()
+            produce.begin(self._clock.now_ms())
 
 
 class _Produce:
@@ -118,11 +120,11 @@ class _Produce:
                 self._append(topic.name, data, result, now_ms)
         self._decide()
 
-    def refuse_all(self) -> None:
-        """Answer that the acks of the request mean nothing."""
+    def refuse_all(self, error: Error) -> None:
+        """Answer so for each partition, whatever it carries."""
         for answer in self._response.responses:
             for result in answer.partition_responses:
-                result.error_code = Error.INVALID_REQUIRED_ACKS
+                result.error_code = error
         self._decide()
 
     def _append(

@@ -189,6 +189,7 @@ class UsualProduces:
         if (
             version < _FIRST_VERSION_OF_BATCHES
             or request.acks not in _ACKS
+            or request.transactional_id is not None
             or len(topics) != 1
             or len(topics[0].partition_data) != 1
         ):

@@ -193,6 +193,10 @@ def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeade
     fault = batch_format.header_fault(header, size)
     if fault:
         raise CorruptRecords(fault)
+    if header.is_transactional:
+        raise ApiError(
+            Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this release has no transactions"
+        )
     if header.attributes & CODEC_MASK == _ZSTD and api_version < _FIRST_VERSION_OF_ZSTD:
         raise ApiError(
             Error.UNSUPPORTED_COMPRESSION_TYPE, f"Produce {api_version} does not know zstd"

@@ -22,6 +22,7 @@ from tests.unit.replication.replication_world import (
     VIEWS,
     Client,
     append,
+    append_open,
     batch,
     values_in,
 )
@@ -231,8 +232,7 @@ def test_an_epoch_that_the_log_never_had_is_out_of_range(broker: Broker) -> None
 def test_who_reads_committed_stops_before_an_open_transaction(broker: Broker) -> None:
     partition = broker.lead()
     append(broker, partition, b"a")
-    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    append(broker, partition, b"open", **fields)
+    append_open(broker, partition, b"open")
     committed = broker.fetch({CLICKS: 0}, isolation_level=1)
     (result,) = committed.results
     assert (result.last_stable_offset, result.high_watermark) == (1, 2)

@@ -19,7 +19,7 @@ from kdist.protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from tests.unit.replication.replication_world import CLICKS, START_MS, World, append
+from tests.unit.replication.replication_world import CLICKS, START_MS, World, append, append_open
 
 LATEST, EARLIEST, NEWEST = -1, -2, -3
 
@@ -98,8 +98,7 @@ def test_an_empty_partition_has_ends_and_no_records(world: World) -> None:
 def test_a_reader_of_committed_records_gets_the_last_stable_offset(world: World) -> None:
     partition = world.lead()
     append(world, partition, b"a")
-    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    append(world, partition, b"open", timestamp=START_MS + 9, **fields)
+    append_open(world, partition, b"open", timestamp=START_MS + 9)
     assert ask(world, LATEST, isolation_level=1).offset == 1
     assert ask(world, LATEST, isolation_level=0).offset == 2
     assert facts(ask(world, START_MS + 5, isolation_level=1)) == (0, -1, -1, -1)

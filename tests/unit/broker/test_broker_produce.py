@@ -51,6 +51,7 @@ class Call:
         version: int = 9,
         acks: int = 1,
         timeout_ms: int = 1000,
+        transactional_id: str | None = None,
     ) -> None:
         self.client = Client()
         self.version = version
@@ -62,7 +63,9 @@ class Call:
             )
             for key, records in parts
         ]
-        request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
+        request = ProduceRequest(
+            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=topics
+        )
         handler = ProduceHandler(world.replicas, world.clock)
         handler.handle(request, version, self.answers.append, self.client)
 
@@ -166,6 +169,16 @@ def test_other_acks_are_refused_for_each_partition(world: World, acks: int) -> N
     world.lead()
     call = Call(world, [(CLICKS, batch([b"a"])), (VIEWS, batch([b"a"]))], acks=acks)
     assert call.errors == [Error.INVALID_REQUIRED_ACKS] * 2
+    assert stored(world) == []
+
+
+def test_nothing_of_a_transaction_is_taken(world: World) -> None:
+    world.lead()
+    error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    call = Call(world, [(CLICKS, batch([b"a"]))], transactional_id="t")
+    assert call.errors == [error]
+    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
+    assert produce(world, batch([b"a"], is_transactional=True, **fields)).errors == [error]
     assert stored(world) == []
 
 

@@ -32,7 +32,7 @@ from kdist.protocol.stop_replica import (
     StopReplicaResponse,
     UngroupedPartition,
 )
-from kdist.records.batch import read_header
+from kdist.records.batch import Batch, read_header
 from kdist.records.build import build_batch, read_batch
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
@@ -238,6 +238,15 @@ def error_of(answer: LeaderAndIsrResponse | StopReplicaResponse) -> Error:
 def batch(values: Sequence[bytes | None], *, timestamp: int = START_MS, **fields: Any) -> bytearray:
     """A record batch as a producer sends it."""
     return build_batch(values, timestamp_ms=timestamp, **fields)
+
+
+def append_open(world: World, partition: Partition, value: bytes, **fields: Any) -> None:
+    """Append a batch of a transaction, which clients cannot yet, and end the turn."""
+    producer = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
+    data = batch([value], is_transactional=True, **producer, **fields)
+    own = Batch(read_header(data), memoryview(bytearray(data)))
+    assert partition.append_own([own], world.clock.now_ms(), lambda _: None) is not None
+    world.turns.end()
 
 
 def append(
