@@ -40,7 +40,7 @@ endif
 stress: setup  ## The clients' own suites whole, 50 kills, floods, the broker's benchmark: takes long
 	@$(PYTHON) -m pytest -m stress tests
 
-lint: .venv/.codec
+lint: .venv/.codec .cache/.ansible-lint
 	@$(PYTHON) -m ruff format --check --quiet .
 	@$(PYTHON) -m ruff check --quiet .
 	@$(PYTHON) -m mypy --no-error-summary
@@ -74,6 +74,9 @@ bench-network: .venv/.codec  ## Measure the connections against a C program, as 
 bench-broker: .venv/.codec  ## Measure the broker against a C program, as ratios in one run
 	$(PYTHON) benchmarks/bench_broker.py
 
+bench-peer: setup  ## Measure the broker beside Apache Kafka, with confluent-kafka for a client
+	$(PYTHON) benchmarks/bench_peer.py
+
 bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
 	$(PYTHON) benchmarks/bench_compression.py
 	$(PYTHON) benchmarks/bench_checksums.py
@@ -94,6 +97,11 @@ clean:  ## Remove everything that make made, the virtual environment included
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Its 40 s are spent again only when something of it has changed.
+.cache/.ansible-lint: .venv/.ready .ansible-lint .yamllint $(shell find roles playbooks inventory -type f)
+	@.venv/bin/ansible-lint -q
+	@mkdir -p .cache && touch $@
+
 # The lock lets two makes in one tree wait for each other instead of building over each other.
 .venv/.ready: pyproject.toml setup.py tools/setup_venv.sh $(VENV_MOVED)
 	@tools/setup_packages.sh build
@@ -104,4 +112,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test stress lint lab-up lab-down lab-ssh vagrant-box vagrant-up bench-log bench-network bench-broker bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test stress lint lab-up lab-down lab-ssh vagrant-box vagrant-up bench-log bench-network bench-broker bench-peer bench-compression fuzz generate format clean FORCE

@@ -29,8 +29,9 @@ from kdist.records.build import build_batch
 from kdist.runtime.asyncio_tasks import AsyncioTasks
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.surroundings import Identity, Surroundings
 
 START_MS = 1_700_000_000_000
 RECORD_BYTES = 100

@@ -41,8 +41,9 @@ from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, produce
 from kdist.replication.replicas import Replicas
 from kdist.runtime.tasks import Tasks
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
 from kdist.storage.schedule import Schedule
+from kdist.storage.surroundings import Identity, Surroundings
 
 
 class Service:

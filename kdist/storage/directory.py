@@ -8,20 +8,14 @@ at intervals is `schedule.py`'s.
 from __future__ import annotations
 
 import logging
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Self
 
-from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error, KdistError, UserError
-from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
-from kdist.runtime.clock import Clock
-from kdist.runtime.files import Files
-from kdist.runtime.tasks import Tasks
 from kdist.storage import names
 from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
@@ -40,6 +34,7 @@ from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import Steps, run_steps
+from kdist.storage.surroundings import Identity, Surroundings
 from kdist.storage.trimming import (
     batch_start,
     delete_records,
@@ -53,28 +48,6 @@ from kdist.storage.trimming import (
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_A_TIME = 500
-
-
-class Identity(NamedTuple):
-    """Whom the directory must belong to."""
-
-    broker_id: int
-    cluster_id: str
-
-
-class Surroundings(NamedTuple):
-    """What a log directory is given from outside."""
-
-    files: Files
-    clock: Clock
-    tasks: Tasks
-    chance: random.Random
-    settings: StorageSettings
-    metrics: StorageMetrics
-    settings_of: Callable[[str], TopicSettings]
-    """The settings of a topic by its name, for the logs that are found at start."""
-    on_failure: Callable[[BaseException], None]
-    """The disk failed, and nothing in the directory is trusted any more."""
 
 
 class LogDirectory:

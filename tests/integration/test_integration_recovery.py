@@ -24,7 +24,8 @@ from kdist.records.build import build_batch
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.inline_tasks import InlineTasks
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
+from kdist.storage.surroundings import Identity, Surroundings
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.zookeeper_server import free_port, zookeeper_host
 

@@ -21,11 +21,12 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
 from kdist.runtime.virtual_tasks import VirtualTasks
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
 from kdist.storage.group import append_group
 from kdist.storage.log import Log
 from kdist.storage.reading import find_by_timestamp, read
 from kdist.storage.schedule import Schedule
+from kdist.storage.surroundings import Identity, Surroundings
 
 PARTITIONS = [TopicPartition("clicks", 0), TopicPartition("clicks", 1)]
 SETTINGS = TopicSettings(

@@ -18,7 +18,7 @@ import pytest
 Breach = tuple[int, str]
 
 ROOT = Path(__file__).parents[2]
-SHELVES = ("kdist", "tests", "benchmarks", "tools")
+SHELVES = ("kdist", "lab", "roles", "playbooks", "tests", "benchmarks", "tools")
 FILES = sorted(p for shelf in SHELVES for p in (ROOT / shelf).rglob("*.py"))
 
 NAMEPLATE_LINES_MAX = 10

@@ -22,8 +22,9 @@ from kdist.records.compression import Codec
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.inline_tasks import InlineTasks
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.surroundings import Identity, Surroundings
 
 BATCHES = 120
 OWNER = Identity(broker_id=1, cluster_id=CLUSTER_ID)

@@ -39,7 +39,8 @@ from kdist.replication.replicas import Replicas
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.virtual_tasks import VirtualTasks
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
+from kdist.storage.surroundings import Identity, Surroundings
 
 BROKER = 1
 CLICKS = TopicPartition("clicks", 0)

@@ -16,7 +16,8 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import Files
 from kdist.runtime.inline_tasks import InlineTasks
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
+from kdist.storage.surroundings import Identity, Surroundings
 
 CLICKS = TopicPartition("clicks", 0)
 START_MS = 1_700_000_000_000

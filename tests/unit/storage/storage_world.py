@@ -25,9 +25,10 @@ from kdist.runtime.disk import Disk
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.append import Append
-from kdist.storage.directory import Identity, LogDirectory, Surroundings
+from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, segment_name
+from kdist.storage.surroundings import Identity, Surroundings
 
 CLICKS = TopicPartition("clicks", 0)
 VIEWS = TopicPartition("views", 3)

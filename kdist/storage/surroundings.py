@@ -1,0 +1,36 @@
+"""What a log directory is given from outside, and whom it must belong to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kdist.config.storage import StorageSettings
+from kdist.config.topic import TopicSettings
+from kdist.metrics.storage import StorageMetrics
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import Files
+from kdist.runtime.tasks import Tasks
+
+
+class Identity(NamedTuple):
+    """Whom the directory must belong to."""
+
+    broker_id: int
+    cluster_id: str
+
+
+class Surroundings(NamedTuple):
+    """What a log directory is given from outside."""
+
+    files: Files
+    clock: Clock
+    tasks: Tasks
+    chance: random.Random
+    settings: StorageSettings
+    metrics: StorageMetrics
+    settings_of: Callable[[str], TopicSettings]
+    """The settings of a topic by its name, for the logs that are found at start."""
+    on_failure: Callable[[BaseException], None]
+    """The disk failed, and nothing in the directory is trusted any more."""
