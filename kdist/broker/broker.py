@@ -1,7 +1,7 @@
 """A broker's life: started in order, watched over, stopped in order.
 
     start: ZooKeeper session, cluster id, topics' settings, log directory, HTTP, logs, listeners,
-           registration, election; ready once the controller has told it of the cluster
+           registration, election; ready once a controller has told it of the cluster
     stop:  listeners, candidacy, registration, what is under way, directory, session
 
 A directory that says it belongs to another cluster or broker, a port that is taken, an id that is
@@ -17,6 +17,7 @@ import json
 import logging
 from collections.abc import Coroutine
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from kdist.broker.auto_creation import OFFSETS_TOPIC
@@ -107,13 +108,18 @@ class Broker:
     # Starting
 
     async def start(self) -> None:
-        """Serve. `UserError` if it cannot; what was begun is undone then."""
+        """Serve. `UserError` if it cannot; what was begun is undone then.
+
+        It is not ready if something has failed since it registered: see `failure`.
+        """
         self.state = State.STARTING
         try:
             await self._start()
         except BaseException:
             await self._undo()
             raise
+        if self.failure.done():  # whoever waits for that ends the broker
+            return
         self.state = State.READY
         self.measures.broker.is_ready = 1
         self._tell(f"ready: broker {self.id} on port {self.port}")
@@ -194,13 +200,27 @@ class Broker:
         service.coordinator.start()
         service.schedule.start()
         self._run("membership", self._membership.keep())
+        service.controller.on_loss.append(partial(service.cache.forget_controller, self.id))
         self._run("candidate", service.controller.run())
         self._run("lag", self._watch_lag())
-        timeout_s = config.zookeeper.session_timeout_ms / 1000
+        await self._hear_of_cluster(service.cache.told)
+
+    async def _hear_of_cluster(self, told: asyncio.Event) -> None:
+        """Return once a controller has told of the cluster, as nobody can be served before that,
+        or once something has failed."""
+        timeout_s = self.world.config.zookeeper.session_timeout_ms / 1000
+        hearing = asyncio.ensure_future(told.wait())
         try:
-            await asyncio.wait_for(service.cache.told.wait(), timeout_s)
-        except TimeoutError:
-            logger.warning("no controller has told this broker of the cluster in %g s", timeout_s)
+            while not (hearing.done() or self.failure.done()):
+                await asyncio.wait(
+                    (hearing, self.failure),
+                    timeout=timeout_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if not told.is_set():
+                    self._tell("waiting for a controller to tell of the cluster")
+        finally:
+            hearing.cancel()
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"broker {self.id} {name}")

@@ -8,6 +8,8 @@
     a name that none could have  INVALID_TOPIC_EXCEPTION
     an id that is not known      UNKNOWN_TOPIC_ID
 
+A controller is named while there is one that clients can reach. Without one they ask again.
+
 Source: Kafka's `KafkaApis.handleTopicMetadataRequest` and `ZkMetadataCache`.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kdist.broker.auto_creation import AutoCreation
-from kdist.broker.metadata_cache import NO_LEADER, KnownTopic, MetadataCache
+from kdist.broker.metadata_cache import NO_CONTROLLER, NO_LEADER, KnownTopic, MetadataCache
 from kdist.errors import Error
 from kdist.model import ZERO_UUID, topic_name_fault
 from kdist.protocol.metadata import (
@@ -50,13 +52,15 @@ class MetadataHandler:
         they would take it for an empty cluster."""
         cache = self._cache
         await cache.told.wait()
+        brokers = cache.brokers_on(listener)
+        is_listed = any(each.id == cache.controller_id for each in brokers)
         return MetadataResponse(
             brokers=[
                 MetadataBroker(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
-                for each in cache.brokers_on(listener)
+                for each in brokers
             ],
             cluster_id=self._cluster_id,
-            controller_id=cache.controller_id,
+            controller_id=cache.controller_id if is_listed else NO_CONTROLLER,
             topics=list(self._topics(request, version, listener)),
         )
 

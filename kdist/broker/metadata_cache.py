@@ -57,6 +57,11 @@ class MetadataCache:
         self.told.set()
         return gone
 
+    def forget_controller(self, broker_id: int) -> None:
+        """This broker is not the controller any more; the next one will say that it is."""
+        if self.controller_id == broker_id:
+            self.controller_id = NO_CONTROLLER
+
     def _update_topic(self, told: UpdatedTopic) -> list[TopicPartition]:
         name, gone = told.topic_name, []
         known = self.topics.get(name)

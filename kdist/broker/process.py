@@ -136,7 +136,8 @@ class Process:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         self._is_started = True
-        self._manager.tell("READY=1")
+        if not broker.failure.done():
+            self._manager.tell("READY=1")
 
     async def _serve(self, broker: Broker) -> int:
         """Until a signal, or until the broker must end; the exit status."""

@@ -1,6 +1,7 @@
 """CreateTopics, DeleteTopics, CreatePartitions (keys 19, 20, 37): asked of the controller.
 
 Another broker answers NOT_CONTROLLER for each topic, and clients go to the one that Metadata names.
+One that does not know yet whether it is the controller has them wait, within the request's timeout.
 """
 
 from __future__ import annotations

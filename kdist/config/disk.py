@@ -16,8 +16,8 @@ class DiskSettings(Settings):
         default=None,
         subject=DISK,
         restart=True,
-        doc="kdist's own: a JSON file at the disk's root with `cluster`, `broker` and `disk`, without "
-        "which the broker does not start: it says that the disk is mounted, and the right one.",
+        doc="kdist's own: a JSON file at the disk's root with `cluster`, `broker` and `disk`; the "
+        "broker starts only where it says that the disk is mounted, and the right one.",
     )
     id: str | None = setting(
         "disk.id",

@@ -142,7 +142,7 @@ def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
             continue
         foreign = find_foreign(name)
         if foreign is None:
-            judged.refused[name] = _unknown(name, value, names)
+            judged.refused[name] = unknown_name(name, value, names)
         elif foreign.is_refused:
             judged.refused[name] = value.sentence(f"{name} cannot be set: {foreign.reason}")
         else:
@@ -150,7 +150,8 @@ def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
     return judged
 
 
-def _unknown(name: str, given: Given, names: Set[str]) -> str:
+def unknown_name(name: str, given: Given, names: Set[str]) -> str:
+    """The sentence for a given name that nobody knows, with the nearest that somebody does."""
     nearest = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
     if not nearest:
         return given.sentence(f"{name} is not a setting")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -58,10 +59,15 @@ class Command(Protocol):
 
 
 class CreateTopics(NamedTuple):
-    """Create topics, or only say whether they could be."""
+    """Create topics, or only say whether they could be.
+
+    It may be carried out again after a reign that ended before its answer: `begun` has the ids of
+    topics that may have been created then, which are no one else's.
+    """
 
     topics: Sequence[NewTopic]
     validate_only: bool
+    begun: dict[str, uuid.UUID]
 
     @property
     def names(self) -> list[str | None]:
@@ -75,8 +81,12 @@ class CreateTopics(NamedTuple):
 
     async def _create(self, new: NewTopic, bench: Bench) -> Topic:
         check_once(new.name, self.names)
+        found = bench.executor.cluster.topics.get(new.name)
+        if found is not None and found.id == self.begun.get(new.name):
+            return found
         planned = plan_topic(new, bench.executor.cluster, bench.config, bench.chance)
         if not self.validate_only:
+            self.begun[new.name] = planned.topic.id
             await bench.executor.create(planned)
         return planned.topic
 

@@ -1,9 +1,12 @@
 """A broker's candidacy for controller, and where its handlers ask for topics.
 
-Each broker runs one. It claims `/controller` whenever that is free, and reigns while its session is
-CONNECTED: SUSPENDED already ends the reign at once, since from then on another broker may be
-elected without this one hearing of it. If the session lives on, it finds its claim again and loads
-anew.
+Each broker runs one. Once registered, it claims `/controller` whenever that is free, and reigns
+while its session is CONNECTED: SUSPENDED already ends the reign at once, since from then on another
+broker may be elected without this one hearing of it. If the session lives on, it finds its claim
+again and loads anew.
+
+Handlers wait while it is not known who is the controller, within their requests' timeouts, and at
+most the session timeout while ZooKeeper is not heard of: then the claim is another's to make.
 """
 
 from __future__ import annotations
@@ -13,7 +16,15 @@ import logging
 from collections.abc import Callable, Sequence
 
 from kdist.controller.cluster import Cluster, OutOfDate
-from kdist.controller.commands import Command, CreateTopics, DeleteTopics, GrowTopics, Outcome
+from kdist.controller.commands import (
+    Carried,
+    Command,
+    CreateTopics,
+    DeleteTopics,
+    GrowTopics,
+    Outcome,
+)
+from kdist.controller.outlook import Outlook
 from kdist.controller.reign import Reign, World
 from kdist.controller.states import ONLINE
 from kdist.controller.writing import Writer
@@ -23,20 +34,24 @@ from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import DoomedTopic
 from kdist.zk import znodes
-from kdist.zk.client import SessionState, WatchEvent
+from kdist.zk.client import SessionState, WatchEvent, WatchKind
 from kdist.zk.election import Leadership, claim, resign
 from kdist.zk.errors import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 200  # between a reign that ended in doubt and the next claim
+NOT_LOADED = "The controller has not loaded the cluster in time."
 
 
 class Controller:
     """Owner: the loop. The broker runs `run` as a task, and `resign` before it closes ZooKeeper."""
 
     def __init__(self, world: World) -> None:
+        self.on_loss: list[Callable[[], None]] = []  # called when this is surely not the controller
         self._world = world
+        self._outlook = Outlook()
+        self._giving_up: asyncio.TimerHandle | None = None  # while ZooKeeper is not heard of
         self._leadership: Leadership | None = None
         self._reign: Reign | None = None
         self._reigning: asyncio.Task[None] | None = None
@@ -51,7 +66,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """Whether this broker is the controller, as far as it knows; it may still be loading."""
         return self._reign is not None
 
     @property
@@ -77,7 +92,8 @@ class Controller:
                 await self._changed.wait()
         finally:
             remove_listener()
-            self._end_reign()
+            self._is_standing = False
+            self._lose()
 
     async def resign(self) -> None:
         """Act no more and stand no more, so that another broker is elected now.
@@ -85,7 +101,7 @@ class Controller:
         `ZooKeeperError` if that cannot be said now; the end of the session will say it.
         """
         self._is_standing = False
-        self._end_reign()
+        self._lose()
         if self._leadership is not None:
             await resign(self._world.zk, self._leadership)
 
@@ -100,6 +116,8 @@ class Controller:
     async def _campaign(self) -> None:
         """Claim, and reign until that ends; return at once if another broker is the controller."""
         world = self._world
+        if not await self._is_registered():
+            return  # `_hear_registration` leads on
         leadership = await claim(world.zk, world.broker_id, world.clock.now_ms())
         stat = await world.zk.exists(znodes.CONTROLLER.path(), self._hear_controller)
         if stat is None:
@@ -108,12 +126,21 @@ class Controller:
             await resign(world.zk, leadership)  # `resign` was called while the claim was under way
         elif leadership is not None and stat.ephemeral_owner == world.zk.session_id:
             await self._reign_with(leadership)
+        else:
+            self._lose()
+
+    async def _is_registered(self) -> bool:
+        """A broker stands once it is registered, else it would place topics without itself."""
+        zk = self._world.zk
+        path = znodes.BROKER.path(self._world.broker_id)
+        stat = await zk.exists(path, self._hear_registration)
+        return stat is not None and stat.ephemeral_owner == zk.session_id
 
     async def _reign_with(self, leadership: Leadership) -> None:
         world = self._world
         self._leadership = leadership
-        self._reign = Reign(world, Writer(world.zk, leadership))
-        task = self._reigning = asyncio.create_task(self._reign.run(), name="controller")
+        self._reign = reign = Reign(world, Writer(world.zk, leadership))
+        task = self._reigning = asyncio.create_task(self._rule(reign), name="controller")
         world.metrics.is_active, world.metrics.epoch = 1, leadership.epoch
         logger.info("broker %d is the controller of epoch %d", world.broker_id, leadership.epoch)
         try:
@@ -123,22 +150,52 @@ class Controller:
         if not task.cancelled():
             task.result()
 
+    async def _rule(self, reign: Reign) -> None:
+        await reign.take_up()
+        self._outlook.settle(reign)
+        await reign.run()
+
     def _end_reign(self) -> None:
-        """At once, whatever is under way."""
+        """At once, whatever is under way. Whether there will be another is not known."""
+        if self._is_standing:
+            self._outlook.open()
         if self._reign is not None and self._reigning is not None:
             self._reigning.cancel()
             self._reign.close()
             self._reign = None
             self._world.metrics.is_active = 0
 
+    def _lose(self) -> None:
+        """Another broker is the controller, or nobody."""
+        self._end_reign()
+        self._outlook.settle(None)
+        self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        for hear in self.on_loss:
+            hear()
+
     def _hear_session(self, state: SessionState) -> None:
-        if state is not SessionState.CONNECTED:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        if state is SessionState.CONNECTED:
+            self._end_reign()
+        elif self._reign is not None or not self._outlook.is_known:  # else another's was found
+            self._end_reign()
+            timeout_s = self._world.config().zookeeper.session_timeout_ms / 1000
+            self._giving_up = asyncio.get_running_loop().call_later(timeout_s, self._lose)
+        if state is SessionState.EXPIRED:
+            self._tell_loss()
+        self._changed.set()
+
+    def _hear_controller(self, event: WatchEvent) -> None:
+        """`/controller` is gone: of another, or ours, which an operator may delete."""
+        if event.kind is not WatchKind.LOST:  # of a lost connection `_hear_session` hears
             self._end_reign()
         self._changed.set()
 
-    def _hear_controller(self, _: WatchEvent) -> None:
-        """`/controller` is gone: of another, or ours, which an operator may delete."""
-        self._end_reign()
+    def _hear_registration(self, _: WatchEvent) -> None:
+        """Perhaps of this session, perhaps the end of the last one's."""
         self._changed.set()
 
     # What handlers ask for
@@ -148,10 +205,11 @@ class Controller:
     ) -> list[Outcome]:
         """Create topics and wait until all brokers alive know them, at most `timeout_ms`.
 
-        Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created, but not known everywhere.
-        NOT_CONTROLLER: ask the controller; what was asked for may have been done.
+        Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created, but not known everywhere;
+        or, as the sentence says, the controller was not ready. NOT_CONTROLLER: ask the controller;
+        what was asked for may have been done.
         """
-        return await self._ask(CreateTopics(topics, validate_only), timeout_ms)
+        return await self._ask(CreateTopics(topics, validate_only, {}), timeout_ms)
 
     async def create_partitions(
         self, topics: Sequence[GrownTopic], timeout_ms: int, validate_only: bool = False
@@ -167,25 +225,44 @@ class Controller:
         return await self._ask(DeleteTopics(topics), timeout_ms)
 
     async def _ask(self, command: Command, timeout_ms: int) -> list[Outcome]:
-        if self._reign is None:
-            return _all_failed(command, Error.NOT_CONTROLLER)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_ms / 1000
         try:
-            outcomes, settling = await self._reign.ask(command)
-        except ApiError as error:
-            return _all_failed(command, error.error)
+            outcomes, settling = await self._carried(command, end_s)
+        except TimeoutError:
+            return _all_failed(command, Error.REQUEST_TIMED_OUT, NOT_LOADED)
+        except ApiError as failure:
+            return _all_failed(command, failure.error)
         if settling:
-            _, late = await asyncio.wait(settling, timeout=max(0, timeout_ms) / 1000)
+            _, late = await asyncio.wait(settling, timeout=max(0.0, end_s - loop.time()))
             if late:
                 return [_timed_out(outcome) for outcome in outcomes]
         return outcomes
+
+    async def _carried(self, command: Command, end_s: float) -> Carried:
+        """What the reign makes of it. ApiError NOT_CONTROLLER; `TimeoutError` if none answers.
+
+        A creation that the end of a reign cut short goes on in the next: this broker is still the
+        one to ask.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            reign = await self._outlook.reign((end_s - loop.time()) * 1000)
+            if reign is None:
+                raise ApiError(Error.NOT_CONTROLLER)
+            try:
+                return await reign.ask(command)
+            except ApiError:
+                if not isinstance(command, CreateTopics):
+                    raise
 
     def _reading(self, count: Callable[[Cluster], int]) -> Reading:
         """A number of the picture; nothing while this broker has none."""
         return lambda: float("nan") if self._reign is None else count(self._reign.cluster)
 
 
-def _all_failed(command: Command, error: Error) -> list[Outcome]:
-    return [Outcome(name, error, error.sentence) for name in command.names]
+def _all_failed(command: Command, error: Error, sentence: str = "") -> list[Outcome]:
+    return [Outcome(name, error, sentence or error.sentence) for name in command.names]
 
 
 def _timed_out(outcome: Outcome) -> Outcome:

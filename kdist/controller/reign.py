@@ -75,8 +75,7 @@ class Reign:
         self._executor = Executor(self.cluster, writer, self._switchboard, world.metrics)
 
     async def run(self) -> None:
-        """Reign until cancelled. Raises `ZooKeeperError` or `OutOfDate` when it is over."""
-        await self._take_up()
+        """Reign until cancelled, after `take_up`. `ZooKeeperError` or `OutOfDate`: it is over."""
         while True:
             event = await self._events.get()
             await event()
@@ -110,8 +109,8 @@ class Reign:
 
     # What has changed
 
-    async def _take_up(self) -> None:
-        """Load the picture, and finish what is half done."""
+    async def take_up(self) -> None:
+        """Load the picture, and finish what is half done; raises as `run`."""
         cluster = self.cluster
         cluster.brokers = await self._loader.brokers(self._on(self._look_at_brokers))
         doomed = await self._read_doomed()

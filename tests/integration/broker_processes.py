@@ -1,6 +1,9 @@
 """Brokers as processes: `kdist broker` on directories and ports of their own, for tests.
 
 Only processes that were started here are ever signalled. `settled` waits for a condition.
+
+Sessions do not lapse, however busy the machine is; a test of what happens when they do takes
+BRIEF_SESSIONS. A `zookeeper_host` with PATIENT_TICK_MS allows for both.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tests.integration.zookeeper_server import free_port
+from tests.integration.zookeeper_server import PATIENT_SESSION_TIMEOUT_MS, free_port
 
 READY_S = 20.0
 STOPPED_S = 20.0
@@ -25,10 +28,11 @@ SETTINGS = {
     "offsets.topic.num.partitions": "5",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "100",
-    "zookeeper.session.timeout.ms": "1000",
+    "zookeeper.session.timeout.ms": str(PATIENT_SESSION_TIMEOUT_MS),
     "zookeeper.connection.timeout.ms": "10000",
     "log.dir.reserved.bytes": "0",
 }
+BRIEF_SESSIONS = {"zookeeper_session_timeout_ms": "1500"}
 
 T = TypeVar("T")
 

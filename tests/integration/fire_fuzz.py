@@ -27,7 +27,7 @@ from tests.integration.broker_processes import BrokerProcess, broker_processes, 
 from tests.integration.fire_attacks import ATTACKS, Arena, SlowSender
 from tests.integration.fire_load import QUIET
 from tests.integration.fire_requests import TOPIC
-from tests.integration.zookeeper_server import zookeeper_host
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 WARM_UP_S = 3.0
 SLOW_SENDERS = 20
@@ -197,7 +197,7 @@ def target(directory: pathlib.Path) -> Iterator[BrokerProcess]:
     """A broker of its own to be attacked."""
     (directory / "zookeeper").mkdir()
     with (
-        zookeeper_host(directory / "zookeeper") as host,
+        zookeeper_host(directory / "zookeeper", PATIENT_TICK_MS) as host,
         broker_processes(1, directory, host.settings.address, **SETTINGS) as (broker,),
     ):
         yield broker

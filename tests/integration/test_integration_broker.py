@@ -19,19 +19,20 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from tests.integration.broker_clients import admin, consume, create, delete, kcat, produce
 from tests.integration.broker_processes import (
+    BRIEF_SESSIONS,
     BrokerProcess,
     broker_processes,
     free_port,
     settled,
 )
-from tests.integration.zookeeper_server import ZooKeeperHost, zookeeper_host
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper")) as host:
+    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
         yield host
 
 
@@ -263,7 +264,7 @@ def test_brokers_go_on_when_zookeeper_comes_back(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with (
-        zookeeper_host(tmp_path_factory.mktemp("own")) as own,
+        zookeeper_host(tmp_path_factory.mktemp("own"), PATIENT_TICK_MS) as own,
         broker_processes(1, tmp_path, own.settings.address) as (only,),
     ):
         create(only, "goes-on")
@@ -334,7 +335,7 @@ def test_a_zookeeper_that_does_not_answer_is_named(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_taken_is_named(tmp_path: Path, connect: str, broker: BrokerProcess) -> None:
-    twin = BrokerProcess(1, tmp_path, f"{connect}/shared")
+    twin = BrokerProcess(1, tmp_path, f"{connect}/shared", **BRIEF_SESSIONS)
     status, text = twin.run()
     assert (status, last_line(text)) == (
         1,

@@ -18,15 +18,15 @@ from tests.integration.broker_clients import (
     leaders,
     produce,
 )
-from tests.integration.broker_processes import broker_processes, settled
-from tests.integration.zookeeper_server import ZooKeeperHost, zookeeper_host
+from tests.integration.broker_processes import BRIEF_SESSIONS, broker_processes, settled
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper")) as host:
+    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
         yield host
 
 
@@ -68,7 +68,7 @@ def test_a_broker_that_restarts_leads_its_partitions_again(tmp_path: Path, own_r
 def test_a_broker_that_stood_still_for_too_long_registers_anew(
     tmp_path: Path, own_root: str
 ) -> None:
-    with broker_processes(2, tmp_path, own_root) as brokers:
+    with broker_processes(2, tmp_path, own_root, **BRIEF_SESSIONS) as brokers:
         create(brokers[0], "stands-still", 4)
         before = leaders(brokers[0], "stands-still")
         first = controller_of(brokers[0])
@@ -86,7 +86,7 @@ def test_a_broker_that_stood_still_for_too_long_registers_anew(
 def test_another_broker_takes_over_when_the_controller_is_killed(
     tmp_path: Path, own_root: str
 ) -> None:
-    with broker_processes(3, tmp_path, own_root) as brokers:
+    with broker_processes(3, tmp_path, own_root, **BRIEF_SESSIONS) as brokers:
         first = controller_of(brokers[0])
         killed = brokers[first - 1]
         left = [each for each in brokers if each is not killed]

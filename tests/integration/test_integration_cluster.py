@@ -19,21 +19,30 @@ from kdist.model import TopicPartition
 from kdist.protocol import create_topics, delete_topics
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
 from kdist.protocol.delete_topics import DeleteTopicsRequest
-from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
+from tests.integration.broker_processes import (
+    BRIEF_SESSIONS,
+    BrokerProcess,
+    broker_processes,
+    settled,
+)
 from tests.integration.fire_cluster import Churn, Held, ask_metadata, differences, on_disk, told_by
 from tests.integration.fire_load import PARTITIONS, QUIET, Group, Writing, grown, read_topic
 from tests.integration.fire_wire import Wire
-from tests.integration.zookeeper_server import ZooKeeperHost, zookeeper_host
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, ZooKeeperHost, zookeeper_host
 
 STEPS_BETWEEN_KILLS = 25  # topics created or deleted
-SETTINGS = {"log_segment_delete_delay_ms": "200", "auto_create_topics_enable": "false"}
+SETTINGS = {
+    "log_segment_delete_delay_ms": "200",
+    "auto_create_topics_enable": "false",
+    **BRIEF_SESSIONS,
+}
 
 _roots = count(1)
 
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperHost]:
-    with zookeeper_host(tmp_path_factory.mktemp("zookeeper")) as host:
+    with zookeeper_host(tmp_path_factory.mktemp("zookeeper"), PATIENT_TICK_MS) as host:
         yield host
 
 

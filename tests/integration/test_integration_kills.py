@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
 from tests.integration.fire_load import PARTITIONS, QUIET, Group, Place, Writing, grown, read_topic
-from tests.integration.zookeeper_server import zookeeper_host
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 QUICK_KILLS, KILLS = 5, 50
 ACKED_BETWEEN_KILLS = 500
@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     directory = tmp_path / "zookeeper"
     directory.mkdir()
     with (
-        zookeeper_host(directory) as host,
+        zookeeper_host(directory, PATIENT_TICK_MS) as host,
         broker_processes(
             1,
             tmp_path,

@@ -27,7 +27,7 @@ from kdist.runtime.inline_tasks import InlineTasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.surroundings import Identity, Surroundings
 from tests.integration.broker_processes import BrokerProcess, broker_processes
-from tests.integration.zookeeper_server import free_port, zookeeper_host
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
 
 LOGS = 300
 BATCHES = 300_000  # of the one big log: seconds of scanning
@@ -43,7 +43,7 @@ def test_a_signal_during_recovery_ends_the_broker_at_once(
     zookeeper.mkdir()
     http = f"127.0.0.1:{free_port()}"
     with (
-        zookeeper_host(zookeeper) as host,
+        zookeeper_host(zookeeper, PATIENT_TICK_MS) as host,
         broker_processes(1, tmp_path, host.settings.address, http_address=http) as (broker,),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
     ):

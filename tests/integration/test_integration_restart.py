@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
-from tests.integration.zookeeper_server import zookeeper_host
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 TOPICS, PARTITIONS = 10, 100
 RESTARTS = 3
@@ -26,7 +26,7 @@ def test_a_thousand_partitions_are_served_soon_after_a_clean_restart(tmp_path: P
     directory = tmp_path / "zookeeper"
     directory.mkdir()
     with (
-        zookeeper_host(directory) as host,
+        zookeeper_host(directory, PATIENT_TICK_MS) as host,
         broker_processes(1, tmp_path, host.settings.address) as (broker,),
     ):
         fill(broker)

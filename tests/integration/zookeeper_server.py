@@ -25,7 +25,7 @@ from kdist.zk.server import ServerSettings, ZooKeeperServer, start_server
 from tests.unit.zk.zk_contract import in_state
 
 TICK_MS = 50  # sessions may be as short as 100 ms, and no longer than 20 ticks
-PATIENT_TICK_MS = 1_000
+PATIENT_TICK_MS = 750  # for sessions of 1.5 to 15 s
 PATIENT_SESSION_TIMEOUT_MS = 15_000  # where a session must not expire, however busy the host
 SESSION_TIMEOUT_MS = 1_000  # kazoo's pings need some room
 CONNECTION_TIMEOUT_MS = 15_000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
 import pytest
 
-from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
 from kdist.errors import Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.network.client import Client, ClientSettings
@@ -44,6 +45,36 @@ def test_a_topic_is_told_in_every_version(version: int) -> None:
         parts = [(p.partition_index, p.leader_id, p.replica_nodes) for p in topic.partitions]
         assert parts == [(0, 1, [1]), (1, 1, [1])]
         assert {p.leader_epoch for p in topic.partitions} == ({0} if version >= 7 else {-1})
+
+    cluster.run(scenario())
+
+
+def test_no_controller_is_named_once_the_one_that_was_has_lost_its_session() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        assert (await ask(client, 9)).controller_id == 1
+        cluster.ensemble.stop()
+        assert (await ask(client, 9)).controller_id == 1  # its session may live on
+        await asyncio.sleep(10)
+        assert (await ask(client, 9)).controller_id == NO_CONTROLLER
+        cluster.ensemble.start()
+        await cluster.until(lambda: broker.service.cache.controller_id == 1)
+        assert (await create(client, "clicks")).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_a_controller_is_named_where_clients_are_told_of_it() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        broker.service.cache.controller_id = 2  # it has not registered yet
+        assert (await ask(client, 9)).controller_id == NO_CONTROLLER
 
     cluster.run(scenario())
 

@@ -7,12 +7,14 @@ import asyncio
 import pytest
 
 from kdist.broker.broker import State
+from kdist.broker.identity import make_starting_paths
 from kdist.broker.process import status_of
 from kdist.errors import DiskFailed, Error, UserError
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings, SettingsChange
+from kdist.zk.election import claim
 from tests.unit.broker.broker_cluster import Cluster, create, produce, produce_request
 
 
@@ -28,6 +30,57 @@ def test_a_broker_registers_with_its_machine_and_address() -> None:
             "r1",
             "m1",
         )
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_broker_that_is_ready_creates_a_topic_at_the_first_try(seed: int) -> None:
+    cluster = Cluster(seed)
+
+    async def scenario() -> None:
+        await cluster.started()
+        assert (await create(await cluster.client(), "clicks")).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_a_broker_is_not_ready_before_a_controller_has_told_it_of_the_cluster() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        other = cluster.ensemble.client()  # a controller that tells nobody anything
+        await other.connect()
+        await make_starting_paths(other)
+        assert await claim(other, 7, 0)
+        broker = cluster.broker()
+        starting = cluster.loop.create_task(broker.start())
+        await asyncio.sleep(30)
+        assert broker.state is State.STARTING
+        assert cluster.statuses[-1] == "waiting for a controller to tell of the cluster"
+        await other.close()
+        await starting
+        assert broker.state is State.READY
+        assert (await create(await cluster.client(), "clicks")).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_a_failure_ends_the_wait_for_a_controller() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        other = cluster.ensemble.client()
+        await other.connect()
+        await make_starting_paths(other)
+        assert await claim(other, 7, 0)
+        broker = cluster.broker()
+        starting = cluster.loop.create_task(broker.start())
+        await asyncio.sleep(30)
+        broker.fail(UserError("broker.id 1 is taken"))
+        await starting
+        assert broker.state is State.STARTING
+        await broker.abandon()
 
     cluster.run(scenario())
 
@@ -191,7 +244,12 @@ def test_a_registration_behind_other_ports_is_left_to_run_out() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
-        far = {"advertised_listeners": "PLAINTEXT://far.example.com:443"}
+        far = {
+            "listeners": "PLAINTEXT://:9092,OUTSIDE://:9093",
+            "advertised_listeners": "PLAINTEXT://m1:9092,OUTSIDE://far.example.com:443",
+            "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,OUTSIDE:PLAINTEXT",
+            "inter_broker_listener_name": "PLAINTEXT",
+        }
         killed = await cluster.started(**far)
         cluster.kill(killed)
         before_s = cluster.loop.time()

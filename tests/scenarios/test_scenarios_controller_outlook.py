@@ -1,0 +1,180 @@
+"""Requests for the controller while it is not known who that is: they wait, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from controller_world import SESSION_TIMEOUT_MS, Cluster
+
+from kdist.controller.commands import Outcome
+from kdist.controller.controller import NOT_LOADED, Controller
+from kdist.errors import Error
+from kdist.protocol.create_topics import NewTopic
+from kdist.zk import znodes
+
+
+def ask(controller: Controller | None, timeout_ms: int = 30_000) -> asyncio.Task[list[Outcome]]:
+    assert controller is not None
+    new = NewTopic(
+        name="clicks", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+    )
+    return asyncio.ensure_future(controller.create_topics([new], timeout_ms))
+
+
+async def outcome_of(asked: asyncio.Task[list[Outcome]]) -> Outcome:
+    (outcome,) = await asked
+    return outcome
+
+
+def test_a_candidate_answers_as_soon_as_it_is_elected_and_has_loaded() -> None:
+    cluster = Cluster(seed=21, brokers=1)
+
+    async def scenario() -> None:
+        cluster.nodes[1].start()
+        asked = ask(cluster.nodes[1].controller)
+        assert not cluster.exists(znodes.CONTROLLER.path())
+        assert (await outcome_of(asked)).error is Error.NONE
+
+    cluster.run(scenario())
+
+
+def test_a_controller_that_expired_stands_again_when_it_is_registered() -> None:
+    cluster = Cluster(seed=28, brokers=1)
+
+    async def scenario() -> None:
+        await cluster.start()
+        node = cluster.nodes[1]
+        for _ in range(5):
+            node.expire()
+            await cluster.until(lambda: node.controller and not node.controller.is_active)
+            assert (await outcome_of(ask(node.controller))).error in (
+                Error.NONE,
+                Error.TOPIC_ALREADY_EXISTS,
+            )
+
+    cluster.run(scenario())
+
+
+def test_one_that_loads_for_longer_than_a_request_may_wait_says_so() -> None:
+    cluster = Cluster(seed=22, brokers=1)
+
+    async def scenario() -> None:
+        node = cluster.nodes[1]
+        node.start()
+        outcome = await outcome_of(ask(node.controller, timeout_ms=0))
+        assert (outcome.error, outcome.sentence) == (Error.REQUEST_TIMED_OUT, NOT_LOADED)
+        await cluster.converge()
+        assert cluster.topics() == []
+
+    cluster.run(scenario())
+
+
+def test_a_controller_whose_connection_blinks_answers_when_it_is_back() -> None:
+    cluster = Cluster(seed=23)
+
+    async def scenario() -> None:
+        await cluster.start()
+        first = cluster.nodes[1]
+        assert first.zk is not None
+        cluster.ensemble.suspend(first.zk)
+        assert first.controller is not None
+        await cluster.until(lambda: not first.controller.is_active)
+        asked = ask(first.controller)
+        await asyncio.sleep(1)
+        assert not asked.done()
+        cluster.ensemble.resume(first.zk)
+        assert (await outcome_of(asked)).error is Error.NONE
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+def test_a_creation_that_a_blink_cuts_short_is_carried_out_once(turns: int) -> None:
+    cluster = Cluster(seed=29)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk = cluster.nodes[1].zk
+        assert zk is not None
+        asked = ask(cluster.nodes[1].controller)
+        cluster.loop.arm(turns + 1, lambda: cluster.ensemble.suspend(zk))
+        await asyncio.sleep(1)
+        cluster.ensemble.resume(zk)
+        assert (await outcome_of(asked)).error is Error.NONE
+        await cluster.converge()
+        assert cluster.topics() == ["clicks"]
+
+    cluster.run(scenario())
+
+
+def test_a_controller_that_is_cut_off_sends_clients_away_once_its_session_may_be_over() -> None:
+    cluster = Cluster(seed=24)
+
+    async def scenario() -> None:
+        await cluster.start()
+        first, lost = cluster.nodes[1], []
+        assert first.zk is not None
+        assert first.controller is not None
+        first.controller.on_loss.append(lambda: lost.append(cluster.loop.time()))
+        cluster.ensemble.suspend(first.zk)
+        await cluster.until(lambda: not first.controller.is_active)
+        start_s = cluster.loop.time()
+        assert (await outcome_of(ask(first.controller, 60_000))).error is Error.NOT_CONTROLLER
+        waited_ms = (cluster.loop.time() - start_s) * 1000
+        session_timeout_ms = cluster.config.zookeeper.session_timeout_ms
+        assert SESSION_TIMEOUT_MS <= waited_ms <= session_timeout_ms
+        assert lost == [cluster.loop.time()]
+
+    cluster.run(scenario())
+
+
+def test_a_controller_that_resigns_keeps_nobody_waiting() -> None:
+    cluster = Cluster(seed=25)
+
+    async def scenario() -> None:
+        await cluster.start()
+        first = cluster.nodes[1]
+        assert first.zk is not None
+        assert first.controller is not None
+        cluster.ensemble.suspend(first.zk)
+        await cluster.until(lambda: not first.controller.is_active)
+        asked, start_s = ask(first.controller), cluster.loop.time()
+        await asyncio.sleep(0)
+        resigning = asyncio.ensure_future(first.controller.resign())
+        assert (await outcome_of(asked)).error is Error.NOT_CONTROLLER
+        assert cluster.loop.time() - start_s < 1
+        resigning.cancel()
+
+    cluster.run(scenario())
+
+
+def test_a_bystander_that_is_cut_off_sends_clients_away_at_once() -> None:
+    cluster = Cluster(seed=26)
+
+    async def scenario() -> None:
+        await cluster.start()
+        second = cluster.nodes[2]
+        assert second.zk is not None
+        cluster.ensemble.suspend(second.zk)
+        await asyncio.sleep(0.1)
+        start_s = cluster.loop.time()
+        assert (await outcome_of(ask(second.controller))).error is Error.NOT_CONTROLLER
+        assert cluster.loop.time() == start_s
+
+    cluster.run(scenario())
+
+
+def test_who_asks_a_broker_that_is_about_to_be_elected_is_answered_by_it() -> None:
+    cluster = Cluster(seed=27, brokers=2)
+
+    async def scenario() -> None:
+        await cluster.start()
+        second = cluster.nodes[2]
+        cluster.nodes[1].kill()
+        await cluster.until(lambda: not cluster.exists(znodes.CONTROLLER.path()))
+        await asyncio.sleep(0.003)  # it has heard
+        assert second.controller is not None
+        assert (await outcome_of(ask(second.controller))).error is Error.NONE
+
+    cluster.run(scenario())

@@ -1,0 +1,74 @@
+"""Who waits for the controller to be known, for how long, and what he hears."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+import pytest
+
+from kdist.controller.outlook import Outlook
+from kdist.controller.reign import Reign
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+
+REIGN = cast(Reign, object())
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop(VirtualClock())
+    try:
+        loop.run_until_complete(scenario)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("known", [REIGN, None])
+def test_what_is_known_is_told_even_to_those_who_cannot_wait(known: Reign | None) -> None:
+    async def scenario() -> None:
+        outlook = Outlook()
+        outlook.settle(known)
+        assert await outlook.reign(0) is known
+        assert await outlook.reign(-1) is known
+
+    run(scenario())
+
+
+def test_at_first_nothing_is_known_and_a_wait_ends_in_time() -> None:
+    async def scenario() -> None:
+        outlook = Outlook()
+        start_s = asyncio.get_running_loop().time()
+        with pytest.raises(TimeoutError):
+            await outlook.reign(700)
+        assert asyncio.get_running_loop().time() - start_s == pytest.approx(0.7)
+        assert not outlook.is_known
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("known", [REIGN, None])
+def test_who_waits_hears_what_becomes_known(known: Reign | None) -> None:
+    async def scenario() -> None:
+        outlook = Outlook()
+        waits = asyncio.ensure_future(outlook.reign(700))
+        await asyncio.sleep(0.1)
+        outlook.settle(known)
+        assert await waits is known
+
+    run(scenario())
+
+
+def test_a_reign_that_ends_before_the_waiter_is_woken_is_not_handed_out() -> None:
+    async def scenario() -> None:
+        outlook = Outlook()
+        waits = asyncio.ensure_future(outlook.reign(700))
+        await asyncio.sleep(0.1)
+        outlook.settle(REIGN)
+        outlook.open()
+        await asyncio.sleep(0.1)
+        assert not waits.done()
+        outlook.settle(None)
+        assert await waits is None
+
+    run(scenario())
