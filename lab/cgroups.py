@@ -1,0 +1,164 @@
+"""A host's cgroups: to find its processes, freeze them, and slow their disks; version 1 and 2.
+
+A host is the cgroup `<lab>/<host>` in every hierarchy that systemd wants inside (version 1), or
+the one of its service where this machine runs systemd on version 2. Each process of a host is in
+there, however it was started: what is left of a host is found here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.place import Place
+from lab.shell import wait_until
+
+SYS = Path("/sys/fs/cgroup")
+_GONE_S = 30.0
+
+# Not cpuset: a new group there has no CPU until it is given one. Not devices: nothing is forbidden.
+_V1 = ("freezer", "memory", "cpu", "cpuacct", "cpu,cpuacct", "blkio", "pids", "systemd", "unified")
+
+
+@dataclass(frozen=True)
+class Cgroups:
+    """The cgroups of one host: `groups`, the first of which is the one that is asked and frozen."""
+
+    groups: tuple[Path, ...]
+    is_v2: bool
+
+    @property
+    def freezer(self) -> Path:
+        """The one that all of the host's processes are in, and that freezes them."""
+        return self.groups[0]
+
+    def processes(self) -> Iterator[int]:
+        """The ids of all processes of the host."""
+        for members in _tree(self.freezer):
+            for line in _lines(members / "cgroup.procs"):
+                yield int(line)
+
+    def leader(self) -> int | None:
+        """The process that is the host's first; none if the host is off."""
+        for pid in self.processes():
+            for line in _lines(Path(f"/proc/{pid}/status")):
+                # Its number here, then its number inside.
+                if line.startswith("NSpid:") and len(ids := line.split()) > 2 and ids[-1] == "1":
+                    return pid
+        return None
+
+    def freeze(self, is_frozen: bool) -> None:
+        """Stop every process of the host where it stands, or let all go on."""
+        if not self.freezer.is_dir():
+            return
+        if self.is_v2:
+            (self.freezer / "cgroup.freeze").write_text("1" if is_frozen else "0")
+        else:
+            (self.freezer / "freezer.state").write_text("FROZEN" if is_frozen else "THAWED")
+        wait_until(lambda: self.is_frozen() == is_frozen, _GONE_S, "the freezer")
+
+    def is_frozen(self) -> bool:
+        """Whether the whole host stands still."""
+        if self.is_v2:
+            return "frozen 1" in _lines(self.freezer / "cgroup.events")
+        return _lines(self.freezer / "freezer.state") == ["FROZEN"]
+
+    def throttle(self, device: str, iops: int, write_bytes_per_s: int) -> None:
+        """Limit what the host's processes may write to a device `major:minor`; 0 is no limit."""
+        if self.is_v2:
+            limits = (iops or "max", write_bytes_per_s or "max")
+            (self.freezer / "io.max").write_text(f"{device} wiops={limits[0]} wbps={limits[1]}")
+            return
+        # Version 1 does not pass the limit on to the groups below: each unit of the host gets it.
+        for group in _tree(next(g for g in self.groups if g.relative_to(SYS).parts[0] == "blkio")):
+            (group / "blkio.throttle.write_iops_device").write_text(f"{device} {iops}")
+            (group / "blkio.throttle.write_bps_device").write_text(f"{device} {write_bytes_per_s}")
+
+    def end_processes(self) -> None:
+        """Kill all that is left of the host, and wait until it is gone."""
+        self.freeze(False)
+
+        def are_gone() -> bool:
+            left = list(self.processes())
+            for pid in left:
+                _kill(pid)
+            return not left
+
+        wait_until(are_gone, _GONE_S, f"the end of the processes in {self.freezer}")
+
+    def remove(self) -> None:
+        """Remove the groups, the innermost first; a group that systemd removed already is fine."""
+        for top in self.groups:
+            for group in reversed(list(_tree(top))):
+                try:
+                    group.rmdir()
+                except FileNotFoundError:
+                    pass  # systemd removes those of its own
+
+
+def of_host(place: Place, host: str) -> Cgroups:
+    """The host's cgroups on this machine, whether they are there yet or not."""
+    return plan(place, host, is_v2=is_v2(), has_systemd=has_systemd(), mounted=_mounted())
+
+
+def plan(
+    place: Place, host: str, is_v2: bool, has_systemd: bool, mounted: frozenset[str]
+) -> Cgroups:
+    """The host's cgroups; `mounted` are the hierarchies of version 1 that are there (pure)."""
+    if is_v2 and has_systemd:
+        return Cgroups((SYS / slice_path(place) / place.unit(host),), is_v2=True)
+    if is_v2:
+        return Cgroups((SYS / place.name / host,), is_v2=True)
+    return Cgroups(
+        tuple(SYS / name / place.name / host for name in _V1 if name in mounted), is_v2=False
+    )
+
+
+def slice_path(place: Place) -> Path:
+    """Where systemd puts the lab's slice: a dash in its name is a level (systemd.slice(5))."""
+    parts = place.name.split("-")
+    return Path(*("-".join(parts[: end + 1]) + ".slice" for end in range(len(parts))))
+
+
+def tops(place: Place) -> list[Path]:
+    """The lab's own groups, above those of its hosts, that `down` removes when they are empty."""
+    return [path for path in (SYS / place.name, *SYS.glob(f"*/{place.name}")) if path.is_dir()]
+
+
+def is_v2() -> bool:
+    """Whether this machine has the one hierarchy of version 2."""
+    return (SYS / "cgroup.controllers").exists()
+
+
+def has_systemd() -> bool:
+    """Whether systemd runs this machine, and therefore owns its cgroups."""
+    return Path("/run/systemd/system").is_dir()
+
+
+def _mounted() -> frozenset[str]:
+    return frozenset(name for name in _V1 if (SYS / name / "cgroup.procs").exists())
+
+
+def _tree(top: Path) -> Iterator[Path]:
+    """The group and all below it, from the outside in."""
+    if top.is_dir():
+        yield top
+        yield from sorted(path for path in top.rglob("*") if path.is_dir())
+
+
+def _lines(path: Path) -> list[str]:
+    """None for a file of a process or group that has just gone: ENOENT, ESRCH or ENODEV."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it was quicker

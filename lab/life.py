@@ -1,0 +1,109 @@
+"""The lab as a whole: up, down, and what state it is in.
+
+`up` makes what is missing and nothing else, so one that died half way is taken up by the next.
+`down` removes what it finds, each kind where the kernel lists it: no record has to be right for
+that.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import access, cgroups, disks, image, machine, network
+from lab.hosts import Description, Host
+from lab.place import Place
+from lab.shell import run
+
+Say = Callable[[str], None]
+
+_NSPAWN = Path("/run/systemd/nspawn/propagate")
+
+
+@dataclass(frozen=True)
+class HostState:
+    """A row of `status`: the host, what it is doing, and the device of each disk (`-`: pulled)."""
+
+    host: Host
+    state: str
+    devices: dict[str, str]
+
+
+def up(place: Place, description: Description, hosts: Sequence[Host], say: Say) -> None:
+    """Make the lab and start these hosts; return once they are up."""
+    base = image.path(place)
+    if not base.is_dir():
+        say(f"Making the base image {base}: a minute or two, once.")
+    image.make(place)
+    network.make(place, description)
+    access.make(place, description)
+    for host in hosts:
+        machine.make_root(place, description, host, base)
+        machine.power_on(place, description, host)
+    for host in hosts:
+        machine.wait_for_boot(place, host.name)
+
+
+def on(place: Place, description: Description, host: Host) -> None:
+    """Start a host of the lab that is off."""
+    machine.power_on(place, description, host)
+    machine.wait_for_boot(place, host.name)
+
+
+def down(place: Place) -> None:
+    """End every host and remove all that the lab made, but for the base images."""
+    for name in _hosts_found(place):
+        groups = cgroups.of_host(place, name)
+        groups.freeze(False)
+        machine.thaw_disks(place, name)
+        groups.end_processes()
+        groups.remove()
+        # nspawn cannot tidy up after itself when it is killed.
+        if (_NSPAWN / name).is_dir():
+            (_NSPAWN / name).rmdir()
+    for mount in _mounts_under(place.hosts):
+        run("umount", mount)
+    disks.detach_all(place)
+    network.remove(place)
+    for group in cgroups.tops(place):
+        group.rmdir()
+    if cgroups.has_systemd():
+        run("systemctl", "stop", f"{place.name}.slice")
+    access.remove(place)
+    if place.hosts.is_dir():
+        shutil.rmtree(place.hosts)
+
+
+def remove_home(place: Place) -> None:
+    """Remove the lab's directory if nothing but the lock is left in it; base images may be."""
+    if set(place.home.iterdir()) <= {place.lock}:
+        shutil.rmtree(place.home)
+
+
+def status(place: Place, description: Description) -> list[HostState]:
+    """Each host of the description, in its order."""
+    devices = {loop.image: loop.device for loop in disks.loops(place) if not loop.is_removed}
+    return [
+        HostState(
+            host,
+            machine.state(place, host.name),
+            {d.id: devices.get(place.disk_image(host.name, d.id), "-") for d in host.disks},
+        )
+        for host in description.hosts
+    ]
+
+
+def _hosts_found(place: Place) -> list[str]:
+    """Hosts that left a directory or a cgroup, described or not."""
+    tops = [place.hosts, *cgroups.tops(place)]
+    found = {path.name for top in tops if top.is_dir() for path in top.iterdir() if path.is_dir()}
+    return sorted(found)
+
+
+def _mounts_under(directory: Path) -> list[str]:
+    """The innermost first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [Path(line.split(" ")[4]) for line in lines]
+    return [str(point) for point in reversed(points) if directory in point.parents]

@@ -1,0 +1,32 @@
+"""One change of the lab at a time: a lock file that says who holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kdist.errors import UserError
+
+
+@contextmanager
+def held(lock: Path, doing: str, waits: bool = False) -> Iterator[None]:
+    """Hold the lock while the body runs. If another has it: wait, or UserError with who and what.
+
+    The kernel drops the lock of a process that dies, so none is ever stale.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise UserError(f"the lab is being changed by {holder}") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} ({doing})\n")
+        file.flush()
+        yield
+        file.truncate(0)

@@ -1,0 +1,274 @@
+"""One host's life: its root over the base image, power on and off, the power cut, its state.
+
+A host is a systemd-nspawn container with systemd as its first process, kept by lab/keeper.sh.
+nspawn is not registered with machined, so that it works where systemd does not run the machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from kdist.errors import UserError
+from lab import cgroups, disks, network
+from lab.hosts import Description, Host
+from lab.place import BRIDGE, ROOT, Place
+from lab.shell import run, succeeds, wait_until
+
+KEEPER = ROOT / "lab" / "keeper.sh"
+
+# What a process signals to systemd as number 1 (systemd(1), "Signals").
+_POWER_OFF = signal.SIGRTMIN + 4
+_REBOOT = signal.SIGRTMIN + 5
+
+_KEEPER_S = 20.0
+_BOOT_S = 90.0
+_POWER_OFF_S = 60.0
+
+# The address stays when the link goes, as it would on a host whose switch died: else a cut link
+# would be noticed at once, by an error that no real network gives.
+_NETWORK = """[Match]
+Name=host0
+
+[Network]
+Address={address}/{prefix}
+Gateway={gateway}
+ConfigureWithoutCarrier=yes
+IgnoreCarrierLoss=yes
+IPv6AcceptRA=no
+"""
+
+
+def hosts_file(description: Description) -> str:
+    """/etc/hosts of each host: all hosts of the lab, running or not (pure)."""
+    lines = [f"{host.address} {host.name}" for host in description.hosts]
+    return "\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""])
+
+
+def make_root(place: Place, description: Description, host: Host, image: Path) -> None:
+    """Lay the host's root over the image; what it changed in earlier runs is still there."""
+    root = place.root(host.name)
+    upper, work = (place.hosts / host.name / name for name in ("upper", "work"))
+    if root.is_mount():
+        return
+    for directory in (root, upper, work):
+        directory.mkdir(parents=True, exist_ok=True)
+    layers = f"lowerdir={image},upperdir={upper},workdir={work}"
+    run("mount", "-t", "overlay", place.name, "-o", layers, root)
+    # Only files that are no links: a link of the image would lead to the machine's own files.
+    _write(root / "etc/hostname", f"{host.name}\n")
+    _write(root / "etc/hosts", hosts_file(description))
+    link = _NETWORK.format(
+        address=host.address,
+        prefix=description.network.prefixlen,
+        gateway=description.control_address,
+    )
+    _write(root / "etc/systemd/network/10-host0.network", link)
+    _write(root / "root/.ssh/authorized_keys", (place.ssh / "key.pub").read_text())
+    _write(root / "etc/ssh/ssh_host_ed25519_key", (place.ssh / "host_key").read_text(), 0o600)
+
+
+def power_on(place: Place, description: Description, host: Host) -> None:
+    """Start the host, with its disks; `wait_for_boot` says when it is up."""
+    groups = cgroups.of_host(place, host.name)
+    if groups.leader() is not None:
+        return
+    if not place.root(host.name).is_mount():
+        raise UserError(f"{host.name} is not made yet: `python -m lab up {host.name}`")
+    # What a power cut, or an `up` that died, left: a keeper without its host, its end of the link.
+    groups.end_processes()
+    network.remove_port(place, host.name)
+    disks.attach(place, host, description.disk_size_mib)
+    list_disks(place, host)
+    nspawn = nspawn_command(place, host.name)
+    # systemd gives a service groups of its own; else the keeper enters those that are made here.
+    procs: list[Path] = []
+    command: list[str | Path] = []
+    if groups.is_v2 and cgroups.has_systemd():
+        command = service_command(place, host.name)
+    else:
+        procs = [_made(group) / "cgroup.procs" for group in groups.groups]
+    with place.console(host.name).open("ab") as console:
+        subprocess.Popen(
+            [*command, KEEPER, *procs, "--", *nspawn],
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            start_new_session=True,
+        )
+    wait_until(lambda: any(groups.processes()), _KEEPER_S, f"{host.name}'s keeper to start")
+
+
+def list_disks(place: Place, host: Host) -> None:
+    """Write down for `lab-init` which disks the host has now: it reads that each time it starts."""
+    present = [(disk, disks.of_disk(place, host, disk)) for disk in host.disks]
+    lines = [f"{disk.device_name} {disks.node(loop.device)}\n" for disk, loop in present if loop]
+    _write(place.root(host.name) / "etc/lab-disks", "".join(lines))
+
+
+def nspawn_command(place: Place, host: str) -> list[str | Path]:
+    """What starts the container (pure)."""
+    return network.inside(
+        place,
+        "systemd-nspawn",
+        "--quiet",
+        f"--directory={place.root(host)}",
+        f"--machine={host}",
+        "--register=no",
+        "--keep-unit",
+        "--kill-signal=SIGRTMIN+3",
+        f"--network-bridge={BRIDGE}",
+        "--console=pipe",
+        "/usr/local/sbin/lab-init",
+    )
+
+
+def service_command(place: Place, host: str) -> list[str | Path]:
+    """What has systemd run the keeper as a service whose groups the host may divide (pure)."""
+    return [
+        "systemd-run",
+        "--quiet",
+        "--pipe",
+        "--collect",
+        f"--unit={place.unit(host)}",
+        f"--slice={place.name}",
+        "--property=Delegate=yes",
+    ]
+
+
+def wait_for_boot(place: Place, host: str) -> None:
+    """Return once systemd says that the host is up; UserError names units that failed."""
+    groups = cgroups.of_host(place, host)
+
+    def is_up() -> bool:
+        if not list(groups.processes()):
+            raise UserError(f"{host} did not start: {_last_line(place.console(host))}")
+        return state(place, host) in ("running", "degraded")
+
+    wait_until(is_up, _BOOT_S, f"{host} to start")
+    if state(place, host) == "degraded":
+        failed = run(*entered(place, host, "systemctl", "--failed", "--plain", "--no-legend"))
+        units = ", ".join(line.split()[0] for line in failed.splitlines())
+        if units:
+            raise UserError(f"{host} started, but {units} failed: `python -m lab ssh {host}`")
+
+
+def state(place: Place, host: str) -> str:
+    """`off`, `frozen`, or how systemd in the host calls it: `starting`, `running`, `degraded`."""
+    groups = cgroups.of_host(place, host)
+    if groups.is_frozen():
+        return "frozen"
+    leader = groups.leader()
+    if leader is None:
+        return "off"
+    done = subprocess.run(
+        [*_entry(leader), "systemctl", "is-system-running"],
+        capture_output=True,
+        text=True,
+        check=False,  # any state but `running` is a status of its own
+    )
+    return done.stdout.strip() or "starting"
+
+
+def entered(place: Place, host: str, *command: str | Path) -> list[str | Path]:
+    """The command, to run inside the host without its network; UserError if the host is off."""
+    return [*_entry(leader_of(place, host)), *command]
+
+
+def leader_of(place: Place, host: str) -> int:
+    """The host's first process; UserError if the host is off."""
+    leader = cgroups.of_host(place, host).leader()
+    if leader is None:
+        raise UserError(f"{host} is off: `python -m lab on {host}`")
+    return leader
+
+
+def power_off(place: Place, host: str) -> None:
+    """Shut the host down in good order, and wait until it is off."""
+    groups = cgroups.of_host(place, host)
+    groups.freeze(False)
+    os.kill(leader_of(place, host), _POWER_OFF)
+    wait_until(lambda: not list(groups.processes()), _POWER_OFF_S, f"{host} to go off")
+
+
+def reboot(place: Place, host: str) -> None:
+    """Restart the host in good order, and wait until it is up again."""
+    before = leader_of(place, host)
+    os.kill(before, _REBOOT)
+    groups = cgroups.of_host(place, host)
+    wait_until(lambda: groups.leader() not in (None, before), _BOOT_S, f"{host} to restart")
+    wait_for_boot(place, host)
+
+
+def pull_the_plug(place: Place, host: str) -> None:
+    """The power cut. What was not synced to the data disks is lost, and nobody hears of it.
+
+    The order is what makes it one. Killed processes would close their connections, so the link
+    goes first; the end of the host would unmount its disks in good order, so their filesystems
+    stop before it. The host's root survives whole: it is a directory of this machine.
+    """
+    groups = cgroups.of_host(place, host)
+    leader = leader_of(place, host)
+    network.unplug(place, host)
+    for mount in _data_mounts(place, host, leader):
+        stop_filesystem(mount)
+    groups.end_processes()
+    network.remove_port(place, host)
+
+
+def stop_filesystem(mount: Path) -> None:
+    """From now on the filesystem gives EIO for each call and writes nothing, not even its log."""
+    try:
+        os.stat(mount)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            return  # it has stopped before
+        raise
+    run("xfs_io", "-x", "-c", "shutdown", mount)
+
+
+def thaw_disks(place: Place, host: str) -> None:
+    """Let writes to every disk of the host go on: processes that wait for one cannot be killed."""
+    for pid in cgroups.of_host(place, host).processes():
+        for mount in _data_mounts(place, host, pid):
+            succeeds("fsfreeze", "--unfreeze", mount)  # fails for one that is not frozen
+
+
+def mounted_at(place: Place, host: str, disk_number: str) -> Path | None:
+    """Where this machine reaches a device `major:minor` that the host has mounted; none if not."""
+    leader = leader_of(place, host)
+    paths = disks.mounts_of(leader, disk_number)
+    return Path(f"/proc/{leader}/root{paths[0]}") if paths else None
+
+
+def _data_mounts(place: Place, host: str, pid: int) -> list[Path]:
+    """The mounts of the host's disks that a process sees, one of each: what is done to one is done
+    to the filesystem."""
+    numbers = [
+        loop.number for loop in disks.loops(place) if place.hosts / host in loop.image.parents
+    ]
+    mounts = [disks.mounts_of(pid, number) for number in numbers]
+    return [Path(f"/proc/{pid}/root{paths[0]}") for paths in mounts if paths]
+
+
+def _entry(leader: int) -> list[str]:
+    return ["nsenter", f"--target={leader}", "--mount", "--uts", "--ipc", "--pid"]
+
+
+def _last_line(console: Path) -> str:
+    lines = console.read_text(encoding="utf-8", errors="replace").splitlines()
+    return lines[-1] if lines else "it said nothing"
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Makes the box kdist/lxc from the lab's base image: the same Debian, and the user that Vagrant logs in as.
+# As root, in the tree: lab/vagrant/make_box.sh
+set -eu
+cd "$(dirname "$0")/../.."
+
+image=$(.venv/bin/python -m lab image)
+work=$(mktemp --directory --tmpdir="$(dirname "$image")" box.XXXXXX)
+trap 'umount "$work/rootfs" 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# The user goes into a layer over the image, which stays as it is.
+mkdir "$work/upper" "$work/work" "$work/rootfs"
+mount -t overlay kdist-box -o "lowerdir=$image,upperdir=$work/upper,workdir=$work/work" "$work/rootfs"
+chroot "$work/rootfs" useradd --create-home --shell /bin/bash vagrant
+key=$(find /usr/share/rubygems-integration /opt/vagrant -name vagrant.pub -path '*keys*' 2>/dev/null | head -n 1)
+install -d -m 700 "$work/rootfs/home/vagrant/.ssh"
+install -m 600 "$key" "$work/rootfs/home/vagrant/.ssh/authorized_keys"
+chroot "$work/rootfs" chown --recursive vagrant: /home/vagrant/.ssh
+echo 'vagrant ALL=(ALL) NOPASSWD: ALL' >"$work/rootfs/etc/sudoers.d/vagrant"
+chmod 440 "$work/rootfs/etc/sudoers.d/vagrant"
+# A published user and key: the host key may be a published one too.
+ssh-keygen -q -t ed25519 -N '' -C kdist-box -f "$work/rootfs/etc/ssh/ssh_host_ed25519_key"
+# Vagrant's own network gives the first interface its address.
+cat >"$work/rootfs/etc/systemd/network/10-eth0.network" <<'NETWORK'
+[Match]
+Name=eth0
+
+[Network]
+DHCP=yes
+NETWORK
+rm -f "$work/rootfs/etc/resolv.conf"
+
+cat >"$work/metadata.json" <<'METADATA'
+{"provider": "lxc", "version": "1.0.0", "template-opts": {}}
+METADATA
+cat >"$work/lxc-config" <<CONFIG
+lxc.include = /usr/share/lxc/config/common.conf
+lxc.arch = $(dpkg --print-architecture)
+lxc.apparmor.profile = unconfined
+CONFIG
+tar --create --numeric-owner --use-compress-program='gzip -1' --file="$work/rootfs.tar.gz" --directory="$work" ./rootfs
+tar --create --file="$work/kdist.box" --directory="$work" metadata.json lxc-config rootfs.tar.gz
+vagrant box add --force --name kdist/lxc "$work/kdist.box"
+echo "The box kdist/lxc is there: KDIST_BOX=kdist/lxc vagrant up --provider=lxc"

@@ -1,0 +1,95 @@
+"""The filter that derives a host's packet filter rules from the groups (pure).
+
+One row of MATRIX is one kind of listener: on the hosts of which group, on which ports, for whom.
+What is in no row is not filtered at all, ssh above all.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Values = Mapping[str, Any]
+
+# name, the group that listens ("" is every host), ports by their names in kdist_ports or by a key
+# of kdist_brokers, and for whom: see `Around`.
+MATRIX = (
+    ("ZooKeeper for its cluster", "zookeeper", ("zookeeper_client",), "cluster"),
+    ("ZooKeeper's ensemble", "zookeeper", ("zookeeper_quorum", "zookeeper_election"), "ensemble"),
+    ("brokers", "broker", ("port",), "clients"),
+    ("brokers' metrics", "broker", ("metrics_port",), "monitors"),
+    ("node exporter", "", ("node_exporter",), "monitors"),
+    ("monitoring", "monitor", ("prometheus", "alertmanager"), "monitors"),
+)
+
+
+@dataclass(frozen=True)
+class Around:
+    """A host's surroundings: who the rows of MATRIX speak of, as addresses; None is anyone."""
+
+    hostvars: Mapping[str, Values]
+    groups: Mapping[str, Iterable[str]]
+    host: str
+    clients: list[str]
+    admins: list[str]
+
+    def addresses(self, *groups: str) -> list[str]:
+        """Of the hosts that are in all the groups."""
+        inside = set(self.groups["all"]).intersection(*(self.groups.get(g, ()) for g in groups))
+        return [str(self.hostvars[host]["kdist_address"]) for host in inside]
+
+    def sources(self, whom: str) -> list[str] | None:
+        mine = str(self.hostvars[self.host]["kdist_datacenter"])
+        if whom == "clients":  # mirrors and gateways of other datacenters too
+            return [*self.addresses(), *self.clients] if self.clients else None
+        groups = {"cluster": [mine], "ensemble": [mine, "zookeeper"], "monitors": [mine, "monitor"]}
+        return self.addresses(*groups[whom])
+
+
+def kdist_firewall_rules(
+    hostvars: Mapping[str, Values],
+    groups: Mapping[str, Iterable[str]],
+    host: str,
+    clients: list[str],
+    admins: list[str],
+) -> list[dict[str, Any]]:
+    """[{name, ports, ipv4, ipv6}] for a host; `anyone` instead of addresses where all may come."""
+    around = Around(hostvars, groups, host, clients, admins)
+    rules = []
+    for name, group, keys, whom in MATRIX:
+        if group and host not in groups.get(group, ()):
+            continue
+        if ports := ports_of(hostvars[host], keys):
+            rules.append({"name": name, "ports": ports, **allowed(around, whom)})
+    return rules
+
+
+def ports_of(values: Values, keys: Iterable[str]) -> list[int]:
+    fixed = [values["kdist_ports"][key] for key in keys if key in values["kdist_ports"]]
+    brokers = [b[key] for key in keys for b in values["kdist_brokers"] if key in b]
+    return sorted({int(port) for port in [*fixed, *brokers]})
+
+
+def allowed(around: Around, whom: str) -> dict[str, Any]:
+    """The addresses of who may come, by family; what a network among them holds is left out."""
+    sources = around.sources(whom)
+    if sources is None:
+        return {"anyone": True, "ipv4": [], "ipv6": []}
+    networks = [ipaddress.ip_network(source) for source in [*sources, *around.admins]]
+    v4 = ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv4Network))
+    v6 = ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv6Network))
+    return {"anyone": False, "ipv4": [plain(n) for n in v4], "ipv6": [plain(n) for n in v6]}
+
+
+def plain(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
+    """A network of one address as that address."""
+    return str(network.network_address) if network.num_addresses == 1 else str(network)
+
+
+class FilterModule:
+    """What Ansible looks for in this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"kdist_firewall_rules": kdist_firewall_rules}

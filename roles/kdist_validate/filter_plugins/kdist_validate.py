@@ -1,0 +1,394 @@
+"""The filter that reads an inventory and says, in one sentence each, what is wrong with it (pure).
+
+A rule is a function from a `Site` to sentences; each names the host and the variable. A rule passes
+over values that an earlier rule has refused, so one mistake is told once. Nothing here touches a
+host: what only the host knows is kdist_preflight's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from jinja2 import Undefined
+
+Values = Mapping[str, Any]
+Disk = Mapping[str, Any]
+
+# What a host has to have, and for which of its groups ("" is every host).
+REQUIRED = {
+    "kdist_environment": ("", "what this site is, such as production or lab"),
+    "kdist_datacenter": ("", "the datacenter it stands in, which is its cluster"),
+    "kdist_address": ("", "its address on the private network"),
+    "kdist_host_number": ("", "its number, from which broker ids follow"),
+    "kdist_version": ("broker", "the release to run"),
+    "kdist_rack": ("broker", "what it shares power and switch with"),
+    "kdist_disks": ("broker", "its data disks, one broker each"),
+}
+OPTIONAL = ("kdist_zookeeper_chroot", "kdist_mirror_flows", "kdist_ports", "kdist_brokers")
+HOST_NUMBER_MAX = 9999
+ZOOKEEPER_ID_MAX = 255  # ZooKeeper's `myid` is the host number, and one byte
+DISK_KEYS = {"id", "device", "serial", "state", "broker", "port"}
+DISK_STATES = ("active", "failed", "retired")
+DISK_ID = re.compile(r"d(0[1-9]|[1-9][0-9])")
+STABLE_DEVICE = re.compile(r"/dev/disk/by-(id|path|partuuid|uuid|partlabel|label)/[^/\s]+")
+FLOW_KEYS = {"name", "source", "target", "topics", "policy"}
+FLOW_POLICIES = ("identity", "prefix")
+# Which of kdist_ports a host of a group listens on; "" is every host.
+LISTENERS = {
+    "": ("ssh", "node_exporter"),
+    "zookeeper": ("zookeeper_client", "zookeeper_quorum", "zookeeper_election"),
+    "monitor": ("prometheus", "alertmanager"),
+}
+
+
+@dataclass(frozen=True)
+class Site:
+    """An inventory: each host's values, and each group's hosts."""
+
+    hosts: Mapping[str, Values]
+    groups: Mapping[str, list[str]]
+
+    def has(self, host: str, group: str) -> bool:
+        return not group or host in self.groups.get(group, ())
+
+    def members(self, group: str, datacenter: str) -> list[str]:
+        inside = self.groups.get(group, ())
+        return [h for h, v in self.hosts.items() if h in inside and datacenter_of(v) == datacenter]
+
+    @property
+    def datacenters(self) -> list[str]:
+        return sorted({datacenter_of(values) for values in self.hosts.values()} - {""})
+
+
+def datacenter_of(values: Values) -> str:
+    return str(values.get("kdist_datacenter") or "")
+
+
+def sound_number(values: Values) -> int | None:
+    """The host's number, if it is one."""
+    number = values.get("kdist_host_number")
+    return number if is_whole(number) and 1 <= number <= HOST_NUMBER_MAX else None
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def disks_of(values: Values) -> list[Disk]:
+    """The host's disks, as far as they are mappings; `disk_shapes` tells of the others."""
+    disks = values.get("kdist_disks")
+    return [d for d in disks if isinstance(d, Mapping)] if isinstance(disks, list) else []
+
+
+def missing_values(site: Site) -> Iterator[str]:
+    for host, values in site.hosts.items():
+        for name, (group, meaning) in REQUIRED.items():
+            if site.has(host, group) and values.get(name) in (None, "", []):
+                yield f"{host}: {name} is not set; it is {meaning}."
+
+
+def placement(site: Site) -> Iterator[str]:
+    """Each host is in the group of its own datacenter and of no other."""
+    for host, values in site.hosts.items():
+        if (own := datacenter_of(values)) and not site.has(host, own):
+            yield f"{host}: kdist_datacenter is {own}, but the host is not in the group {own}."
+        for other in site.datacenters:
+            if own and other != own and site.has(host, other):
+                yield f"{host}: kdist_datacenter is {own}, but the group {other} has the host too."
+
+
+def host_numbers(site: Site) -> Iterator[str]:
+    seen: dict[int, str] = {}
+    for host, values in site.hosts.items():
+        number = sound_number(values)
+        if number is None:
+            if (wrong := values.get("kdist_host_number")) is not None:
+                yield (
+                    f"{host}: kdist_host_number is {wrong!r}; "
+                    f"it is a whole number from 1 to {HOST_NUMBER_MAX}."
+                )
+        elif (first := seen.setdefault(number, host)) != host:
+            yield f"{host}: kdist_host_number {number} is {first}'s already."
+        elif site.has(host, "zookeeper") and number > ZOOKEEPER_ID_MAX:
+            yield (
+                f"{host}: kdist_host_number is {number}, "
+                f"but a host of the group zookeeper has at most {ZOOKEEPER_ID_MAX}."
+            )
+
+
+def addresses(site: Site) -> Iterator[str]:
+    seen: dict[str, str] = {}
+    for host, values in site.hosts.items():
+        if not (address := values.get("kdist_address")):
+            continue
+        try:
+            parsed = ipaddress.ip_address(str(address))
+        except ValueError:
+            yield f"{host}: kdist_address is {str(address)!r}, which is not an IP address."
+            continue
+        if parsed.is_loopback or parsed.is_unspecified:
+            yield f"{host}: kdist_address is {parsed}, which no other host can reach."
+        elif (first := seen.setdefault(str(parsed), host)) != host:
+            yield f"{host}: kdist_address {parsed} is {first}'s already."
+
+
+def one_environment(site: Site) -> Iterator[str]:
+    """All hosts agree on what names the cluster: its environment, and its place in ZooKeeper."""
+    for datacenter in site.datacenters:
+        members = [h for h, v in site.hosts.items() if datacenter_of(v) == datacenter]
+        for name in ("kdist_environment", "kdist_zookeeper_chroot"):
+            first = site.hosts[members[0]].get(name)
+            for host in members[1:]:
+                other = site.hosts[host].get(name)
+                if first and other and other != first:
+                    yield f"{host}: {name} is {other}, but {members[0]} beside it has {first}."
+
+
+def chroots(site: Site) -> Iterator[str]:
+    for host, values in site.hosts.items():
+        chroot = values.get("kdist_zookeeper_chroot")
+        if chroot is not None and not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", str(chroot)):
+            yield f"{host}: kdist_zookeeper_chroot is {chroot!r}; it is a path such as /kdist."
+
+
+def ensembles(site: Site) -> Iterator[str]:
+    """An even ensemble bears no more failures than the odd one below it."""
+    for datacenter in site.datacenters:
+        members = site.members("zookeeper", datacenter)
+        if members and len(members) % 2 == 0:
+            yield (
+                f"{', '.join(members)}: the group zookeeper has {len(members)} hosts whose "
+                f"kdist_datacenter is {datacenter}; an ensemble has an odd number."
+            )
+        brokers = site.members("broker", datacenter)
+        if brokers and not members:
+            yield (
+                f"{brokers[0]}: kdist_datacenter is {datacenter}, "
+                "where no host of the group zookeeper stands."
+            )
+
+
+def disk_shapes(site: Site) -> Iterator[str]:
+    for host, values in site.hosts.items():
+        disks = values.get("kdist_disks")
+        if disks is None:
+            continue
+        if not isinstance(disks, list) or not all(isinstance(d, Mapping) for d in disks):
+            yield f"{host}: kdist_disks is not a list of disks such as {{id: d01, device: ...}}."
+        for disk in disks_of(values):
+            yield from (f"{host}: kdist_disks: {wrong}." for wrong in wrong_in_disk(disk))
+
+
+def wrong_in_disk(disk: Disk) -> Iterator[str]:
+    """What is wrong with one disk by itself."""
+    name = str(disk.get("id", ""))
+    if not DISK_ID.fullmatch(name):
+        yield f"a disk has the id {name!r}; ids are d01 to d99"
+    if unknown := sorted(set(disk) - DISK_KEYS):
+        yield f"{name} has {', '.join(unknown)}, which no disk has"
+    device = str(disk.get("device") or "")
+    if not device:
+        yield f"{name} has no device"
+    elif not STABLE_DEVICE.fullmatch(device):
+        yield (
+            f"{name} has the device {device}, which may be another disk after the next boot; "
+            "use its name under /dev/disk/by-id"
+        )
+    state = disk.get("state", "active")
+    if state not in DISK_STATES:
+        yield f"{name} has the state {state!r}; states are {', '.join(DISK_STATES)}"
+    for key in ("broker", "port"):
+        if key in disk and (not is_whole(disk[key]) or disk[key] < 1):
+            yield f"{name} has the {key} {disk[key]!r}, which is not a number above 0"
+
+
+def disk_duplicates(site: Site) -> Iterator[str]:
+    """Ids and devices are unique on a host, serials everywhere."""
+    serials: dict[str, str] = {}
+    for host, values in site.hosts.items():
+        disks = disks_of(values)
+        for key in ("id", "device"):
+            for value, count in Counter(str(d[key]) for d in disks if d.get(key)).items():
+                if count > 1:
+                    yield f"{host}: kdist_disks has {count} disks with the {key} {value}."
+        for disk in disks:
+            if not (serial := str(disk.get("serial") or "")):
+                continue
+            here = f"{disk.get('id')} of {host}"
+            if (first := serials.setdefault(serial, here)) != here:
+                yield f"{host}: kdist_disks: {disk.get('id')} has the serial {serial} of {first}."
+
+
+def sound_brokers(site: Site) -> Iterator[tuple[str, Values]]:
+    """The brokers of hosts whose number and disks are sound, so that kdist_brokers can be read."""
+    for host, values in site.hosts.items():
+        disks = disks_of(values)
+        alone = Counter(d.get("id") for d in disks)
+        sound = all(not list(wrong_in_disk(d)) and alone[d["id"]] == 1 for d in disks)
+        if site.has(host, "broker") and sound_number(values) is not None and sound:
+            yield from ((host, broker) for broker in values.get("kdist_brokers") or ())
+
+
+def broker_ids(site: Site) -> Iterator[str]:
+    """A broker id is unique in its cluster. Equal host numbers have been told of already."""
+    seen: dict[tuple[str, int], tuple[str, str]] = {}
+    for host, broker in sound_brokers(site):
+        values = site.hosts[host]
+        here = (host, broker["instance"])
+        first = seen.setdefault((datacenter_of(values), broker["id"]), here)
+        same_number = first[0] != host and sound_number(values) == sound_number(
+            site.hosts[first[0]]
+        )
+        if first != here and not same_number:
+            yield (
+                f"{host}: kdist_disks: {here[1]} has the broker id {broker['id']} "
+                f"of {first[1]} on {first[0]}."
+            )
+
+
+def ports(site: Site) -> Iterator[str]:
+    """No two things on a host listen on one port."""
+    wanted: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for host, values in site.hosts.items():
+        for group, listeners in LISTENERS.items():
+            for name in listeners if site.has(host, group) else ():
+                if port := (values.get("kdist_ports") or {}).get(name):
+                    wanted[host][int(port)].append(name)
+    for host, broker in sound_brokers(site):
+        wanted[host][broker["port"]].append(f"broker {broker['instance']}")
+        wanted[host][broker["metrics_port"]].append(f"broker {broker['instance']}'s metrics")
+    for host, taken in wanted.items():
+        for port, names in taken.items():
+            if port > 0xFFFF:
+                yield f"{host}: kdist_disks: {names[0]} has the port {port}; 65535 is the last."
+            elif len(names) > 1:
+                yield f"{host}: kdist_disks: {' and '.join(names)} share port {port}."
+
+
+def flows(site: Site) -> list[tuple[str, Any]]:
+    """Each flow once, with the first host that has it."""
+    found: list[tuple[str, Any]] = []
+    for host, values in site.hosts.items():
+        for flow in values.get("kdist_mirror_flows") or ():
+            if all(flow != other for _, other in found):
+                found.append((host, flow))
+    return found
+
+
+def mirror_flows(site: Site) -> Iterator[str]:
+    for host, flow in flows(site):
+        if not isinstance(flow, Mapping):
+            yield f"{host}: kdist_mirror_flows has {flow!r}, which is not a flow."
+        else:
+            yield from (f"{host}: kdist_mirror_flows: {w}." for w in wrong_in_flow(flow, site))
+
+
+def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
+    """What is wrong with one flow by itself."""
+    name = flow.get("name") or "a flow without a name"
+    if unknown := sorted(set(flow) - FLOW_KEYS):
+        yield f"{name} has {', '.join(unknown)}, which no flow has"
+    for end in ("source", "target"):
+        if flow.get(end) not in site.datacenters:
+            yield f"{name} has the {end} {flow.get(end)!r}, which is no datacenter here"
+    if flow.get("source") == flow.get("target"):
+        yield f"{name} leads from {flow.get('source')} to itself"
+    if flow.get("policy", "identity") not in FLOW_POLICIES:
+        yield f"{name} has the policy {flow['policy']!r}; policies are {', '.join(FLOW_POLICIES)}"
+
+
+def mirror_loops(site: Site) -> Iterator[str]:
+    """Flows that keep topic names lead in no circle: every record would go round for ever."""
+    onward: dict[str, set[str]] = defaultdict(set)
+    first_host = ""
+    for host, flow in flows(site):
+        if isinstance(flow, Mapping) and flow.get("policy", "identity") == "identity":
+            first_host = first_host or host
+            if flow.get("source") != flow.get("target"):
+                onward[str(flow.get("source"))].add(str(flow.get("target")))
+    for circle in circles(onward):
+        yield (
+            f"{first_host}: kdist_mirror_flows leads in a circle, {' to '.join(circle)}; "
+            "give one of these flows the policy prefix."
+        )
+
+
+def circles(onward: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """Each circle of a small graph once, written from its least member back to it."""
+
+    def walk(path: list[str]) -> Iterator[list[str]]:
+        for step in sorted(onward.get(path[-1], ())):
+            if step == path[0]:
+                yield [*path, step]
+            elif step > path[0] and step not in path:
+                yield from walk([*path, step])
+
+    for start in sorted(onward):
+        yield from walk([start])
+
+
+RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
+    missing_values,
+    placement,
+    one_environment,
+    host_numbers,
+    addresses,
+    chroots,
+    ensembles,
+    disk_shapes,
+    disk_duplicates,
+    broker_ids,
+    ports,
+    mirror_flows,
+    mirror_loops,
+)
+
+
+def problems(site: Site) -> list[str]:
+    """Every problem of the inventory, a sentence each, without repetitions."""
+    return list(dict.fromkeys(sentence for rule in RULES for sentence in rule(site)))
+
+
+def kdist_validate_problems(hostvars: Mapping[str, Values], groups: Values) -> list[str]:
+    """The filter: `hostvars | kdist_validate_problems(groups)`."""
+    unreadable: list[str] = []
+    hosts = {str(host): read(str(host), hostvars[host], unreadable) for host in groups["all"]}
+    site = Site(dict(sorted(hosts.items())), {str(g): list(m) for g, m in groups.items()})
+    return unreadable or problems(site)
+
+
+def read(host: str, variables: Values, unreadable: list[str]) -> dict[str, Any]:
+    """The site variables of a host, templated by being read; what fails is added to `unreadable`.
+
+    kdist_brokers is read only where what it derives from is sound.
+    """
+    values: dict[str, Any] = {}
+    for name in (*REQUIRED, *OPTIONAL):
+        if name not in variables or (name == "kdist_brokers" and not derivable(values)):
+            continue
+        value = variables[name]
+        if isinstance(value, Undefined):
+            unreadable.append(f"{host}: {name} refers to something that is not defined.")
+        else:
+            values[name] = value
+    return values
+
+
+def derivable(values: Values) -> bool:
+    """Whether kdist_brokers can be computed."""
+    disks = values.get("kdist_disks") or []
+    listed = isinstance(disks, list) and len(disks_of(values)) == len(disks)
+    wrong = (w for disk in disks_of(values) for w in wrong_in_disk(disk))
+    return listed and sound_number(values) is not None and not any(wrong)
+
+
+class FilterModule:
+    """What Ansible looks for in this file."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        return {"kdist_validate_problems": kdist_validate_problems}

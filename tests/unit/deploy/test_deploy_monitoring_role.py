@@ -1,0 +1,226 @@
+"""What kdist_monitoring writes, rendered by Ansible: who is asked, and what the agent gets."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+
+from kdist.config.agent import load_agent
+
+ROOT = Path(__file__).parents[3]
+ROLE = ROOT / "roles/kdist_monitoring"
+
+
+def host(number: int, *disks: str) -> dict[str, Any]:
+    ports = {disk: 9291 + int(disk[1:]) for disk in disks}
+    return {
+        "kdist_address": f"198.51.100.1{number}",
+        "kdist_rack": f"r{number}",
+        "kdist_brokers": [
+            {"instance": disk, "id": number * 100 + int(disk[1:]), "metrics_port": port}
+            for disk, port in ports.items()
+        ],
+    }
+
+
+SITE: dict[str, Any] = {
+    "inventory_hostname": "b1",
+    "group_names": ["broker", "dc1"],
+    "kdist_environment": "lab",
+    "kdist_datacenter": "dc1",
+    "kdist_bootstrap_servers": "198.51.100.11:9092,198.51.100.12:9092",
+    "kdist_ports": {
+        "zookeeper_client": 2181,
+        "prometheus": 9090,
+        "alertmanager": 9193,
+        "node_exporter": 9100,
+    },
+    "kdist_members": ["b1", "b2", "mon1"],
+    "kdist_members_broker": ["b1", "b2"],
+    "kdist_members_monitor": ["mon1"],
+    "hostvars": {"b1": host(1, "d01", "d02"), "b2": host(2, "d01"), "mon1": host(3)},
+    "kdist_monitoring_release": "0.1.0",
+    "kdist_monitoring_asks_disks": False,
+    **host(1, "d01", "d02"),
+}
+
+
+def rendered(template: str, **given: object) -> str:
+    """A template of the role with its defaults, the site above, and what is given."""
+    defaults = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
+    templar = Templar(loader=DataLoader(), variables=defaults | SITE | given)
+    return str(templar.template(trust_as_template((ROLE / "templates" / template).read_text())))
+
+
+def targets(**given: object) -> dict[str, dict[str, dict[str, str]]]:
+    """The labels of each job's targets, by address."""
+    config = yaml.safe_load(rendered("prometheus.yml.j2", **given))
+    return {
+        job["job_name"]: {each["targets"][0]: each["labels"] for each in job["static_configs"]}
+        for job in config["scrape_configs"]
+    }
+
+
+def service(**given: object) -> dict[str, list[str]]:
+    """The settings of the unit's service, of which some stand twice."""
+    text = rendered("kdist-agent.service.j2", **given)
+    section = text.partition("[Service]")[2].partition("[Install]")[0]
+    pairs = re.findall(r"^(\w+)=(.*)$", section, re.MULTILINE)
+    return {name: [value for key, value in pairs if key == name] for name, _ in pairs}
+
+
+def test_every_broker_is_asked_under_its_host_and_disk() -> None:
+    assert targets()["kdist-broker"] == {
+        "198.51.100.11:9292": {
+            "dc": "dc1",
+            "host": "b1",
+            "rack": "r1",
+            "broker": "101",
+            "disk": "d01",
+        },
+        "198.51.100.11:9293": {
+            "dc": "dc1",
+            "host": "b1",
+            "rack": "r1",
+            "broker": "102",
+            "disk": "d02",
+        },
+        "198.51.100.12:9292": {
+            "dc": "dc1",
+            "host": "b2",
+            "rack": "r2",
+            "broker": "201",
+            "disk": "d01",
+        },
+    }
+
+
+def test_every_host_is_asked_and_monitoring_asks_itself() -> None:
+    found = targets()
+    assert list(found["node"]) == [f"198.51.100.1{n}:9100" for n in (1, 2, 3)]
+    assert list(found["prometheus"]) == ["198.51.100.13:9090"]
+    assert list(found["alertmanager"]) == ["198.51.100.13:9193"]
+    assert found["node"]["198.51.100.13:9100"] == {"dc": "dc1", "host": "mon1", "rack": "r3"}
+
+
+def test_a_datacenter_without_brokers_is_a_configuration_too() -> None:
+    assert targets(kdist_members_broker=[])["kdist-broker"] == {}
+
+
+def test_alerts_go_to_every_alertmanager_of_the_datacenter() -> None:
+    config = yaml.safe_load(rendered("prometheus.yml.j2", kdist_members_monitor=["mon1", "b2"]))
+    (manager,) = config["alerting"]["alertmanagers"]
+    assert manager["static_configs"][0]["targets"] == ["198.51.100.13:9193", "198.51.100.12:9193"]
+
+
+def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
+    found = targets()
+    asked = {name for job in found.values() for labels in job.values() for name in labels}
+    text = "".join(p.read_text() for p in (ROOT / "monitoring/prometheus/rules").glob("*.yml"))
+    of_metrics = {
+        "api",
+        "device",
+        "instance",
+        "mountpoint",
+        "rule_group",
+        "serial",
+        "version",
+        "le",
+    }
+    used = set(re.findall(r"\$labels\.(\w+)", text))
+    for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", text):
+        used |= set(re.split(r", *", group))
+    assert used - of_metrics <= asked
+    assert set(re.findall(r'job="([\w-]+)"', text)) <= set(found)
+
+
+def test_nobody_is_told_until_somebody_is_named() -> None:
+    config = yaml.safe_load(rendered("alertmanager.yml.j2"))
+    assert config["receivers"] == [{"name": "null"}]
+    assert config["route"]["receiver"] == "null"
+
+
+def test_monitoring_listens_on_the_hosts_address_and_beside_the_brokers_ports() -> None:
+    assert "--web.listen-address=198.51.100.11:9193 " in rendered("alertmanager.default.j2")
+    assert "--cluster.listen-address=" in rendered("alertmanager.default.j2")
+    assert "--web.listen-address=198.51.100.11:9090 " in rendered("prometheus.default.j2")
+    assert "--web.listen-address=198.51.100.11:9100 " in rendered("node-exporter.default.j2")
+
+
+def test_the_agents_settings_are_what_the_inventory_says() -> None:
+    settings = load_agent(rendered("agent.properties.j2"), "agent.properties")
+    assert settings.bootstrap_servers == SITE["kdist_bootstrap_servers"]
+    assert (settings.host, settings.datacenter, settings.rack) == ("b1", "dc1", "r1")
+    assert settings.topic == "ops.host"
+    assert (settings.zookeeper, settings.smartctl) == ("", "")
+
+
+def test_a_host_that_lacks_a_rack_has_an_agent_too() -> None:
+    site = {name: value for name, value in SITE.items() if name != "kdist_rack"}
+    templar = Templar(
+        loader=DataLoader(),
+        variables=yaml.safe_load((ROLE / "defaults/main.yml").read_text()) | site,
+    )
+    text = (ROLE / "templates/agent.properties.j2").read_text()
+    assert load_agent(str(templar.template(trust_as_template(text))), "x").rack == ""
+
+
+def test_the_agent_of_a_zookeeper_host_asks_its_server() -> None:
+    text = rendered("agent.properties.j2", group_names=["zookeeper"])
+    assert load_agent(text, "x").zookeeper == "198.51.100.11:2181"
+
+
+def test_settings_of_the_agent_pass_through() -> None:
+    text = rendered(
+        "agent.properties.j2", kdist_monitoring_agent_config={"agent.interval.ms": 2000}
+    )
+    assert load_agent(text, "x").interval_ms == 2000
+
+
+def test_the_agent_reaches_devices_only_to_ask_them_for_their_health() -> None:
+    bare = service()
+    assert bare["PrivateDevices"] == ["yes"]
+    assert bare["CapabilityBoundingSet"] == [""]
+    asking = service(kdist_monitoring_asks_disks=True)
+    assert "PrivateDevices" not in asking
+    assert asking["CapabilityBoundingSet"] == ["CAP_SYS_RAWIO"]
+    assert asking["DeviceAllow"] == ["block-sd r", "block-blkext r"]
+    text = rendered("agent.properties.j2", kdist_monitoring_asks_disks=True)
+    assert load_agent(text, "x").smartctl == "/usr/sbin/smartctl"
+
+
+def test_the_node_exporter_shows_what_the_agent_writes() -> None:
+    settings = load_agent(rendered("agent.properties.j2"), "x")
+    directory, _, name = settings.metrics_file.rpartition("/")
+    assert f"--collector.textfile.directory={directory}" in rendered("node-exporter.default.j2")
+    assert service()["RuntimeDirectory"] == [directory.removeprefix("/run/")]
+    rules = (ROOT / "monitoring/prometheus/rules/hosts.yml").read_text()
+    assert f'file=~".*/{name}"' in rules
+
+
+def test_the_unit_runs_the_current_release_hardened() -> None:
+    unit = service()
+    assert unit["ExecStart"] == [
+        "/opt/kdist/current/bin/kdist agent --config /etc/kdist/agent.properties --log-level INFO"
+    ]
+    assert (unit["User"], unit["ProtectSystem"]) == (["kdist"], ["strict"])
+    assert unit["NoNewPrivileges"] == ["yes"]
+    assert unit["Environment"] == ["KDIST_RELEASE=0.1.0"]
+
+
+@pytest.mark.parametrize("template", sorted(p.name for p in (ROLE / "templates").iterdir()))
+def test_a_template_says_who_wrote_it(template: str) -> None:
+    assert "Written by Ansible, role kdist_monitoring" in rendered(template)
+
+
+def test_the_unit_is_one_that_systemd_can_parse() -> None:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.read_string(rendered("kdist-agent.service.j2", kdist_monitoring_asks_disks=True))
+    assert parser.sections() == ["Unit", "Service", "Install"]

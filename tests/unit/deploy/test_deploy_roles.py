@@ -1,0 +1,87 @@
+"""Every role has the one shape, and says of each variable the same in its three places."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy_plugins import ROOT
+
+ROLES = sorted(p for p in (ROOT / "roles").iterdir() if (p / "tasks").is_dir())
+EVERY_ROLE = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+
+
+def read(path: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+
+
+def entry_points(role: Path) -> dict[str, Any]:
+    return dict(read(role / "meta/argument_specs.yml").get("argument_specs", {}))
+
+
+def options(role: Path) -> dict[str, Any]:
+    return dict(entry_points(role)["main"].get("options", {}))
+
+
+SITE_VARIABLES = set(options(ROOT / "roles/kdist_validate"))
+
+
+@EVERY_ROLE
+def test_a_role_has_its_pages(role: Path) -> None:
+    pages = ("README.md", "defaults/main.yml", "meta/main.yml", "tasks/main.yml")
+    assert [page for page in pages if not (role / page).is_file()] == []
+
+
+@EVERY_ROLE
+def test_argument_specs_say_the_same_defaults_as_defaults(role: Path) -> None:
+    specified = {name: o["default"] for name, o in options(role).items() if "default" in o}
+    assert specified == read(role / "defaults/main.yml")
+
+
+@EVERY_ROLE
+def test_other_entry_points_repeat_what_main_says(role: Path) -> None:
+    main = options(role)
+    for name, entry in entry_points(role).items():
+        other = {key: main.get(key, option) for key, option in entry.get("options", {}).items()}
+        assert entry.get("options", {}) == other, name
+
+
+@EVERY_ROLE
+def test_variables_begin_with_the_name_of_their_role(role: Path) -> None:
+    names = {*read(role / "defaults/main.yml"), *read(role / "vars/main.yml"), *options(role)}
+    assert [n for n in names - SITE_VARIABLES if not n.startswith(f"{role.name}_")] == []
+
+
+@EVERY_ROLE
+def test_every_option_is_described(role: Path) -> None:
+    assert [name for name, option in options(role).items() if not option.get("description")] == []
+
+
+@EVERY_ROLE
+def test_a_readme_names_only_variables_that_exist_and_their_defaults(role: Path) -> None:
+    readme = (role / "README.md").read_text()
+    rows = re.findall(rf"^\| `({role.name}_\w+)` \| (.*?) \|", readme, re.MULTILINE)
+    wrong = [(name, said) for name, said in rows if said != as_written(role, name)]
+    assert wrong == []
+
+
+def as_written(role: Path, name: str) -> str:
+    """A variable's default as a table has it; nothing for one that has none or does not exist."""
+    option = options(role).get(name, {})
+    if "default" not in option:
+        return ""
+    default = option["default"]
+    if isinstance(default, dict) and default:
+        return "see `defaults/main.yml`"
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+@EVERY_ROLE
+def test_no_task_goes_on_after_an_error(role: Path) -> None:
+    tasks = "".join(p.read_text() for p in role.rglob("*.yml"))
+    assert "ignore_errors" not in tasks
+    assert "noqa" not in tasks

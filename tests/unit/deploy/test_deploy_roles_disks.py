@@ -1,0 +1,174 @@
+"""What happens to a data disk follows from the inventory and from what the host shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deploy_plugins import load
+
+disk = load("roles/kdist_disks/module_utils/kdist_disk_plan.py")
+host = load("roles/kdist_disks/module_utils/kdist_disk_host.py")
+Action = disk.Action
+
+WANTED = disk.Wanted(
+    id="d01",
+    device="/dev/disk/by-id/one",
+    mount="/data/d01",
+    cluster="lab-dc1",
+    broker=101,
+    bytes_min=300,
+)
+OURS: dict[str, Any] = {"cluster": "lab-dc1", "broker": 101, "disk": "d01"}
+BLANK = disk.Probe(present=True, bytes=400)
+XFS = replace(BLANK, signatures=("xfs",), label="kd101-d01", uuid="u", empty=True)
+MOUNTED = replace(XFS, label="", mounted=True, marker=OURS, in_fstab=True)
+EXT4 = replace(BLANK, signatures=("ext4",), label="precious")
+
+CASES = [
+    ("blank", BLANK, Action.FORMAT, ""),
+    (
+        "blank and too small",
+        replace(BLANK, bytes=299),
+        Action.REFUSE,
+        "has 299 bytes, less than 300",
+    ),
+    ("ours", replace(XFS, marker=OURS), Action.MOUNT, ""),
+    ("ours with records", replace(XFS, marker=OURS, empty=False), Action.MOUNT, ""),
+    ("ours and mounted", MOUNTED, Action.KEEP, ""),
+    ("formatted without a marker", XFS, Action.FINISH, ""),
+    (
+        "our label over something",
+        replace(XFS, empty=False),
+        Action.REFUSE,
+        "holds xfs labelled kd101-d01",
+    ),
+    ("another label", replace(XFS, label="home"), Action.REFUSE, "holds xfs labelled home"),
+    (
+        "another cluster's",
+        replace(XFS, marker=OURS | {"cluster": "prod-dc1"}),
+        Action.REFUSE,
+        "holds disk d01 of broker 101 of cluster prod-dc1",
+    ),
+    (
+        "another broker's",
+        replace(XFS, label="kd102-d02", marker=OURS | {"broker": 102, "disk": "d02"}),
+        Action.REFUSE,
+        "holds disk d02 of broker 102 of cluster lab-dc1",
+    ),
+    (
+        "mounted with another's marker",
+        replace(MOUNTED, marker=OURS | {"broker": 7}),
+        Action.REFUSE,
+        "is mounted, and holds disk d01 of broker 7 of cluster lab-dc1",
+    ),
+    ("foreign", EXT4, Action.REFUSE, "holds ext4 labelled precious"),
+    ("two signatures", replace(BLANK, signatures=("xfs", "gpt")), Action.REFUSE, "holds xfs, gpt"),
+    (
+        "data without a signature",
+        replace(BLANK, signatures=("data without a known signature",)),
+        Action.REFUSE,
+        "holds data without a known signature",
+    ),
+    ("absent", disk.Probe(), Action.REPORT, "is absent"),
+    ("unreadable", replace(XFS, error="I/O error"), Action.REPORT, "cannot be read: I/O error"),
+    (
+        "mounted elsewhere",
+        replace(EXT4, used_by="mounted at /"),
+        Action.REFUSE,
+        "is in use: mounted at /",
+    ),
+    (
+        "its place is taken",
+        replace(BLANK, mount_taken_by="device 8:1"),
+        Action.REFUSE,
+        "finds device 8:1 at /data/d01",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "probe", "action", "reason"), CASES, ids=[c[0] for c in CASES])
+def test_an_active_disk_gets_what_it_shows(name: str, probe: Any, action: Any, reason: str) -> None:
+    assert disk.plan(WANTED, probe) == disk.Plan(action, reason)
+
+
+def test_a_disk_with_another_serial_is_refused_even_when_blank() -> None:
+    probe = replace(BLANK, serial="Z2")
+    assert disk.plan(replace(WANTED, serial="Z1"), probe).reason == "has the serial Z2, not Z1"
+    assert disk.plan(replace(WANTED, serial="Z2"), probe).action is Action.FORMAT
+
+
+def test_a_host_that_knows_no_serials_is_believed() -> None:
+    assert disk.plan(replace(WANTED, serial="Z1"), BLANK).action is Action.FORMAT
+
+
+@pytest.mark.parametrize("state", ["failed", "retired"])
+def test_a_disk_out_of_service_is_released_once(state: str) -> None:
+    wanted = replace(WANTED, state=state)
+    assert disk.plan(wanted, MOUNTED).action is Action.RELEASE
+    assert disk.plan(wanted, disk.Probe(in_fstab=True)).action is Action.RELEASE
+    assert disk.plan(wanted, disk.Probe()).action is Action.LEAVE
+    assert disk.plan(wanted, BLANK).action is Action.LEAVE
+
+
+def test_only_a_foreign_disk_that_was_named_is_wiped() -> None:
+    named = replace(WANTED, wipe=True)
+    assert disk.plan(named, EXT4) == disk.Plan(Action.WIPE, "held ext4 labelled precious")
+    assert disk.plan(named, replace(XFS, marker=OURS)).action is Action.MOUNT
+    assert disk.plan(named, BLANK).action is Action.FORMAT
+    assert disk.plan(named, replace(EXT4, used_by="swap on /dev/sdb")).action is Action.REFUSE
+
+
+def test_no_disk_with_a_signature_is_formatted_whatever_else_it_shows() -> None:
+    """Over every combination of what a disk may show, with and without being named."""
+    shown = product(
+        [("xfs",), ("ext4",), ("gpt",)],
+        ["", "kd101-d01"],
+        [None, OURS, {}],
+        [False, True],
+        [False, True],
+        [False, True],
+    )
+    for signatures, label, marker, empty, mounted, wipe in shown:
+        probe = replace(BLANK, signatures=signatures, label=label, marker=marker)
+        probe = replace(probe, empty=empty, mounted=mounted)
+        action = disk.plan(replace(WANTED, wipe=wipe), probe).action
+        assert action is not Action.FORMAT
+        assert wipe or action is not Action.WIPE
+        assert not (mounted and action is Action.WIPE)
+
+
+def test_a_disk_that_begins_with_anything_but_zeroes_has_data(tmp_path: Path) -> None:
+    image = tmp_path / "disk"
+    image.write_bytes(bytes(2 << 20))
+    assert not host.has_data(str(image))
+    image.write_bytes(bytes((1 << 20) - 1) + b"x")
+    assert host.has_data(str(image))
+
+
+def test_the_longest_label_fits_into_xfs() -> None:
+    assert len(replace(WANTED, broker=999999, id="d99").label) == 12
+
+
+def test_an_entry_is_put_into_fstab_where_the_old_one_stood() -> None:
+    old = "UUID=b /data/d01 xfs noatime 0 0"
+    before = f"# root\nUUID=a / ext4 x 0 1\n{old}\nUUID=c /data/d02 xfs x 0 0\n"
+    line = disk.fstab_line(WANTED, "n", "noatime,nofail")
+    after = disk.fstab_with(before, "/data/d01", line)
+    assert after == before.replace(old, line)
+    assert disk.fstab_with(after, "/data/d01", line) == after
+
+
+def test_an_entry_is_added_to_fstab_and_taken_out_again() -> None:
+    for before in ("", "UUID=a / ext4 defaults 0 1\n", "UUID=a / ext4 defaults 0 1"):
+        after = disk.fstab_with(before, "/data/d01", "UUID=n /data/d01 xfs noatime 0 0")
+        assert after.endswith("\nUUID=n /data/d01 xfs noatime 0 0\n") or not before
+        assert disk.fstab_with(after, "/data/d01", "").strip() == before.strip()
+
+
+def test_entries_that_are_commented_out_or_twice_do_not_confuse() -> None:
+    before = "#UUID=z /data/d01 xfs x 0 0\nUUID=a /data/d01 xfs x 0 0\nUUID=b /data/d01 xfs x 0 0\n"
+    assert disk.fstab_with(before, "/data/d01", "NEW") == "#UUID=z /data/d01 xfs x 0 0\nNEW\n"

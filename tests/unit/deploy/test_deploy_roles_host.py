@@ -1,0 +1,211 @@
+"""What the firewall lets in, what preflight says of a host, and how kernel values are set."""
+
+from __future__ import annotations
+
+import ast
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deploy_plugins import ROOT, load
+
+firewall = load("roles/kdist_firewall/filter_plugins/kdist_firewall.py")
+report = load("roles/kdist_preflight/module_utils/kdist_report.py")
+TUNE = runpy.run_path(str(ROOT / "roles/kdist_tuning/files/kdist-tune"))
+
+PORTS = {
+    "ssh": 22,
+    "zookeeper_client": 2181,
+    "zookeeper_quorum": 2888,
+    "zookeeper_election": 3888,
+    "prometheus": 9090,
+    "node_exporter": 9100,
+    "alertmanager": 9193,
+}
+BROKER = {"port": 9092, "metrics_port": 9292}
+GROUPS = {
+    "all": ["k1", "k2", "k3", "far"],
+    "dc1": ["k1", "k2", "k3"],
+    "dc2": ["far"],
+    "zookeeper": ["k1", "k2", "far"],
+    "broker": ["k2", "far"],
+    "monitor": ["k3"],
+}
+
+
+def around() -> dict[str, dict[str, Any]]:
+    return {
+        host: {
+            "kdist_address": f"198.18.0.{number}",
+            "kdist_datacenter": "dc2" if host == "far" else "dc1",
+            "kdist_ports": PORTS,
+            "kdist_brokers": [BROKER] if host in GROUPS["broker"] else [],
+        }
+        for number, host in enumerate(GROUPS["all"], 1)
+    }
+
+
+def rules(host: str, clients: tuple[str, ...] = (), admins: tuple[str, ...] = ()) -> dict[str, Any]:
+    found = firewall.kdist_firewall_rules(around(), GROUPS, host, list(clients), list(admins))
+    return {rule["name"]: rule for rule in found}
+
+
+def reached_by(rule: dict[str, Any]) -> list[str]:
+    return ["anyone"] if rule["anyone"] else [*rule["ipv4"], *rule["ipv6"]]
+
+
+def test_a_host_filters_what_its_groups_listen_on() -> None:
+    ports = {name: rule["ports"] for name, rule in rules("k2").items()}
+    assert ports == {
+        "ZooKeeper for its cluster": [2181],
+        "ZooKeeper's ensemble": [2888, 3888],
+        "brokers": [9092],
+        "brokers' metrics": [9292],
+        "node exporter": [9100],
+    }
+    assert set(rules("k3")) == {"node exporter", "monitoring"}
+
+
+def test_ssh_is_in_no_rule() -> None:
+    assert all(22 not in rule["ports"] for host in GROUPS["all"] for rule in rules(host).values())
+
+
+def test_zookeeper_is_reached_by_its_own_datacenter_alone() -> None:
+    found = rules("k1")
+    mine = ["198.18.0.1", "198.18.0.2/31"]
+    assert reached_by(found["ZooKeeper for its cluster"]) == mine
+    assert reached_by(found["ZooKeeper's ensemble"]) == ["198.18.0.1", "198.18.0.2"]
+
+
+def test_metrics_are_reached_by_the_monitors_and_the_admins() -> None:
+    assert reached_by(rules("k2")["brokers' metrics"]) == ["198.18.0.3"]
+    found = rules("k2", admins=("203.0.113.9", "2001:db8::/64"))["brokers' metrics"]
+    assert reached_by(found) == ["198.18.0.3", "203.0.113.9", "2001:db8::/64"]
+
+
+def test_brokers_are_reached_by_anyone_until_clients_are_named() -> None:
+    assert reached_by(rules("k2")["brokers"]) == ["anyone"]
+    named = reached_by(rules("k2", clients=("198.18.0.0/24", "10.0.0.0/8"))["brokers"])
+    assert named == ["10.0.0.0/8", "198.18.0.0/24"]
+
+
+FOUND: dict[str, Any] = {
+    "os": "debian 12",
+    "kernel": "6.1.0-28-amd64",
+    "python": "3.11.2",
+    "memory_mb": 4096,
+    "synchronised": True,
+    "clock": True,
+    "sysctl": True,
+    "sysfs": True,
+    "immutable": True,
+    "nofile_max": 1048576,
+    "disks": [{"id": "d01", "device": "/dev/disk/by-id/one", "bytes": 8 * 10**12}],
+    "ports": {9092: ("broker d01", ""), 9100: ("node_exporter", "prometheus-node-exporter")},
+}
+WANTED = {
+    "os": ["debian"],
+    "kernel": "5.10",
+    "python": "3.11",
+    "memory_mb": 2048,
+    "nofile": 100000,
+    "units": ["kdist-", "prometheus"],
+}
+
+
+def verdicts(**found: Any) -> dict[str, str]:
+    """What is not ok about a host."""
+    judged = {row.subject: row.verdict for row in report.rows(FOUND | found, WANTED)}
+    return {subject: verdict for subject, verdict in judged.items() if verdict != report.OK}
+
+
+def test_a_host_as_wanted_is_ok_in_every_row() -> None:
+    assert verdicts() == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        ({"os": "gentoo"}, {"system": "refused"}),
+        ({"kernel": "5.4.0"}, {"kernel": "refused"}),
+        ({"python": "3.9.2"}, {"python": "refused"}),
+        ({"memory_mb": 1024}, {"memory": "mind"}),
+        ({"synchronised": False}, {"time": "mind"}),
+        ({"clock": False, "sysctl": False}, {"clock": "mind", "kernel values": "mind"}),
+        ({"nofile_max": 20000}, {"open files": "mind"}),
+        (
+            {"disks": [{"id": "d01", "device": "x", "bytes": 0}]},
+            {"disk d01 (x)": "mind"},
+        ),
+        ({"ports": {9092: ("broker d01", "nginx")}}, {"port 9092 (broker d01)": "refused"}),
+        ({"ports": {9092: ("broker d01", "kdist-broker@d01")}}, {}),
+    ],
+)
+def test_what_differs_is_minded_or_refused(found: dict[str, Any], verdict: dict[str, str]) -> None:
+    assert verdicts(**found) == verdict
+
+
+def test_a_kernel_of_two_digits_is_newer_than_one_of_one() -> None:
+    assert report.numbers("5.10") > report.numbers("5.9.1")
+
+
+def test_the_table_has_equal_columns() -> None:
+    lines = report.table([report.Row("a", "bb", "c", "ok"), report.Row("aaa", "b", "c", "ok")])
+    assert lines[1:] == ["a    bb     c       ok", "aaa  b      c       ok"]
+
+
+def test_a_value_is_written_once(tmp_path: Path) -> None:
+    file = tmp_path / "swappiness"
+    file.write_text("60\n")
+    for changed in (["swappiness = 1"], []):
+        tuner = TUNE["Tuner"](check=False)
+        tuner.set("swappiness", file, 1)
+        assert (tuner.changed, tuner.not_applied) == (changed, [])
+    assert file.read_text() == "1\n"
+
+
+def test_check_mode_says_what_it_would_write(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler"
+    file.write_text("none [bfq] mq-deadline\n")
+    tuner = TUNE["Tuner"](check=True)
+    tuner.set("scheduler", file, "mq-deadline")
+    assert tuner.changed == ["scheduler = mq-deadline"]
+    assert file.read_text() == "none [bfq] mq-deadline\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("[none] bfq\n", "none"), ("4096\t131072\t6291456\n", "4096 131072 6291456"), ("1\n", "1")],
+)
+def test_kernel_files_say_their_value_in_several_ways(text: str, said: str) -> None:
+    assert TUNE["chosen"](text) == said
+
+
+def test_a_value_that_the_kernel_lacks_is_noted(tmp_path: Path) -> None:
+    tuner = TUNE["Tuner"](check=False)
+    tuner.set("new", tmp_path / "new", 1)
+    assert tuner.not_applied == ["new = 1: No such file or directory"]
+
+
+def test_a_disk_that_is_absent_has_no_values_to_set() -> None:
+    assert (
+        list(TUNE["targets"]({"device": "/dev/disk/by-id/none", "mount": "/", "queue": {}})) == []
+    )
+
+
+def test_the_host_s_facts_are_json_of_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "roles/kdist_base/files/kdist.fact"))
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"capabilities", "not_applied"}
+    assert told["capabilities"]["nofile_max"] > 0
+
+
+@pytest.mark.parametrize("file", ["kdist_base/files/kdist.fact", "kdist_tuning/files/kdist-tune"])
+def test_programs_for_hosts_need_the_standard_library_alone(file: str) -> None:
+    tree = ast.parse((ROOT / "roles" / file).read_text())
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in found}
+    known = {"__future__", "collections.abc", "dataclasses", "json", "os", "pathlib", "re", "sys"}
+    assert modules <= known | {"typing"}

@@ -1,0 +1,357 @@
+"""Wrong inventories are refused with a sentence for each mistake, naming host and variable."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deploy_plugins import ROOT, load
+
+layout = load("playbooks/filter_plugins/kdist_layout.py")
+validate = load("roles/kdist_validate/filter_plugins/kdist_validate.py")
+
+PORTS = {"ssh": 22, "zookeeper_client": 2181, "node_exporter": 9100, "prometheus": 9090}
+
+
+class Host(dict[str, Any]):
+    """A host's variables; its brokers are derived when they are read, as Ansible does."""
+
+    def __contains__(self, name: object) -> bool:
+        return name == "kdist_brokers" or super().__contains__(name)
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "kdist_brokers":
+            return layout.kdist_brokers(self.get("kdist_disks", []), self["kdist_host_number"])
+        return super().__getitem__(name)
+
+
+class Inventory:
+    """Two datacenters with nothing wrong: b1, b2 and zk1 to zk3 in dc1; b3, which coordinates too,
+    in dc2."""
+
+    def __init__(self) -> None:
+        self.hosts: dict[str, Host] = {}
+        self.groups: dict[str, list[str]] = {"all": []}
+        for number, name in enumerate(("b1", "b2", "zk1", "zk2", "zk3", "b3"), 1):
+            self.add(name, number, "dc2" if name == "b3" else "dc1")
+        self.groups["zookeeper"].append("b3")
+
+    def add(self, name: str, number: int, datacenter: str) -> None:
+        kind = "broker" if name.startswith("b") else "zookeeper"
+        self.hosts[name] = Host(
+            kdist_environment="lab",
+            kdist_version="1.0",
+            kdist_datacenter=datacenter,
+            kdist_address=f"198.18.0.{number}",
+            kdist_host_number=number,
+            kdist_rack="r1",
+            kdist_ports=PORTS,
+        )
+        if kind == "broker":
+            self.hosts[name]["kdist_disks"] = [disk("d01", name), disk("d02", name)]
+        for group in ("all", datacenter, kind):
+            self.groups.setdefault(group, []).append(name)
+
+    def problems(self) -> list[str]:
+        return list(validate.kdist_validate_problems(self.hosts, self.groups))
+
+
+def disk(name: str, host: str, **more: Any) -> dict[str, Any]:
+    return {"id": name, "device": f"/dev/disk/by-id/{host}-{name}", "serial": host + name} | more
+
+
+def flow(source: str, target: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": f"{source}-{target}",
+        "source": source,
+        "target": target,
+        "topics": [".*"],
+    } | more
+
+
+Change = Callable[[Inventory], object]
+
+
+def put(host: str, **values: Any) -> Change:
+    return lambda inventory: inventory.hosts[host].update(values)
+
+
+def drop(host: str, name: str) -> Change:
+    return lambda inventory: inventory.hosts[host].pop(name)
+
+
+def disks(*changed: dict[str, Any]) -> Change:
+    return put("b1", kdist_disks=list(changed))
+
+
+def group(name: str, *hosts: str) -> Change:
+    return lambda inventory: inventory.groups.update({name: list(hosts)})
+
+
+def flows(*found: Any) -> Change:
+    return put("b1", kdist_mirror_flows=list(found))
+
+
+D01 = disk("d01", "b1")
+WRONG: list[tuple[Change, str]] = [
+    (
+        drop("b1", "kdist_rack"),
+        "b1: kdist_rack is not set; it is what it shares power and switch with.",
+    ),
+    (
+        put("b2", kdist_rack=""),
+        "b2: kdist_rack is not set; it is what it shares power and switch with.",
+    ),
+    (drop("b1", "kdist_version"), "b1: kdist_version is not set; it is the release to run."),
+    (
+        drop("zk1", "kdist_address"),
+        "zk1: kdist_address is not set; it is its address on the private network.",
+    ),
+    (disks(), "b1: kdist_disks is not set; it is its data disks, one broker each."),
+    (
+        group("dc1", "b2", "zk1", "zk2", "zk3"),
+        "b1: kdist_datacenter is dc1, but the host is not in the group dc1.",
+    ),
+    (group("dc2", "b3", "b1"), "b1: kdist_datacenter is dc1, but the group dc2 has the host too."),
+    (
+        put("b2", kdist_environment="prod"),
+        "b2: kdist_environment is prod, but b1 beside it has lab.",
+    ),
+    (put("b2", kdist_host_number=1), "b2: kdist_host_number 1 is b1's already."),
+    (
+        put("b2", kdist_host_number="x"),
+        "b2: kdist_host_number is 'x'; it is a whole number from 1 to 9999.",
+    ),
+    (
+        put("b2", kdist_host_number=10000),
+        "b2: kdist_host_number is 10000; it is a whole number from 1 to 9999.",
+    ),
+    (
+        put("zk2", kdist_host_number=256),
+        "zk2: kdist_host_number is 256, but a host of the group zookeeper has at most 255.",
+    ),
+    (put("b2", kdist_address="198.18.0.1"), "b2: kdist_address 198.18.0.1 is b1's already."),
+    (put("b2", kdist_address="b2"), "b2: kdist_address is 'b2', which is not an IP address."),
+    (
+        put("b2", kdist_address="127.0.1.1"),
+        "b2: kdist_address is 127.0.1.1, which no other host can reach.",
+    ),
+    (
+        put("b2", kdist_zookeeper_chroot="k"),
+        "b2: kdist_zookeeper_chroot is 'k'; it is a path such as /kdist.",
+    ),
+    (
+        group("zookeeper", "zk1", "zk2", "b3"),
+        "zk1, zk2: the group zookeeper has 2 hosts whose kdist_datacenter is dc1; "
+        "an ensemble has an odd number.",
+    ),
+    (
+        group("zookeeper", "zk1"),
+        "b3: kdist_datacenter is dc2, where no host of the group zookeeper stands.",
+    ),
+    (
+        put("b1", kdist_disks={"d01": "sdb"}),
+        "b1: kdist_disks is not a list of disks such as {id: d01, device: ...}.",
+    ),
+    (disks(D01 | {"id": "sdb"}), "b1: kdist_disks: a disk has the id 'sdb'; ids are d01 to d99."),
+    (disks(D01 | {"id": "d100"}), "b1: kdist_disks: a disk has the id 'd100'; ids are d01 to d99."),
+    (disks(D01 | {"id": "d00"}), "b1: kdist_disks: a disk has the id 'd00'; ids are d01 to d99."),
+    (disks(D01 | {"sate": "active"}), "b1: kdist_disks: d01 has sate, which no disk has."),
+    (disks({"id": "d01"}), "b1: kdist_disks: d01 has no device."),
+    (
+        disks(D01 | {"device": "/dev/sdb"}),
+        "b1: kdist_disks: d01 has the device /dev/sdb, "
+        "which may be another disk after the next boot; "
+        "use its name under /dev/disk/by-id.",
+    ),
+    (
+        disks(D01 | {"state": "ok"}),
+        "b1: kdist_disks: d01 has the state 'ok'; states are active, failed, retired.",
+    ),
+    (
+        disks(D01 | {"port": "x"}),
+        "b1: kdist_disks: d01 has the port 'x', which is not a number above 0.",
+    ),
+    (disks(D01, disk("d01", "b1b")), "b1: kdist_disks has 2 disks with the id d01."),
+    (
+        disks(D01, D01 | {"id": "d02", "serial": "other"}),
+        "b1: kdist_disks has 2 disks with the device /dev/disk/by-id/b1-d01.",
+    ),
+    (disks(D01 | {"serial": "b2d02"}), "b2: kdist_disks: d02 has the serial b2d02 of d01 of b1."),
+    (disks(D01 | {"broker": 202}), "b2: kdist_disks: d02 has the broker id 202 of d01 on b1."),
+    (
+        disks(D01, disk("d02", "b1", port=9092)),
+        "b1: kdist_disks: broker d01 and broker d02 share port 9092.\n"
+        "b1: kdist_disks: broker d01's metrics and broker d02's metrics share port 9292.",
+    ),
+    (disks(D01 | {"port": 9100}), "b1: kdist_disks: node_exporter and broker d01 share port 9100."),
+    (
+        disks(D01 | {"port": 65500}),
+        "b1: kdist_disks: broker d01's metrics has the port 65700; 65535 is the last.",
+    ),
+    (flows("x"), "b1: kdist_mirror_flows has 'x', which is not a flow."),
+    (
+        flows(flow("dc1", "dc2", topic="a")),
+        "b1: kdist_mirror_flows: dc1-dc2 has topic, which no flow has.",
+    ),
+    (
+        flows(flow("dc1", "dc3")),
+        "b1: kdist_mirror_flows: dc1-dc3 has the target 'dc3', which is no datacenter here.",
+    ),
+    (flows(flow("dc1", "dc1")), "b1: kdist_mirror_flows: dc1-dc1 leads from dc1 to itself."),
+    (
+        flows(flow("dc1", "dc2", policy="x")),
+        "b1: kdist_mirror_flows: dc1-dc2 has the policy 'x'; policies are identity, prefix.",
+    ),
+    (
+        flows(flow("dc1", "dc2"), flow("dc2", "dc1")),
+        "b1: kdist_mirror_flows leads in a circle, dc1 to dc2 to dc1; "
+        "give one of these flows the policy prefix.",
+    ),
+]
+
+
+def test_a_sound_inventory_has_no_problems() -> None:
+    assert Inventory().problems() == []
+
+
+@pytest.mark.parametrize(("change", "sentences"), WRONG, ids=[s for _, s in WRONG])
+def test_a_mistake_is_told_in_its_sentence_and_nothing_else(change: Change, sentences: str) -> None:
+    inventory = Inventory()
+    change(inventory)
+    assert inventory.problems() == sentences.split("\n")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    inventory = Inventory()
+    told = []
+    for change, sentence in (WRONG[0], WRONG[8], WRONG[16]):
+        change(inventory)
+        told.append(sentence)
+    assert inventory.problems() == told
+
+
+def test_flows_with_a_prefix_may_lead_in_a_circle() -> None:
+    inventory = Inventory()
+    flows(flow("dc1", "dc2", policy="prefix"), flow("dc2", "dc1"))(inventory)
+    assert inventory.problems() == []
+
+
+def test_a_circle_of_three_is_told_once() -> None:
+    assert list(validate.circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == [["a", "b", "c", "a"]]
+
+
+def test_a_disk_that_came_from_another_host_keeps_its_identity() -> None:
+    moved = disk("d02", "b9", broker=907, port=9098)
+    assert layout.kdist_brokers([moved], 1) == [
+        {
+            "instance": "d02",
+            "id": 907,
+            "port": 9098,
+            "metrics_port": 9298,
+            "mount": "/data/d02",
+            "log_dir": "/data/d02/kdist",
+            "device": "/dev/disk/by-id/b9-d02",
+        }
+    ]
+
+
+def test_only_active_disks_have_brokers() -> None:
+    found = [
+        disk("d01", "b1", state="failed"),
+        disk("d02", "b1"),
+        disk("d03", "b1", state="retired"),
+    ]
+    assert [broker["instance"] for broker in layout.kdist_brokers(found, 1)] == ["d02"]
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    """A copy of the example inventory."""
+    return Path(shutil.copytree(ROOT / "inventory/example", tmp_path / "example"))
+
+
+def play(inventory: Path) -> subprocess.CompletedProcess[str]:
+    """The real playbook over an inventory."""
+    program = Path(sys.executable).with_name("ansible-playbook")
+    words = [str(program), "--inventory", str(inventory), "playbooks/validate.yml"]
+    environment = os.environ | {"ANSIBLE_NOCOLOR": "1"}
+    return subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def sentences(done: subprocess.CompletedProcess[str]) -> Iterator[str]:
+    _, _, told = done.stdout.partition("msg: ")
+    yield from re.findall(r"^ *(?:\|-\n)? *(\S+: .+\.)$", told, re.MULTILINE)
+
+
+def test_the_example_inventory_is_accepted_in_seconds(example: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = play(example)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert after.ru_utime - before.ru_utime < 5
+
+
+def test_the_playbook_tells_all_mistakes_of_an_inventory(example: Path) -> None:
+    for name, pattern, text in [
+        ("b2.dc1.example.yml", r"kdist_rack: .*\n", ""),
+        ("b2.dc1.example.yml", r"by-id/\S*B202", "../sdc"),
+        ("b3.dc1.example.yml", r"kdist_host_number: 3", "kdist_host_number: 1"),
+    ]:
+        page = example / "host_vars" / name
+        page.write_text(re.sub(pattern, text, page.read_text()))
+    done = play(example)
+    assert done.returncode == 2
+    assert list(sentences(done)) == [
+        "b2.dc1.example: kdist_rack is not set; it is what it shares power and switch with.",
+        "b3.dc1.example: kdist_host_number 1 is b1.dc1.example's already.",
+        "b2.dc1.example: kdist_disks: d02 has the device /dev/disk/../sdc, "
+        "which may be another disk after the next boot; use its name under /dev/disk/by-id.",
+    ]
+
+
+def test_the_playbook_names_a_variable_that_cannot_be_read(example: Path) -> None:
+    page = example / "host_vars/mon1.dc1.example.yml"
+    page.write_text(page.read_text().replace("192.0.2.31", '"{{ nothing }}"'))
+    assert (
+        "mon1.dc1.example: kdist_address refers to something that is not defined."
+        in play(example).stdout
+    )
+
+
+def derived(host: str) -> list[Any]:
+    """Derived variables of a host of the example inventory, as a role reads them."""
+    names = ("kdist_cluster_name", "kdist_zookeeper_connect", "kdist_bootstrap_servers")
+    program = Path(sys.executable).with_name("ansible")
+    message = "{{ [" + ", ".join(names) + "] | to_json }}"
+    words = [str(program), "-i", "inventory/example", host, "-m", "debug", "-a", f"msg={message}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = re.search(r"\[.*\]", done.stdout, re.DOTALL)
+    assert found is not None, done.stdout
+    return list(json.loads(found[0]))
+
+
+def test_derived_variables_speak_of_a_host_s_own_cluster_alone() -> None:
+    assert derived("b1.dc2.example") == [
+        "production-dc2",
+        "203.0.113.11:2181/kdist",
+        "203.0.113.21:9092,203.0.113.21:9093,203.0.113.22:9092,203.0.113.22:9093",
+    ]
+
+
+def test_a_disk_that_is_marked_failed_is_no_bootstrap_server() -> None:
+    _, connect, servers = derived("mon1.dc1.example")
+    assert connect == "192.0.2.11:2181,192.0.2.12:2181,192.0.2.13:2181/kdist"
+    assert "192.0.2.22:9093" in servers
+    assert "192.0.2.22:9094" not in servers

@@ -1,0 +1,76 @@
+"""What the lab says where it cannot run, and to a second who would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kdist.errors import UserError
+from lab import cli_faults, missing
+from lab.cli import lab
+from lab.lock import held
+from lab.place import Place
+
+PLACE = Place(Path("/nowhere/kdist-lab"), Path("/nowhere/base"))
+
+
+@pytest.fixture(autouse=True)
+def no_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+
+def test_who_is_not_root_is_told_so_first() -> None:
+    sentences = missing.missing(PLACE, find=lambda name: f"/bin/{name}")
+    assert sentences == ["root is needed: containers, mounts and loop devices are made."]
+
+
+@pytest.mark.parametrize(("program", "package"), missing.PROGRAMS.items())
+def test_a_program_that_is_not_here_is_named_with_its_package(program: str, package: str) -> None:
+    sentences = missing.missing(PLACE, find=lambda name: None if name == program else name)
+    assert f"{program} is not here: apt-get install {package}." in sentences
+
+
+def test_mmdebstrap_is_needed_only_until_the_image_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_it(name: str) -> str | None:
+        return None if name == "mmdebstrap" else name
+
+    place = Place(PLACE.home, tmp_path)
+    assert any("mmdebstrap" in sentence for sentence in missing.missing(place, without_it))
+    monkeypatch.setattr("lab.image.key", lambda: "abc")
+    (tmp_path / "abc").mkdir()
+    assert not any("mmdebstrap" in sentence for sentence in missing.missing(place, without_it))
+
+
+def test_a_path_too_long_for_sockets_is_refused() -> None:
+    place = Place(Path("/nowhere") / ("a" * 50), Path("/nowhere/base"))
+    assert any("too long" in sentence for sentence in missing.missing(place, find=str))
+
+
+def test_a_directory_whose_name_no_cgroup_can_have_is_refused() -> None:
+    place = Place(Path("/nowhere/My Lab"), Path("/nowhere/base"))
+    assert any("ends with My Lab" in sentence for sentence in missing.missing(place, find=str))
+
+
+def test_the_second_to_change_the_lab_hears_who_is_at_it(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    who = r"by process \d+ \(up k1\)"
+    with held(lock, "up k1"), pytest.raises(UserError, match=who), held(lock, "down"):
+        pass
+    with held(lock, "down"):
+        assert "down" in lock.read_text()
+
+
+def test_each_command_has_a_sentence() -> None:
+    commands = [*lab.commands.values(), *cli_faults.disk.commands.values()]
+    assert len(commands) >= 25
+    assert all((command.help or "").strip() for command in commands)
+
+
+def test_faults_want_root() -> None:
+    result = CliRunner().invoke(lab, ["cut", "k1", "k2"])
+    assert isinstance(result.exception, UserError)
+    assert "root" in str(result.exception)
