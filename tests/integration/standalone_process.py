@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,17 +20,16 @@ TIMEOUT_S = 60
 
 
 def free_ports(count: int) -> int:
-    """A port P that is free like those from P - 1 to P + count - 1, at this moment."""
+    """A port P that is free like those from P - 1 to P + count - 1, at this moment.
+
+    Below those that the kernel gives to connections, so that none has it when a run starts again.
+    """
     while True:
-        with contextlib.ExitStack() as held:
-            first = held.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                for number in range(1, count + 1):
-                    probe = held.enter_context(socket.socket())
-                    probe.bind(("127.0.0.1", port + number))
-                return port + 1
+        first = random.randrange(15_000, 30_000)
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):
+            for port in range(first - 1, first + count):
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
 
 
 class Standalone:

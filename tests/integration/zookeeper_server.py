@@ -7,7 +7,9 @@ tests; only its own process is ever signalled. `Way` is a TCP relay in the test'
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -34,11 +36,16 @@ _chroots = count(1)
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on at this moment.
+
+    Below those that the kernel gives to connections, so that none has it when a server that was
+    stopped starts again.
+    """
+    while True:
+        port = random.randrange(15_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class ZooKeeperHost:
