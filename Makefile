@@ -25,6 +25,7 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars a
 	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
 	-@tools/setup_packages.sh suites
 	-@$(PYTHON) tests/conformance/run.py --small --prepare
+	-@tools/setup_promtool.sh
 
 check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: under two minutes
 	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
@@ -57,6 +58,10 @@ lab-down:  ## Remove the lab's hosts and all that they left on this machine
 lab-ssh:  ## Log in to a host of the lab, k1 or another: make lab-ssh HOST=k2
 	@$(PYTHON) -m lab ssh $(or $(HOST),k1)
 
+lab-test: .venv/.codec  ## Deploy to hosts made for it, test, break and remove them, as root: KEEP=1 keeps them
+	@tools/setup_packages.sh lab
+	@$(PYTHON) -m tests.deploy.lab_test
+
 vagrant-box: .venv/.ready  ## Make the box for Vagrant's LXC provider, from the lab's base image, as root
 	@tools/setup_packages.sh lab
 	@tools/setup_packages.sh vagrant
@@ -87,6 +92,7 @@ fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 generate: .venv/.codec  ## Write the pages and samples that are derived from the code
 	$(PYTHON) tools/generate.py
 	$(PYTHON) tools/maps.py
+	$(PYTHON) tools/dashboards.py
 
 format: .venv/.codec  ## Put the code into its one format
 	$(PYTHON) -m ruff format .
@@ -112,4 +118,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test stress lint lab-up lab-down lab-ssh vagrant-box vagrant-up bench-log bench-network bench-broker bench-peer bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-peer bench-compression fuzz generate format clean FORCE

@@ -20,6 +20,7 @@ import click
 import kdist.cli.main
 import kdist.metrics
 from kdist.config import broker_rules, foreign, topic_rules
+from kdist.config.agent import AgentSettings
 from kdist.config.broker_config import BROKER_CLASSES
 from kdist.config.declare import Setting, Synonym
 from kdist.config.human import show_human
@@ -54,6 +55,8 @@ def settings_page() -> str:
         *(subject_table(s, rows, topic_row) for s, rows in by_subject(TopicSettings.TABLE)),
         "## Rules between settings\n",
         rules_table(),
+        "## Settings of an agent's own file\n",
+        table([agent_row(row) for row in AgentSettings.TABLE]),
         "## Kafka's settings that kdist refuses\n",
         foreign_list(foreign.REFUSED),
         "## Kafka's settings that kdist ignores, with a warning\n",
@@ -102,6 +105,12 @@ def topic_row(row: Setting) -> dict[str, str]:
         "Allowed": allowed_cell(row),
         "Meaning": row.doc,
     }
+
+
+def agent_row(row: Setting) -> dict[str, str]:
+    cells = broker_row(row)
+    del cells["Change"]  # it reads its file when it starts
+    return cells
 
 
 def names_cell(names: Sequence[Synonym]) -> str:

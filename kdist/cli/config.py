@@ -34,26 +34,36 @@ def config() -> None:
 
 @config.command()
 @click.argument("path", metavar="FILE")
+@click.option(
+    "--for",
+    "kind",
+    type=click.Choice(["broker", "agent"]),
+    default="broker",
+    show_default=True,
+    help="Whose file it is.",
+)
 @json_option
-def check(path: str, as_json: bool) -> int:
-    """Say whether a broker would start with FILE; exit with 1 if not.
+def check(path: str, kind: str, as_json: bool) -> int:
+    """Say whether a broker, or an agent, would start with FILE; exit with 1 if not.
 
     All that is wrong is said at once, each with its line. What is allowed but odd is a warning.
     """
+    from kdist.config.agent import load_agent
     from kdist.config.faults import ConfigError
     from kdist.config.load import load_broker
+    from kdist.config.properties import parse_properties
 
     text = _read(path)
     faults: Sequence[str] = ()
     warnings: Sequence[str] = ()
-    given = 0
+    given = len(parse_properties(text, path).given)
     try:
-        loaded = load_broker(text, path)
+        if kind == "agent":
+            load_agent(text, path)
+        else:
+            warnings = load_broker(text, path).warnings
     except ConfigError as error:
         faults = error.faults
-    else:
-        warnings = loaded.warnings
-        given = len(loaded.layers[-1].given)
     if as_json:
         found = {"file": path, "is_good": not faults}
         print_json({**found, "faults": list(faults), "warnings": list(warnings)})

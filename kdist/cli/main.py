@@ -27,6 +27,7 @@ _COMMANDS = {
         "kdist.cli.standalone:standalone",
         "Run ZooKeeper and brokers on this machine, for development.",
     ),
+    "agent": ("kdist.cli.agent:agent", "Publish this host's operational data."),
     "config": ("kdist.cli.config:config", "Check a broker's file; show every setting."),
     "topics": ("kdist.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each a record."),

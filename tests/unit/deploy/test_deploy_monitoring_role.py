@@ -159,7 +159,7 @@ def test_the_agents_settings_are_what_the_inventory_says() -> None:
     assert settings.bootstrap_servers == SITE["kdist_bootstrap_servers"]
     assert (settings.host, settings.datacenter, settings.rack) == ("b1", "dc1", "r1")
     assert settings.topic == "ops.host"
-    assert (settings.zookeeper, settings.smartctl) == ("", "")
+    assert (settings.zookeeper, settings.smartctl) == (None, None)
 
 
 def test_a_host_that_lacks_a_rack_has_an_agent_too() -> None:
@@ -169,7 +169,7 @@ def test_a_host_that_lacks_a_rack_has_an_agent_too() -> None:
         variables=yaml.safe_load((ROLE / "defaults/main.yml").read_text()) | site,
     )
     text = (ROLE / "templates/agent.properties.j2").read_text()
-    assert load_agent(str(templar.template(trust_as_template(text))), "x").rack == ""
+    assert load_agent(str(templar.template(trust_as_template(text))), "x").rack is None
 
 
 def test_the_agent_of_a_zookeeper_host_asks_its_server() -> None:
@@ -198,7 +198,7 @@ def test_the_agent_reaches_devices_only_to_ask_them_for_their_health() -> None:
 
 def test_the_node_exporter_shows_what_the_agent_writes() -> None:
     settings = load_agent(rendered("agent.properties.j2"), "x")
-    directory, _, name = settings.metrics_file.rpartition("/")
+    directory, _, name = str(settings.metrics_file).rpartition("/")
     assert f"--collector.textfile.directory={directory}" in rendered("node-exporter.default.j2")
     assert service()["RuntimeDirectory"] == [directory.removeprefix("/run/")]
     rules = (ROOT / "monitoring/prometheus/rules/hosts.yml").read_text()

@@ -1,0 +1,150 @@
+"""The agent's life: looks at the host at each interval, queues the record, has it sent.
+
+Looking and sending do not wait for each other, nor for slow disks: a broker that is away costs
+nothing but the oldest records, a disk that takes its time only the freshness of its health.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from kdist.agent.disks import Run, ask_disks
+from kdist.agent.exported import exported
+from kdist.agent.publisher import Publisher
+from kdist.agent.queue import Queue, Queued
+from kdist.agent.record import Identity, Progress, encode_record, make_record
+from kdist.agent.smart import DiskHealth
+from kdist.agent.zookeeper import ask_mntr, read_mntr
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.config.agent import AgentSettings
+from kdist.errors import KdistError
+from kdist.metrics.agent import AgentMetrics, ZooKeeperMetrics
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import Files
+from kdist.runtime.host import Look
+
+logger = logging.getLogger(__name__)
+
+_LAST_SEND_S = 2.0  # what a stop gives the records that still wait
+_ZOOKEEPER_MS = 2_000
+
+
+class AgentWorld(NamedTuple):
+    """What an agent is given (design D7). `look` blocks, and is called on a thread."""
+
+    clock: Clock
+    files: Files
+    cluster: Cluster
+    look: Callable[[int], Look]
+    run: Run
+
+
+class Agent:
+    """One host's agent. Owner: the loop."""
+
+    def __init__(self, settings: AgentSettings, host: str, world: AgentWorld) -> None:
+        self.metrics = AgentMetrics()
+        self.queue = Queue(settings.queue_records)
+        self._settings = settings
+        self._identity = Identity(host, settings.datacenter or "", settings.rack or "")
+        self._world = world
+        self._publisher = Publisher(world.cluster, settings.topic, host, self.queue, self.metrics)
+        self._zookeeper = parse_addresses(settings.zookeeper)[0] if settings.zookeeper else None
+        self._health: tuple[DiskHealth, ...] = ()
+        self._before: Look | None = None
+        self._sequence = 0
+        self._is_filled = asyncio.Event()
+        self._is_ending = False
+        self._is_writing = True  # so that one failure is told, and not each
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`; `ready` is called once the host was looked at. Raises what is a bug."""
+        self._is_ending = False
+        looking: list[Coroutine[Any, Any, None]] = [self._look_on(ready)]
+        if self._settings.smartctl:
+            looking.append(self._ask_disks_on(self._settings.smartctl))
+        sending = asyncio.create_task(self._send_on())
+        others = [asyncio.create_task(each) for each in (stop.wait(), *looking)]
+        done, _ = await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
+        await _cancel(others)
+        for task in done:
+            task.result()
+        await self._end(sending)
+
+    async def look_once(self) -> None:
+        """Look at the host, queue the record, write what Prometheus wants."""
+        now = await asyncio.to_thread(self._world.look, self._world.clock.now_ms())
+        self._sequence += 1
+        progress = Progress(self._sequence, self.queue.dropped)
+        record = make_record(self._identity, progress, now, self._before, self._health)
+        self._before = now
+        self.queue.add(Queued(now.timestamp_ms, encode_record(record)))
+        self._is_filled.set()
+        if self._settings.metrics_file:
+            self._write_metrics(self._settings.metrics_file, await self._asked_zookeeper())
+
+    async def _look_on(self, ready: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        interval_s = self._settings.interval_ms / 1000
+        due_s = loop.time()
+        while True:
+            await self.look_once()
+            ready()
+            # After a look that took longer than the interval, the next one is a whole one away.
+            due_s = max(due_s, loop.time() - interval_s) + interval_s
+            await asyncio.sleep(due_s - loop.time())
+
+    async def _send_on(self) -> None:
+        while not self._is_ending:
+            await self._is_filled.wait()
+            self._is_filled.clear()
+            await self._publisher.send_all()
+
+    async def _ask_disks_on(self, smartctl: str) -> None:
+        while True:
+            self._health = await ask_disks(smartctl, self._world.run)
+            await asyncio.sleep(self._settings.smart_interval_ms / 1000)
+
+    async def _asked_zookeeper(self) -> ZooKeeperMetrics | None:
+        if self._zookeeper is None:
+            return None
+        return read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
+
+    def _write_metrics(self, path: str, zookeeper: ZooKeeperMetrics | None) -> None:
+        """Write the file. A full disk is no reason to stop telling of it by record."""
+        self.metrics.dropped_records = self.queue.dropped
+        self.metrics.queued_records = len(self.queue)
+        content = exported(self.metrics, self._health, zookeeper)
+        try:
+            self._world.files.replace(path, content, durable=False)
+        except (OSError, KdistError) as error:
+            if self._is_writing:
+                logger.warning("%s is not written: %s", path, error)
+            self._is_writing = False
+        else:
+            self._is_writing = True
+
+    async def _end(self, sending: asyncio.Task[None]) -> None:
+        """Send what waits, if that is quick, and leave no figures that nobody renews.
+
+        A send under way is let finish: one that is cut off would come twice after the next start.
+        """
+        self._is_ending = True
+        self._is_filled.set()
+        await asyncio.wait((sending,), timeout=_LAST_SEND_S)
+        await _cancel([sending])
+        if not sending.cancelled():
+            sending.result()
+        if len(self.queue):
+            logger.warning("stopped with %d records unsent", len(self.queue))
+        if self._settings.metrics_file and self._world.files.exists(self._settings.metrics_file):
+            self._world.files.remove(self._settings.metrics_file)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

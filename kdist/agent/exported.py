@@ -1,0 +1,31 @@
+"""What the agent knows in Prometheus's text format, for the node exporter to show (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kdist.agent.smart import DiskHealth
+from kdist.metrics.agent import UNKNOWN, AgentMetrics, SmartMetrics, ZooKeeperMetrics
+from kdist.metrics.declare import Family
+from kdist.metrics.exposition import Exposition
+
+
+def exported(
+    agent: AgentMetrics, health: Iterable[DiskHealth], zookeeper: ZooKeeperMetrics | None
+) -> bytes:
+    """The file's content; what there is none of (disks with SMART, ZooKeeper) has no samples."""
+    shown = Exposition()
+    shown.add(agent)
+    disks = Family(SmartMetrics, "device", "serial")
+    for each in health:
+        _copy(each, disks[each.device, each.serial])
+    shown.add_family(disks)
+    if zookeeper is not None:
+        shown.add(zookeeper)
+    return shown.render()
+
+
+def _copy(health: DiskHealth, shown: SmartMetrics) -> None:
+    for row in SmartMetrics.TABLE:
+        value = getattr(health, row.attribute)
+        setattr(shown, row.attribute, UNKNOWN if value is None else float(value))

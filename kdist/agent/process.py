@@ -1,0 +1,68 @@
+"""An agent as a process: the real world around it, signals, systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Mapping
+
+from kdist.agent.agent import Agent, AgentWorld
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.config.agent import AgentSettings
+from kdist.network.client import ClientSettings
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.clock import SystemClock
+from kdist.runtime.disk import Disk
+from kdist.runtime.host import look
+from kdist.runtime.programs import output_of
+from kdist.runtime.sd_notify import ServiceManager
+
+_CLIENT = ClientSettings("kdist-agent", request_timeout_ms=10_000, connect_timeout_ms=5_000)
+_NO_RETRY_MS = 0  # the next interval is the retry
+
+
+def run_agent(settings: AgentSettings, environment: Mapping[str, str]) -> None:
+    """Run an agent until SIGTERM or SIGINT. `UserError` for addresses that are none."""
+    asyncio.run(_run(settings, ServiceManager(environment)))
+
+
+async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
+    loop = asyncio.get_running_loop()
+    bootstrap = parse_addresses(settings.bootstrap_servers)
+    cluster = Cluster(AsyncioNetwork(loop), bootstrap, _CLIENT, _NO_RETRY_MS)
+    world = AgentWorld(SystemClock(), Disk(), cluster, look, output_of)
+    agent = Agent(settings, settings.host or socket.gethostname(), world)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _hear, stop, manager)
+    _feed_watchdog(loop, manager)
+    try:
+        await agent.run(stop, _Once(manager))
+    finally:
+        cluster.close()
+
+
+class _Once:
+    """Tells systemd that the agent is ready, the first time it is called."""
+
+    def __init__(self, manager: ServiceManager) -> None:
+        self._manager = manager
+        self._is_told = False
+
+    def __call__(self) -> None:
+        if not self._is_told:
+            self._manager.tell("READY=1")
+        self._is_told = True
+
+
+def _hear(stop: asyncio.Event, manager: ServiceManager) -> None:
+    manager.tell("STOPPING=1")
+    stop.set()
+
+
+def _feed_watchdog(loop: asyncio.AbstractEventLoop, manager: ServiceManager) -> None:
+    """systemd ends an agent whose loop stands still."""
+    if manager.watchdog_ms is not None:
+        manager.tell("WATCHDOG=1")
+        loop.call_later(manager.watchdog_ms / 2000, _feed_watchdog, loop, manager)

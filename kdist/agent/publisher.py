@@ -1,0 +1,85 @@
+"""Sends what the queue has to the topic, in order, until it is empty or a broker refuses.
+
+At least once: a record whose acknowledgement got lost is sent again. Host and timestamp say which
+record it is.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kdist.agent.queue import Queue, Queued
+from kdist.client.cluster import Cluster
+from kdist.client.partitioner import partition_for
+from kdist.client.producing import ACKS_ALL, produce
+from kdist.errors import ApiError, Error, UserError
+from kdist.metrics.agent import AgentMetrics
+from kdist.model import TopicPartition
+from kdist.records.build import build_batch
+from kdist.records.compression import Codec
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES_MAX = 500_000  # half of what a topic takes by default, before compression
+_NEVER = (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE, Error.INVALID_RECORD)
+
+
+class Publisher:
+    """Owner: the loop. `cluster` tries nothing again: the next record's turn is soon enough."""
+
+    def __init__(
+        self, cluster: Cluster, topic: str, host: str, queue: Queue, metrics: AgentMetrics
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._key = host.encode()
+        self._queue = queue
+        self._metrics = metrics
+        self._partition: TopicPartition | None = None
+        self._told = ""
+
+    async def send_all(self) -> bool:
+        """Send all that waits; whether that went well. What could not be sent waits on."""
+        while taken := self._queue.take(_BATCH_BYTES_MAX):
+            try:
+                await self._send(taken)
+            except (ApiError, UserError) as error:
+                self._fail(taken, error)
+                return False
+            except BaseException:
+                self._queue.put_back(taken)
+                raise
+            self._metrics.published_records += len(taken)
+        self._tell("")
+        return True
+
+    async def _send(self, records: list[Queued]) -> None:
+        if self._partition is None:
+            count = len((await self._cluster.topic(self._topic)).partitions)
+            self._partition = TopicPartition(self._topic, partition_for(self._key, count))
+        batch = build_batch(
+            [each.value for each in records],
+            [self._key] * len(records),
+            timestamps=[each.timestamp_ms for each in records],
+            timestamp_ms=records[0].timestamp_ms,
+            codec=Codec.LZ4,
+        )
+        await produce(self._cluster, {self._partition: batch}, ACKS_ALL)
+
+    def _fail(self, taken: list[Queued], error: ApiError | UserError) -> None:
+        self._metrics.failed_sends += 1
+        self._partition = None  # the topic may have been made anew, with more partitions
+        if isinstance(error, ApiError) and error.error in _NEVER:
+            self._queue.dropped += len(taken)
+        else:
+            self._queue.put_back(taken)
+        self._tell(str(error))
+
+    def _tell(self, trouble: str) -> None:
+        """One line when it begins, one when it ends: not one for each record."""
+        if bool(trouble) != bool(self._told):
+            if trouble:
+                logger.warning("records wait: %s", trouble)
+            else:
+                logger.info("records are taken again")
+        self._told = trouble

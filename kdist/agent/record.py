@@ -1,0 +1,157 @@
+"""From two looks at a host to the record that is published (pure).
+
+The record's fields and units are in docs/formats/ops-host.md. Counters pass through as the kernel
+counts them, so that a record that got lost takes nothing along; only the two `busy_ratio` compare
+a look with the one before, and are None in an agent's first record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from kdist.agent.smart import DiskHealth
+from kdist.runtime.host import HostProcess, Look, Space
+
+SCHEMA = 1
+
+
+class Identity(NamedTuple):
+    """Whose records they are."""
+
+    host: str
+    datacenter: str
+    rack: str
+
+
+class Progress(NamedTuple):
+    """How the agent itself does: the record's number since its start, and what it lost."""
+
+    sequence: int
+    dropped_records: int
+
+
+def make_record(
+    identity: Identity,
+    progress: Progress,
+    now: Look,
+    before: Look | None,
+    health: Iterable[DiskHealth],
+) -> dict[str, Any]:
+    """The record of the look `now`; `before` is the one before it, of the same boot."""
+    if before is not None and not before.timestamp_ms < now.timestamp_ms:
+        before = None  # the clock was set back: nothing can be said of the time between
+    return {
+        "schema": SCHEMA,
+        **identity._asdict(),
+        "timestamp_ms": now.timestamp_ms,
+        "boot_ms": now.boot_ms,
+        **progress._asdict(),
+        "cpu": _cpu(now, before),
+        "load": dict(zip(("1m", "5m", "15m"), (round(n, 2) for n in now.load), strict=True)),
+        "memory": _memory(now),
+        "network": [_interface(name, of) for name, of in now.interfaces.items() if name != "lo"],
+        "disks": [_disk(name, now, before) for name in now.disks if _is_used(now.disks[name])],
+        "filesystems": [_space(each) for each in now.spaces],
+        "smart": [each._asdict() for each in health],
+        "processes": [_process(each) for each in now.processes],
+    }
+
+
+def encode_record(record: dict[str, Any]) -> bytes:
+    """The record as one line of JSON."""
+    return json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _cpu(now: Look, before: Look | None) -> dict[str, Any]:
+    modes = now.cpu_seconds._asdict()
+    return {
+        "processors": now.processors,
+        "busy_ratio": None if before is None else _busy_processors(now, before),
+        "seconds_total": {
+            mode: round(modes[mode], 2)
+            for mode in ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+        },
+    }
+
+
+def _busy_processors(now: Look, before: Look) -> float | None:
+    """The share of all processors' time that was neither idle nor waiting for a disk.
+
+    The kernel counts a guest's time in `user` too, so it is left out of the sum.
+    """
+    deltas = {
+        mode: max(0.0, seconds - getattr(before.cpu_seconds, mode))
+        for mode, seconds in now.cpu_seconds._asdict().items()
+        if not mode.startswith("guest")
+    }
+    total = sum(deltas.values())
+    return round(1 - (deltas["idle"] + deltas["iowait"]) / total, 4) if total else None
+
+
+def _memory(now: Look) -> dict[str, int]:
+    return {
+        "total_bytes": now.memory.total,
+        "available_bytes": now.memory.available,
+        "cached_bytes": now.memory.cached,
+        "swap_total_bytes": now.swap.total,
+        "swap_used_bytes": now.swap.used,
+    }
+
+
+def _interface(name: str, of: Any) -> dict[str, Any]:
+    return {
+        "interface": name,
+        "received_bytes_total": of.bytes_recv,
+        "sent_bytes_total": of.bytes_sent,
+        "received_packets_total": of.packets_recv,
+        "sent_packets_total": of.packets_sent,
+        "receive_errors_total": of.errin,
+        "send_errors_total": of.errout,
+        "receive_drops_total": of.dropin,
+        "send_drops_total": of.dropout,
+    }
+
+
+def _is_used(of: Any) -> bool:
+    """Devices that were never asked for anything, as spare loop devices, are left out."""
+    return bool(of.read_count or of.write_count)
+
+
+def _disk(name: str, now: Look, before: Look | None) -> dict[str, Any]:
+    of = now.disks[name]
+    return {
+        "device": name,
+        "busy_ratio": _busy_disk(name, now, before),
+        "reads_total": of.read_count,
+        "writes_total": of.write_count,
+        "read_bytes_total": of.read_bytes,
+        "written_bytes_total": of.write_bytes,
+        "read_ms_total": of.read_time,
+        "write_ms_total": of.write_time,
+        "busy_ms_total": of.busy_time,
+    }
+
+
+def _busy_disk(name: str, now: Look, before: Look | None) -> float | None:
+    if before is None or name not in before.disks:
+        return None
+    busy_ms: float = now.disks[name].busy_time - before.disks[name].busy_time
+    return round(min(max(busy_ms / (now.timestamp_ms - before.timestamp_ms), 0.0), 1.0), 4)
+
+
+def _space(of: Space) -> dict[str, Any]:
+    return of._asdict()
+
+
+def _process(of: HostProcess) -> dict[str, Any]:
+    return {
+        "command": of.command,
+        "pid": of.pid,
+        "started_ms": of.started_ms,
+        "cpu_seconds_total": of.cpu_seconds,
+        "resident_bytes": of.resident_bytes,
+        "threads": of.threads,
+        "open_files": of.open_files,
+    }

@@ -1,0 +1,35 @@
+"""`kdist agent`: publish this host's operational data until a signal ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from kdist.agent.process import run_agent
+from kdist.config.agent import load_agent
+from kdist.runtime import diagnostics
+from kdist.runtime.disk import Disk
+
+
+@click.command()
+@click.option(
+    "--config", "path", required=True, metavar="FILE", help="The agent's settings, .properties."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="What is written to standard error.",
+)
+def agent(path: str, log_level: str) -> None:
+    """Publish this host's operational data until SIGTERM or SIGINT.
+
+    One JSON record for each interval goes to a topic. While no broker takes them, records wait; too
+    many, and the oldest are dropped. Exits with 0 when it stopped as asked.
+    """
+    diagnostics.set_up(log_level, sys.stderr, os.environ)
+    settings = load_agent(Disk().read(path).decode(errors="replace"), path)
+    run_agent(settings, os.environ)

@@ -1,0 +1,116 @@
+"""The settings of `kdist agent`, one host's. They are its own: no broker's file has any of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from kdist.config.declare import Settings, setting, settings
+from kdist.config.faults import raise_if_any, sentence_at
+from kdist.config.foreign import unknown_name
+from kdist.config.kinds import int32
+from kdist.config.layers import Layer, Source, names_in, resolve
+from kdist.config.properties import parse_properties
+
+AGENT = "Agent"
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/,\s]+):[0-9]{1,5}")
+
+
+@settings
+class AgentSettings(Settings):
+    """What the agent room is given."""
+
+    bootstrap_servers: str = setting(
+        "bootstrap.servers",
+        subject=AGENT,
+        doc="Brokers of the cluster that records go to, as `host1:9092,host2:9092`.",
+    )
+    host: str | None = setting(
+        "agent.host",
+        default=None,
+        subject=AGENT,
+        doc="The host's name, which is the key of its records; unset, what the system calls it.",
+    )
+    datacenter: str | None = setting(
+        "agent.datacenter", default=None, subject=AGENT, doc="Where the host is, for its records."
+    )
+    rack: str | None = setting(
+        "agent.rack", default=None, subject=AGENT, doc="What fails together with the host."
+    )
+    topic: str = setting(
+        "agent.topic",
+        default="ops.host",
+        subject=AGENT,
+        doc="Where records go. The agent does not create it.",
+    )
+    interval_ms: int32 = setting(
+        "agent.interval.ms",
+        default=10_000,
+        minimum=100,
+        unit="ms",
+        subject=AGENT,
+        doc="How often the host is looked at; each look is a record.",
+    )
+    queue_records: int32 = setting(
+        "agent.queue.records",
+        default=1_000,
+        minimum=1,
+        subject=AGENT,
+        doc="Records that wait while no broker takes them; then the oldest are dropped.",
+    )
+    smartctl: str | None = setting(
+        "agent.smartctl",
+        default=None,
+        subject=AGENT,
+        doc="The program that asks disks for their health; unset, they are not asked.",
+    )
+    smart_interval_ms: int32 = setting(
+        "agent.smart.interval.ms",
+        default=600_000,
+        minimum=1_000,
+        unit="ms",
+        subject=AGENT,
+        doc="How often disks are asked for their health.",
+    )
+    zookeeper: str | None = setting(
+        "agent.zookeeper",
+        default=None,
+        subject=AGENT,
+        doc="The ZooKeeper server of this host, as `host:2181`; unset, there is none.",
+    )
+    metrics_file: str | None = setting(
+        "agent.metrics.file",
+        default=None,
+        subject=AGENT,
+        doc="A `.prom` file for the node exporter's textfile collector; unset, none is written.",
+    )
+
+
+def load_agent(text: str, source: str) -> AgentSettings:
+    """The settings that a .properties file's text says; `source` is what sentences call the file.
+
+    `ConfigError` has every fault there is.
+    """
+    properties = parse_properties(text, source)
+    layer = Layer(Source.STATIC_BROKER_CONFIG, properties.given)
+    outcome = resolve(AgentSettings.TABLE, (layer,), source)
+    names = frozenset(names_in(AgentSettings.TABLE, of_broker=True))
+    unknown = (
+        unknown_name(name, given, names)
+        for name, given in properties.given.items()
+        if name not in names
+    )
+    raise_if_any((*properties.faults, *unknown, *outcome.faults.values()))
+    loaded = AgentSettings(**outcome.values)
+    raise_if_any(_address_faults(loaded, source))
+    return loaded
+
+
+def _address_faults(loaded: AgentSettings, source: str) -> Iterator[str]:
+    for name, text in (
+        *(("bootstrap.servers", text) for text in loaded.bootstrap_servers.split(",")),
+        *(("agent.zookeeper", text) for text in [loaded.zookeeper] if text),
+    ):
+        if not _ADDRESS.fullmatch(text.strip()):
+            yield sentence_at(source, f"{name} has {text!r}, but must have host:port")

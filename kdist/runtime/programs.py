@@ -1,0 +1,33 @@
+"""Another program's output, with a limit on how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+logger = logging.getLogger(__name__)
+
+
+async def output_of(argv: Sequence[str], timeout_ms: float) -> bytes:
+    """What the program writes, whatever its exit status; nothing if it cannot be run, or hangs."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:
+        logger.warning("%s does not run: %s", argv[0], error.strerror or error)
+        return b""
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), timeout_ms / 1000)
+    except TimeoutError:
+        logger.warning("%s took more than %d ms and was ended", argv[0], timeout_ms)
+        return b""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return output

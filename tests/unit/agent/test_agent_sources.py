@@ -1,0 +1,133 @@
+"""What smartctl and ZooKeeper say, and what of it Prometheus is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from kdist.agent.disks import ask_disks
+from kdist.agent.exported import exported
+from kdist.agent.smart import read_health, read_scan
+from kdist.agent.zookeeper import ask_mntr, read_mntr
+from kdist.client.cluster import Address
+from kdist.metrics.agent import AgentMetrics
+from kdist.runtime.programs import output_of
+
+ATA = {
+    "model_name": "ST4000",
+    "serial_number": "Z1",
+    "smart_status": {"passed": True},
+    "temperature": {"current": 34},
+    "power_on_time": {"hours": 12000},
+    "ata_smart_attributes": {
+        "table": [{"id": 5, "raw": {"value": 8}}, {"id": 197, "raw": {"value": 1}}]
+    },
+}
+NVME = {
+    "model_name": "SSD",
+    "serial_number": "N1",
+    "smart_status": {"passed": False},
+    "nvme_smart_health_information_log": {"media_errors": 3},
+}
+LEADER = "zk_version\t3.8\nzk_server_state\tleader\nzk_synced_followers\t2\nzk_avg_latency\t1.5\n"
+NOT_SERVING = "This ZooKeeper instance is not currently serving requests\n"
+
+
+def said(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def test_an_ata_disk_is_read_by_its_attributes() -> None:
+    health = read_health("/dev/sda", said(ATA))
+    assert health is not None
+    assert (health.model, health.serial, health.is_healthy) == ("ST4000", "Z1", True)
+    assert (health.temperature_celsius, health.power_on_hours) == (34, 12000)
+    assert (health.reallocated_sectors, health.pending_sectors) == (8, 1)
+    assert (health.uncorrectable_sectors, health.link_errors) == (None, None)
+
+
+def test_an_nvme_disks_media_errors_are_its_lost_sectors() -> None:
+    health = read_health("/dev/nvme0", said(NVME))
+    assert health is not None
+    assert (health.is_healthy, health.uncorrectable_sectors) == (False, 3)
+
+
+def test_what_is_no_disk_with_smart_has_no_health() -> None:
+    assert read_health("/dev/sda", b"") is None
+    assert read_health("/dev/sda", b"[1]") is None
+    assert read_health("/dev/sda", said({"smartctl": {"exit_status": 2}})) is None
+    assert list(read_scan(b"no JSON")) == []
+
+
+def test_every_disk_that_the_scan_finds_is_asked_without_being_woken() -> None:
+    asked: list[Sequence[str]] = []
+
+    async def run(argv: Sequence[str], _timeout_ms: float) -> bytes:
+        asked.append(argv)
+        if "--scan" in argv:
+            return said({"devices": [{"name": "/dev/sda"}, {"name": "/dev/sdb"}]})
+        return said(ATA) if argv[-1] == "/dev/sda" else b""
+
+    found = asyncio.run(ask_disks("smartctl", run))
+    assert [each.device for each in found] == ["/dev/sda"]
+    assert [argv[-1] for argv in asked[1:]] == ["/dev/sda", "/dev/sdb"]
+    assert all("--nocheck=standby" in argv for argv in asked[1:])
+
+
+def test_a_program_that_fails_or_hangs_says_nothing() -> None:
+    hang = [sys.executable, "-c", "import threading; threading.Event().wait()"]
+    assert asyncio.run(output_of(hang, 50)) == b""
+    assert asyncio.run(output_of(["/nowhere/smartctl"], 5_000)) == b""
+
+
+def test_a_programs_output_counts_whatever_its_status_is() -> None:
+    argv = [sys.executable, "-c", "import sys; print('bits'); sys.exit(4)"]
+    assert asyncio.run(output_of(argv, 30_000)) == b"bits\n"
+
+
+def test_a_leader_says_how_many_follow() -> None:
+    read = read_mntr(LEADER)
+    assert (read.is_serving, read.is_leading, read.synced_followers) == (1, 1, 2)
+    assert read.average_latency_seconds == 0.0015
+
+
+def test_a_server_that_does_not_serve_says_nothing_else() -> None:
+    for answer in (NOT_SERVING, "", "zk_synced_followers\tmany\n"):
+        read = read_mntr(answer)
+        assert (read.is_serving, read.is_leading) == (0, 0)
+        assert math.isnan(read.synced_followers)
+
+
+def test_a_server_is_asked_and_its_whole_answer_read() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(4) == b"mntr"
+        writer.write(LEADER.encode())
+        writer.close()
+
+    async def run() -> str:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            return await ask_mntr(Address(*server.sockets[0].getsockname()), 5_000)
+
+    assert asyncio.run(run()) == LEADER
+
+
+def test_nobody_answers_where_nobody_listens() -> None:
+    assert asyncio.run(ask_mntr(Address("127.0.0.1", 1), 5_000)) == ""
+
+
+def test_prometheus_is_told_of_disks_and_zookeeper_where_there_are_any() -> None:
+    health = read_health("/dev/sda", said(ATA))
+    assert health is not None
+    text = exported(AgentMetrics(), [health], read_mntr(LEADER)).decode()
+    assert 'kdist_smart_reallocated_sectors{device="/dev/sda",serial="Z1"} 8.0\n' in text
+    assert 'kdist_smart_link_errors{device="/dev/sda",serial="Z1"} NaN\n' in text
+    assert "kdist_zookeeper_synced_followers 2.0\n" in text
+    bare = exported(AgentMetrics(), [], None).decode()
+    assert "kdist_agent_published_records_total 0.0\n" in bare
+    assert "\nkdist_smart" not in bare
+    assert "kdist_zookeeper" not in bare
