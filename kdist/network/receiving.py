@@ -6,7 +6,9 @@ the rest is received. So a connection between frames holds no buffer at all, and
 copied in part, once.
 
 A frame's buffer grows with what has come, fourfold at most: a peer that announces a hundred
-megabytes and sends ten bytes costs half a kilobyte.
+megabytes and sends ten bytes costs half a kilobyte. But one that has sent a large frame gets room
+for as much again at once, up to a bound. Its next frame is received into a buffer of that size, and
+is copied nowhere if it has that size too: at 256 KiB that saves a tenth of what a produce costs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from kdist.network.turn import Turn
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
 _GROWTH = 4
+_LARGE_BYTES = 128 << 10  # of smaller ones a receive into the shared space brings several
+_TRUSTED_BYTES_MAX = 4 << 20  # for a connection, however much it has sent before
+_RECEIVED_BYTES_MAX = 1 << 18  # at a time, of frames that are smaller: more of them is not better
+_TAKEN_BYTES_MAX = 32 << 20  # when all connections have so much, nobody is given more at once
 _size_at = struct.Struct(">i").unpack_from
 
 
@@ -31,6 +37,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._own: memoryview | None = None  # begins with a frame that is not whole, or was held
         self._own_end = 0  # so many bytes of it are received
         self._own_limit = 0  # so many shall be: to the end of the frame, so that no other's follow
+        self._large = 0  # bytes of the latest frame and its size, if they were many
+        self._trusted = 0  # and of the largest
         self._is_held = False
         self.is_closed = False  # set by whoever closes: what comes then is not kept
 
@@ -49,8 +57,18 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - always -1
         own = self._own
         if own is None:
-            return self._turn.space()
+            return self._room_for_large() if self._large else self._turn.space()
         return own[self._own_end : self._own_limit]
+
+    def _room_for_large(self) -> memoryview:
+        """A buffer for as many frames like the latest as are worth one receive: one, or more."""
+        buffers, large = self._turn.buffers, self._large
+        if buffers.taken_bytes > _TAKEN_BYTES_MAX:
+            return self._turn.space()
+        size = max(large, _RECEIVED_BYTES_MAX // large * large)
+        self._own = own = buffers.take(size)
+        self._own_end, self._own_limit = 0, size
+        return own[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
         own = self._own
@@ -65,7 +83,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
 
         `find_frame` would find them all. To look for whole ones here saves 0.5 us each.
         """
-        start, frame_bytes_max = 0, self._frame_bytes_max
+        start = latest = 0
+        frame_bytes_max = self._frame_bytes_max
         try:
             while start < end and not self._is_held:
                 content = start + SIZE_BYTES
@@ -73,24 +92,32 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 if not (0 <= size <= frame_bytes_max and content + size <= end):
                     find_frame(received, start, end, frame_bytes_max)  # may refuse it
                     break
-                start = content + size
+                latest, start = start, content + size
                 self.frame_received(received[content:start])
         except ProtocolError as error:
             self._is_held = True
             self.drop_received()
             self.frame_refused(error)
             return
+        if start >= _LARGE_BYTES or self._large:
+            self._note_large(start - latest)
         if start < end and not self.is_closed:
             self._keep(received, start, end)
         elif self._own is not None:
             self.drop_received()
+
+    def _note_large(self, size: int) -> None:
+        """The latest whole frame has so many bytes; 0: there was none."""
+        if size:
+            self._large = size if _LARGE_BYTES <= size <= _TRUSTED_BYTES_MAX else 0
+            self._trusted = max(self._trusted, min(size, _TRUSTED_BYTES_MAX))
 
     def _keep(self, received: memoryview, start: int, end: int) -> None:
         """Have what was not handed over in a buffer of its own, with room to go on."""
         rest = received[start:end]
         rest_size = end - start
         wanted = max(rest_size, bytes_wanted(rest, 0, rest_size))
-        size = min(wanted, _GROWTH * rest_size)
+        size = min(wanted, max(_GROWTH * rest_size, self._trusted))
         own = self._own
         if own is None or start or size > len(own):
             self.drop_received()
