@@ -21,11 +21,11 @@ from kdist.network.turn import Turn
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
 _GROWTH = 4
-_LARGE_BYTES = 128 << 10  # of smaller ones a receive into the shared space brings several
+LARGE_BYTES = 128 << 10  # of smaller ones a receive into the shared space brings several
 _TRUSTED_BYTES_MAX = 4 << 20  # for a connection, however much it has sent before
 _RECEIVED_BYTES_MAX = 1 << 18  # at a time, of frames that are smaller: more of them is not better
 _TAKEN_BYTES_MAX = 32 << 20  # when all connections have so much, nobody is given more at once
-_size_at = struct.Struct(">i").unpack_from
+size_at = struct.Struct(">i").unpack_from
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
@@ -88,28 +88,32 @@ class FrameReceiver(asyncio.BufferedProtocol):
         try:
             while start < end and not self._is_held:
                 content = start + SIZE_BYTES
-                size = _size_at(received, start)[0] if content <= end else -1
+                size = size_at(received, start)[0] if content <= end else -1
                 if not (0 <= size <= frame_bytes_max and content + size <= end):
                     find_frame(received, start, end, frame_bytes_max)  # may refuse it
                     break
                 latest, start = start, content + size
                 self.frame_received(received[content:start])
         except ProtocolError as error:
-            self._is_held = True
-            self.drop_received()
-            self.frame_refused(error)
+            self.refuse(error)
             return
-        if start >= _LARGE_BYTES or self._large:
+        if start >= LARGE_BYTES or self._large:
             self._note_large(start - latest)
         if start < end and not self.is_closed:
             self._keep(received, start, end)
         elif self._own is not None:
             self.drop_received()
 
+    def refuse(self, error: ProtocolError) -> None:
+        """Parse nothing more: the bytes are no frame, or no frame that the subclass takes."""
+        self._is_held = True
+        self.drop_received()
+        self.frame_refused(error)
+
     def _note_large(self, size: int) -> None:
         """The latest whole frame has so many bytes; 0: there was none."""
         if size:
-            self._large = size if _LARGE_BYTES <= size <= _TRUSTED_BYTES_MAX else 0
+            self._large = size if LARGE_BYTES <= size <= _TRUSTED_BYTES_MAX else 0
             self._trusted = max(self._trusted, min(size, _TRUSTED_BYTES_MAX))
 
     def _keep(self, received: memoryview, start: int, end: int) -> None:

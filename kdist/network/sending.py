@@ -105,6 +105,14 @@ class Sender:
                     self._range = cast(FileRange, chunk)
                     self._range_sent = self._warm_end = 0
 
+    def write_bytes(self, data: Bytes) -> None:
+        """As `put_bytes` and `write`: an answer that is one piece, mostly with nothing before it."""
+        if self._chunks or self._range is not None or self.is_blocked:
+            self._chunks.append(data)
+            self.write()
+        elif not self.is_closed:
+            self._to_transport(data, self._transport.write)
+
     def _send_bytes(self, data: Bytes) -> None:
         """Send `data`, and all bytes behind it up to the next file range, as one piece."""
         chunks = self._chunks
@@ -124,7 +132,8 @@ class Sender:
         write(data)
         if not self.is_blocked:
             self._in_transport = 0
-            self._count_sent(size)
+            self.waiting_bytes -= size
+            self._metrics.sent_bytes += size
 
     def _count_sent(self, size: int) -> None:
         self.waiting_bytes -= size

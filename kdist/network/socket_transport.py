@@ -9,14 +9,50 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from kdist.network.chunks import Bytes
 from kdist.runtime.sendfile import send_file
 from kdist.runtime.turn_loop import READABLE, WRITABLE, watch
 
+ReceiveInto = Callable[[memoryview], int]
+"""Receives once: how many bytes came. Raises as a socket does."""
+
+
+class NotReceivedError(Exception):
+    """The socket's error at a receive, told from what a protocol raises."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 FILE_PIECE_BYTES = 2 << 20  # under a millisecond, when the reader is as fast as we are
+
+
+@runtime_checkable
+class Receiving(Protocol):
+    """A protocol that receives by itself, to be spared the calls between."""
+
+    def receive(self, receive_into: ReceiveInto) -> int:
+        """As `get_buffer`, `receive_into` and `buffer_updated`; 0 at the end of the stream.
+
+        NotReceivedError in place of what `receive_into` raises.
+        """
+        ...
+
+
+def _receive(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) -> int:
+    space = memoryview(protocol.get_buffer(-1))
+    try:
+        size = receive_into(space)
+    except OSError as error:
+        raise NotReceivedError(error) from error
+    if size:
+        protocol.buffer_updated(size)
+    return size
 
 
 class SocketTransport(asyncio.Transport):
@@ -39,6 +75,10 @@ class SocketTransport(asyncio.Transport):
         self._socket = connected
         self._descriptor = connected.fileno()
         self._protocol = protocol
+        self._receive_into: ReceiveInto = connected.recv_into
+        self._receive = (
+            protocol.receive if isinstance(protocol, Receiving) else partial(_receive, protocol)
+        )
         self._watched = 0  # the events that are
         self._unsent = bytearray()
         self._is_blocked = False  # until the kernel takes more
@@ -54,8 +94,13 @@ class SocketTransport(asyncio.Transport):
 
     def _on_ready(self, events: int) -> None:
         if events == READABLE or (events & ~WRITABLE and self._watched & READABLE):
+            # Once: the others have a right to be served too. Errors and ends are received as well.
             try:
-                self._receive()  # errors and ends are received too
+                if not self._receive(self._receive_into):
+                    self._end_reading()
+            except NotReceivedError as failed:
+                if not isinstance(failed.error, BlockingIOError):
+                    self._lose(failed.error)
             except BaseException:
                 self.abort()  # and the loop's exception handler hears of it
                 raise
@@ -64,23 +109,10 @@ class SocketTransport(asyncio.Transport):
 
     # Receiving
 
-    def _receive(self) -> None:
-        """Once: the others have a right to be served too."""
-        protocol = self._protocol
-        space = protocol.get_buffer(-1)
-        try:
-            size = self._socket.recv_into(space)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lose(error)
-            return
-        if size:
-            protocol.buffer_updated(size)
-        else:
-            self.pause_reading()
-            if not protocol.eof_received():
-                self.close()
+    def _end_reading(self) -> None:
+        self.pause_reading()
+        if not self._protocol.eof_received():
+            self.close()
 
     def pause_reading(self) -> None:
         self._watch(self._watched & ~READABLE)
@@ -201,4 +233,5 @@ class SocketTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
         finally:
             self._socket.close()
-            del self._protocol  # which has the transport: else both would wait for the collector
+            # Which has the transport: else both would wait for the collector.
+            del self._protocol, self._receive

@@ -6,7 +6,8 @@ the loop with another look at the sockets: 2 us a request at ten connections.
 
 `watch` calls who waits for a descriptor right where the selector finds it ready. asyncio would make
 a list of what is ready, put a handle of each into its queue and run that in a context: 2 us a
-request more. Whoever is watched for must do little and come back: one receive, one send.
+request more. Whoever is watched for must do little and come back: one receive, one send. As long as
+nothing else happens the selector waits again by itself, where asyncio would go round its loop.
 
 `ending_turns` and `watch` below do the same on any loop, in that loop's own way.
 """
@@ -19,6 +20,7 @@ import select
 import selectors
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 READABLE, WRITABLE = select.EPOLLIN, select.EPOLLOUT
 OnReady = Callable[[int], None]
@@ -35,6 +37,7 @@ class _Selector(selectors.EpollSelector):
         super().__init__()
         # Handles, since they run as the loop runs them: an exception goes to its handler.
         self.wanted: list[asyncio.Handle] = []
+        self.loop: Any  # this selector's; its queues are asyncio's own, hence any
         self.serving: asyncio.Handle  # `serve`; there is no loop yet to make it for
         self._watched: dict[int, OnReady] = {}
         # The same epoll under a second descriptor: the base class keeps its object to itself.
@@ -58,11 +61,23 @@ class _Selector(selectors.EpollSelector):
             timeout = 0  # they may have called for something that the loop does not know of yet
         found: _Events = []
         self._found = found
-        self._polled = self._epoll.poll(timeout, _EVENTS_MAX)
-        self.serving._run()
-        if self.wanted and not found:
-            self._run_wanted()
+        poll, run_serving = self._epoll.poll, self.serving._run
+        while polled := poll(timeout, _EVENTS_MAX):
+            self._polled = polled
+            run_serving()
+            if self.wanted and not found:
+                self._run_wanted()
+            if found or (timeout := self._left()) == 0:
+                break
         return found
+
+    def _left(self) -> float | None:
+        """How many seconds until a timer is due; 0 if there is anything to do, None if nothing."""
+        loop = self.loop
+        if self.wanted or loop._ready or loop._stopping:
+            return 0
+        timers = loop._scheduled
+        return max(0.0, timers[0].when() - loop.time()) if timers else None
 
     def serve(self) -> None:
         """What is ready. If one raises, those behind it are found again in the next round."""
@@ -99,6 +114,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         self._turn_selector = _Selector()
         super().__init__(self._turn_selector)
         self._turn_selector.serving = asyncio.Handle(self._turn_selector.serve, (), self)
+        self._turn_selector.loop = self
 
     def before_wait(self, callback: Callable[[], None]) -> Callable[[], None]:
         """A trigger: once called, `callback` runs before the loop waits next, or polls."""
