@@ -16,7 +16,7 @@ alone and 4 in a group of fifty, where the long way takes 24.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -73,22 +73,22 @@ class _Known(NamedTuple):
     end: bytes
 
 
-_Asked = tuple[_Known, int, Reply, memoryview, Connection]
-"""A request that waits for the end of the turn: correlation id, its frame, which holds until then.
-
-A plain tuple, as one is made for each request: a named one takes six times as long.
-"""
-
-
 class _Group:
-    """What a turn brought for one partition: requests, and the batch of each."""
+    """The batches that a turn brought for one partition, and what offsets the first of them got."""
 
-    __slots__ = ("asked", "batches", "started_ns")
+    __slots__ = ("batches", "start_offsets")
 
-    def __init__(self, started_ns: int) -> None:
-        self.started_ns = started_ns
-        self.asked: list[_Asked] = []
+    def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.start_offsets: Sequence[int] = ()
+
+
+_Asked = tuple[_Known, int, _Group, int, memoryview, Connection]
+"""A request that waits for the end of the turn: correlation id, group and number in it, its frame.
+
+No place for its answer is reserved: before anything else is answered, these are. The frame holds
+until then. A plain tuple, as one is made for each request: a named one takes six times as long.
+"""
 
 
 class UsualProduces:
@@ -102,6 +102,8 @@ class UsualProduces:
         self._metrics = metrics
         self._known: dict[bytes, _Known] = {}
         self._groups: dict[Partition, _Group] = {}
+        self._asked: list[_Asked] = []
+        self._started_ns = 0  # when the first of these was taken
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
         """As `UsualPath`: it is answered when the turn ends, or by `settle` before that."""
@@ -120,17 +122,19 @@ class UsualProduces:
         ):
             return False
         group = self._groups.get(partition)
-        started_ns = self._now_ns() if group is None else group.started_ns
-        if group is None and not partition.is_prompt(started_ns):
-            return False
+        if group is None:
+            if not self._asked:
+                self._started_ns = self._now_ns()
+            if not partition.is_prompt(self._started_ns):
+                return False
         batch = usual_batch(records, rules, version)
         if batch is None:
             return False
         if group is None:
-            group = self._groups[partition] = _Group(started_ns)
-        group.batches.append(batch)
-        reply = connection.reserve()
-        group.asked.append((known, correlation_id, reply, frame, connection))
+            group = self._groups[partition] = _Group()
+        batches = group.batches
+        self._asked.append((known, correlation_id, group, len(batches), frame, connection))
+        batches.append(batch)
         if len(records) >= _LARGE_BYTES:
             self.settle()
         return True
@@ -138,35 +142,34 @@ class UsualProduces:
     # The end of a turn
 
     def settle(self) -> None:
-        """Append and answer what was taken. Raises `DiskFailed`."""
-        if self._groups:
-            groups, self._groups = self._groups, {}
-            now_ms = self._clock.now_ms()
-            for partition, group in groups.items():
-                self._append(partition, group, now_ms)
+        """Append and answer what was taken, in the order in which it came. Raises `DiskFailed`."""
+        asked = self._asked
+        if not asked:
+            return
+        groups, self._groups, self._asked = self._groups, {}, []
+        now_ms = self._clock.now_ms()
+        for partition, group in groups.items():
+            try:
+                group.start_offsets = partition.append_group(group.batches, now_ms)
+            except ApiError:
+                pass  # the long way meets the same error, and knows how to answer it
+        unusual = 0
+        for known, correlation_id, group, number, frame, connection in asked:
+            start_offsets = group.start_offsets
+            if number < len(start_offsets):
+                _, _, _, _, pack_answer, size, middle, end = known
+                offset = start_offsets[number]
+                connection.answer_at_once(pack_answer(size, correlation_id, middle, offset, end))
+            else:
+                unusual += 1
+                assign(group.batches[number].data, 0, NO_EPOCH)  # as it came
+                self._handle(frame, connection)
+        self._note_answered(self._started_ns, len(asked) - unusual)
 
-    def _append(self, partition: Partition, group: _Group, now_ms: int) -> None:
-        batches, asked = group.batches, group.asked
-        try:
-            start_offsets = partition.append_group(batches, now_ms)
-        except ApiError:
-            start_offsets = ()  # the long way meets the same error, and knows how to answer it
-        # Not `strict`: those that were not appended are behind those that were.
-        for (known, correlation_id, reply, _, _), offset in zip(asked, start_offsets, strict=False):
-            _, _, _, _, pack_answer, size, middle, end = known
-            reply.send((pack_answer(size, correlation_id, middle, offset, end),))
-        count = len(start_offsets)
-        self._note_answered(group.started_ns, count)
-        if count < len(asked):
-            for each, batch in zip(asked[count:], batches[count:], strict=True):
-                assign(batch.data, 0, NO_EPOCH)  # as it came: a failed write had its offset in it
-                self._handle(each, group.started_ns)
-
-    def _handle(self, asked: _Asked, started_ns: int) -> None:
+    def _handle(self, frame: memoryview, connection: Connection) -> None:
         """Have a request that was taken go the long way."""
-        _, _, reply, frame, connection = asked
         header, request = decode_request(frame)
-        answer = partial(self._answer, header, reply, started_ns)
+        answer = partial(self._answer, header, connection.reserve(), self._started_ns)
         self._handler.handle(request, header.api_version, answer, connection)
 
     def _answer(self, header: RequestHeader, reply: Reply, started_ns: int, response: Any) -> None:

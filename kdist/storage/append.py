@@ -127,7 +127,7 @@ class Append:
 
     def place(self, batches: Sequence[Batch], leader_epoch: int) -> None:
         """Place batches one behind the other, and write into each what the leader assigns."""
-        offset, position = self.start_offset, self.position
+        offset, position, record_count = self.start_offset, self.position, 0
         for header, data in batches:
             size = len(data)
             self.start_offsets.append(offset)
@@ -136,9 +136,18 @@ class Append:
             self.placed.append((position, size, last_offset, header.max_timestamp))
             offset = last_offset + 1
             position += size
-            self.record_count += header.record_count
-        self.end_offset = offset
+            record_count += header.record_count
+        self.end_offset, self.record_count = offset, record_count
         self.size = position - self.position
+
+    def note(self, interval_bytes: int) -> None:
+        """Tell the segment what is now in its file. `interval_bytes` is `index.interval.bytes`."""
+        segment, placed = self.segment, self.placed
+        newest_ms = max([max_timestamp for _, _, _, max_timestamp in placed])
+        end = self.position + self.size
+        if not segment.note_group(self.position, end, newest_ms, interval_bytes):
+            for each in placed:
+                segment.note(*each, interval_bytes)
 
     def write(self) -> None:
         """Put the bytes into the file. After `DiskFull` or `DiskFailed` the log must abandon it."""

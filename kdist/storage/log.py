@@ -208,9 +208,7 @@ class Log:
             self._maybe_roll(size, end_offset - 1, newest_ms, now_ms)
         append = Append(self.segments[-1], self._reserved_position, self.reserved_offset)
         append.place(batches, leader_epoch)
-        for (header, _), offset in zip(batches, append.start_offsets, strict=True):
-            if header.producer_id >= 0:
-                self._advance_producer(append, header, offset)
+        self._advance_producers(append, batches)
         if leader_epoch > self.epochs.latest:
             self._begin_epoch(leader_epoch, append.start_offset)
         self.reserved_offset = append.end_offset
@@ -224,12 +222,14 @@ class Log:
         size, end_offset, newest_ms = measure(batches, self.reserved_offset)
         return self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset)
 
-    def _advance_producer(self, append: Append, header: BatchHeader, offset: int) -> None:
-        if append.producers is None:
-            append.producers = {}
-        producer_id = header.producer_id
-        append.producers.setdefault(producer_id, self.producers.producer(producer_id))
-        self.producers.append(header, offset)
+    def _advance_producers(self, append: Append, batches: Sequence[Batch]) -> None:
+        for number, (header, _) in enumerate(batches):
+            producer_id = header.producer_id
+            if producer_id >= 0:
+                if append.producers is None:
+                    append.producers = {}
+                append.producers.setdefault(producer_id, self.producers.producer(producer_id))
+                self.producers.append(header, append.start_offsets[number])
 
     def _begin_epoch(self, leader_epoch: int, start_offset: int) -> None:
         self.epochs.assign(leader_epoch, start_offset)
@@ -279,10 +279,8 @@ class Log:
             "appends are published in order, and none was abandoned"
         )
         self._under_way.popleft()
-        interval = self.settings.index_interval_bytes
         segment = append.segment
-        for placed in append.placed:
-            segment.note(*placed, interval)
+        append.note(self.settings.index_interval_bytes)
         self._note_published(
             segment, append.start_offset, append.position, append.end_offset, now_ms
         )

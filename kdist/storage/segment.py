@@ -127,6 +127,14 @@ class Segment:
             self._first_timestamp = max_timestamp
         self.size = position + size
 
+    def note_group(self, start: int, end: int, newest_ms: int, interval_bytes: int) -> bool:
+        """`note` the batches from `start` to `end`, if no index has to hear of any: whether so."""
+        since_entry = self._bytes_since_entry + end - start
+        if not start or since_entry > interval_bytes or newest_ms > self.largest_timestamp[0]:
+            return False
+        self._bytes_since_entry, self.size = since_entry, end
+        return True
+
     def note_header(self, position: int, header: BatchHeader, interval_bytes: int) -> None:
         """As `note`, of a batch that was found in the file."""
         self.note(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
@@ -174,11 +182,8 @@ class Segment:
         time index says, which is all of it once the segment was sealed or closed.
         """
         if self._largest is None:
-            last = self.time_index.last()
-            if last is None:
-                self._largest = NO_TIMESTAMP, self.base_offset
-            else:
-                self._largest = last.key, self.base_offset + last.value
+            timestamp, place = self.time_index.last() or (NO_TIMESTAMP, 0)
+            self._largest = timestamp, self.base_offset + place
         return self._largest
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:

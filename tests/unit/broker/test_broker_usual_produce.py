@@ -84,7 +84,7 @@ def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
     writes = broker.world.disk.calls["write"]
     for number, peer in enumerate(peers):
         assert broker.produce(peer, b"%d" % number)
-    assert all(peer.answers == [[]] for peer in peers)
+    assert all(peer.answers == [] for peer in peers)
     broker.usual.settle()
     assert broker.world.disk.calls["write"] == writes + 1
     assert [errors_of(peer) for peer in peers] == [[0]] * 50
@@ -294,7 +294,7 @@ def test_a_disk_that_fails_answers_nobody(broker: Broker) -> None:
     broker.produce(peer, b"x")
     with pytest.raises(DiskFailed):
         broker.usual.settle()
-    assert peer.answers == [[]]
+    assert peer.answers == []
 
 
 def test_a_duplicate_within_a_group_has_the_offset_of_the_first(broker: Broker) -> None:
