@@ -23,7 +23,7 @@ from kdist.network.chunks import Bytes, Chunk, release
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver, size_at
 from kdist.network.sending import Sender
 from kdist.network.socket_transport import NotReceivedError, ReceiveInto
-from kdist.network.turn import Turn
+from kdist.network.turn import Send, Turn
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.runtime.tasks import Tasks
 
@@ -255,18 +255,28 @@ class Connection(FrameReceiver):
             self._is_writing = True
             self._turn.will_write(self)
 
-    def write_answers(self) -> None:
-        """Send what is ready: the turn's call."""
+    def begin_writing(self) -> tuple[Send, Bytes] | None:
+        """Send what is ready, or say what is to be sent: the turn's call."""
         self._is_writing = False
         if self.is_closed:
-            return
+            return None
         replies, sender = self._replies, self._sender
-        if len(replies) == 1 and not isinstance(only := replies[0], Reply):
+        if (
+            len(replies) == 1
+            and not isinstance(only := replies[0], Reply)
+            and (send := sender.direct_send()) is not None
+        ):
             replies.clear()
-            sender.write_bytes(only)
-        else:
-            self._put_answers()
-            sender.write()
+            return send, only
+        self._put_answers()
+        sender.write()
+        if self._is_held:
+            self._after_writing()
+        return None
+
+    def end_writing(self, data: Bytes, sent: int | OSError) -> None:
+        """What became of it."""
+        self._sender.sent_directly(data, sent)
         if self._is_held:
             self._after_writing()
 

@@ -19,6 +19,7 @@ from typing import cast
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, FileRange, release
 from kdist.network.socket_transport import SocketTransport
+from kdist.network.turn import Send
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -105,13 +106,23 @@ class Sender:
                     self._range = cast(FileRange, chunk)
                     self._range_sent = self._warm_end = 0
 
-    def write_bytes(self, data: Bytes) -> None:
-        """As `put_bytes` and `write`: an answer that is one piece, mostly with nothing before it."""
-        if self._chunks or self._range is not None or self.is_blocked:
-            self._chunks.append(data)
-            self.write()
-        elif not self.is_closed:
-            self._to_transport(data, self._transport.write)
+    def direct_send(self) -> Send | None:
+        """The socket's, if one piece may go there right now; then `sent_directly` is to follow."""
+        if self._chunks or self._range is not None or self.is_blocked or self._sockets is None:
+            return None
+        return self._sockets.direct_send
+
+    def sent_directly(self, data: Bytes, sent: int | OSError) -> None:
+        """So many bytes of `data` were sent, or none."""
+        size = len(data)
+        if sent != size and self._sockets is not None:
+            self._in_transport = size
+            self._sockets.go_on(data, sent)
+            if self.is_blocked:
+                return
+            self._in_transport = 0
+        self.waiting_bytes -= size
+        self._metrics.sent_bytes += size
 
     def _send_bytes(self, data: Bytes) -> None:
         """Send `data`, and all bytes behind it up to the next file range, as one piece."""
@@ -132,8 +143,7 @@ class Sender:
         write(data)
         if not self.is_blocked:
             self._in_transport = 0
-            self.waiting_bytes -= size
-            self._metrics.sent_bytes += size
+            self._count_sent(size)
 
     def _count_sent(self, size: int) -> None:
         self.waiting_bytes -= size

@@ -75,6 +75,7 @@ class SocketTransport(asyncio.Transport):
         self._socket = connected
         self._descriptor = connected.fileno()
         self._protocol = protocol
+        self.direct_send = connected.send
         self._receive_into: ReceiveInto = connected.recv_into
         self._receive = (
             protocol.receive if isinstance(protocol, Receiving) else partial(_receive, protocol)
@@ -145,6 +146,16 @@ class SocketTransport(asyncio.Transport):
         except OSError as error:
             self._lose(error)
             return 0
+
+    def go_on(self, data: Bytes, sent: int | OSError) -> None:
+        """As `write`, of what `direct_send` has sent only so many bytes of, or refused."""
+        if isinstance(sent, OSError):
+            if not isinstance(sent, BlockingIOError):
+                self._lose(sent)
+            sent = 0
+        if not self._is_lost:
+            self._unsent += memoryview(data)[sent:]
+            self._block()
 
     def write_ahead(self, data: Bytes) -> None:
         """As `write`, of what goes before a file range: the kernel is told that more is coming.
@@ -234,4 +245,4 @@ class SocketTransport(asyncio.Transport):
         finally:
             self._socket.close()
             # Which has the transport: else both would wait for the collector.
-            del self._protocol, self._receive
+            del self._protocol, self._receive, self.direct_send, self._receive_into

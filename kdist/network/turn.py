@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kdist.network.buffers import Buffers
+from kdist.network.chunks import Bytes
 from kdist.runtime.turn_loop import ending_turns
 
 # Measured with batches of 64 KiB: from 256 KiB on it is all the same. At 64 KiB each receive ended
@@ -23,11 +24,19 @@ SPACE_BYTES = 1 << 18
 SPACE_BYTES_MIN = 1 << 16  # less than this is not worth a receive
 
 
+Send = Callable[[Bytes], int]
+"""A socket's, which does not block."""
+
+
 class Writer(Protocol):
     """Whoever has something to send at the end of a turn."""
 
-    def write_answers(self) -> None:
-        """Send what is there, as far as the socket takes it."""
+    def begin_writing(self) -> tuple[Send, Bytes] | None:
+        """What is there, if that is one piece and nothing before it; None: it is dealt with."""
+        ...
+
+    def end_writing(self, data: Bytes, sent: int | OSError) -> None:
+        """What became of that piece: how many bytes of it were sent, or why none."""
         ...
 
 
@@ -104,8 +113,27 @@ class Turn:
         self._is_open = False  # what the writers bring about belongs to the next turn
         used_buffers, self._used_buffers = self._used_buffers, []
         writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.write_answers()
+        self._write(writers)
         for buffer in used_buffers:
             self.buffers.give_back(buffer)
         self._space = self._whole_space
+
+    def _write(self, writers: list[Writer]) -> None:
+        """Have all of them send, and nothing done between one piece and the next.
+
+        Who gets an answer is woken up, which costs the sender as much as the sending. If the next
+        answer is there before it falls asleep, as with one client on many connections, it is awake.
+        """
+        pieces: list[tuple[Writer, Send, Bytes]] = []
+        for writer in writers:
+            piece = writer.begin_writing()
+            if piece is not None:
+                pieces.append((writer, *piece))
+        results: list[int | OSError] = []
+        for _, send, data in pieces:
+            try:
+                results.append(send(data))
+            except OSError as error:
+                results.append(error)
+        for (writer, _, data), sent in zip(pieces, results, strict=True):
+            writer.end_writing(data, sent)
