@@ -11,13 +11,15 @@ disk must be asked for) it leaves to `FetchHandler`, now or when the wait ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kdist.broker.fetch import FetchHandler
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
+from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection, Reply
+from kdist.network.sending import copied_if_small
 from kdist.protocol.envelope import encode_response
 from kdist.protocol.fetch import API, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import OFFSET, AnswerForm, find_offset, from_offset
@@ -51,9 +53,13 @@ class _Kind(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What there is for a fetch. `part` is to be sent or released."""
+    """What there is for a fetch. `part` is to be sent or released.
+
+    `offsets`: high watermark, last stable offset, log start.
+    """
 
     partition: Partition
+    offsets: tuple[int, int, int]
     part: Slice | None
     is_enough: bool
 
@@ -116,12 +122,13 @@ class UsualFetches:
         if found is None:
             return False
         _, _, correlation_id = get_fixed_fields(frame)
-        fetch = UsualFetch(self, kind, offset, correlation_id, connection, started_ns)
         wait_ms = kind.request.max_wait_ms
         if found.is_enough or wait_ms <= 0:
-            fetch.answer(found)
+            connection.answer(answer_of(kind, correlation_id, found))
+            self.note_answered(started_ns)
         else:
             _release(found)
+            fetch = UsualFetch(self, kind, offset, correlation_id, connection, started_ns)
             self._waiting.add(fetch, (found.partition,), wait_ms, connection)
         return True
 
@@ -135,19 +142,23 @@ class UsualFetches:
         ):
             return None
         log, bytes_max = partition.log, kind.bytes_max
-        if not log.start_offset <= offset <= log.end_offset:
+        start_offset = log.start_offset
+        if not start_offset <= offset <= log.end_offset:
             return None
         if kind.version < _FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
             return None
-        end = partition.visible_end(_CONSUMER, kind.request.isolation_level)
+        exposed = partition.exposed
+        end = exposed[kind.request.isolation_level]
+        offsets = (*exposed, start_offset)
         if offset >= end:
-            return _Found(partition, None, kind.bytes_min <= 0)
+            return _Found(partition, offsets, None, kind.bytes_min <= 0)
         cold = find_cold(log, offset, bytes_max)
         if cold is not None:
             cold.release()
             return None
         part = read(log, offset, bytes_max, end_offset=end)
-        return _Found(partition, part, (0 if part is None else part.size) >= kind.bytes_min)
+        size = 0 if part is None else part.size
+        return _Found(partition, offsets, part, size >= kind.bytes_min)
 
     def note_answered(self, started_ns: int) -> None:
         """Count a request that came then."""
@@ -196,27 +207,31 @@ class UsualFetch(Delayed):
         if found is None:
             self._path.handle_long(self)
         elif is_last or found.is_enough:
-            self.answer(found)
+            self._slot.send(answer_of(self.kind, self.correlation_id, found))
+            self._path.note_answered(self._started_ns)
         else:
             _release(found)
             return False
         return True
-
-    def answer(self, found: _Found) -> None:
-        """Send it."""
-        partition, part, _ = found
-        log, form = partition.log, self.kind.form
-        size = 0 if part is None else part.size
-        offsets = log.exposable_offset, partition.last_stable_offset, log.start_offset
-        head = form.fill(self.correlation_id, offsets, size)
-        self._slot.send((head, form.tail) if part is None else (head, part, form.tail))
-        self._path.note_answered(self._started_ns)
 
     def reply(self, response: FetchResponse | None) -> None:
         """Send what the long way says."""
         frame = encode_response(API.key, self.kind.version, self.correlation_id, response)
         self._slot.send(frame.chunks())
         self._path.note_answered(self._started_ns)
+
+
+def answer_of(kind: _Kind, correlation_id: int, found: _Found) -> Sequence[Chunk]:
+    """The chunks of the answer; one, if the records are few enough to be copied."""
+    _, offsets, part, _ = found
+    if part is None:
+        return (kind.form.fill(correlation_id, offsets, 0) + kind.form.tail,)
+    size = part.size
+    head = kind.form.fill(correlation_id, offsets, size)
+    copied = copied_if_small(part)
+    if copied is None:
+        return head, part, kind.form.tail
+    return (b"".join((head, copied, kind.form.tail)),)
 
 
 def _name(frame: memoryview, end: int) -> bytes:

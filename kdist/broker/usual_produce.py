@@ -44,7 +44,7 @@ from kdist.storage.append import assign
 _ACKS = (1, ACKS_ALL)
 _FIRST_VERSION_OF_BATCHES = 3
 _FIRST_FLEXIBLE_VERSION = 9
-_NO_TAGS = b"\0\0\0"  # of the partition, the topic, the request
+_TAGS_BYTES = 3  # of the partition, the topic, the request, when there are none: zeros
 _SHARED_START = 8
 _SHARED_BYTES_MAX = 1000
 _KNOWN_MAX = 10_000  # with the above, 20 MB
@@ -244,11 +244,24 @@ def _find_records(frame: memoryview, position: int, version: int) -> memoryview 
         if start > end or _INT32.unpack_from(frame, position)[0] != end - start:
             return None
         return frame[start:]
-    end -= len(_NO_TAGS)
-    if frame[end:] != _NO_TAGS:
+    end -= _TAGS_BYTES
+    if position + 1 >= end or frame[end] or frame[end + 1] or frame[end + 2]:
         return None
+    # An unsigned varint, one above the size: mostly one of two bytes.
+    size, high = frame[position], frame[position + 1]
+    position += 1
+    if size >= 0x80 > high:
+        size += (high - 1) << 7
+        position += 1
+    elif size >= 0x80:
+        return _find_many(frame, position - 1, end)
+    return frame[position:end] if size - 1 == end - position else None
+
+
+def _find_many(frame: memoryview, position: int, end: int) -> memoryview | None:
+    """As `_find_records`, of more than 16 KiB."""
     size = shift = 0
-    while position < end:  # an unsigned varint, one above the size
+    while position < end:
         byte = frame[position]
         position += 1
         size |= (byte & 0x7F) << shift
@@ -263,4 +276,4 @@ def _shared_end(frame_size: int, records_size: int, version: int) -> int:
     if version < _FIRST_FLEXIBLE_VERSION:
         return frame_size - records_size - _INT32.size
     size_bytes = -(-(records_size + 1).bit_length() // 7)
-    return frame_size - len(_NO_TAGS) - records_size - size_bytes
+    return frame_size - _TAGS_BYTES - records_size - size_bytes

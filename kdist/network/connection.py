@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.chunks import Bytes, Chunk, release
+from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver, size_at
 from kdist.network.sending import Sender
 from kdist.network.socket_transport import NotReceivedError, ReceiveInto
@@ -242,6 +242,13 @@ class Connection(FrameReceiver):
             self._is_writing = True
             self._turn.will_write(self)
 
+    def answer(self, chunks: Sequence[Chunk]) -> None:
+        """As `reserve().send(chunks)`."""
+        if len(chunks) == 1 and isinstance(chunks[0], BYTES):
+            self.answer_at_once(chunks[0])
+        else:
+            self.reserve().send(chunks)
+
     def reply_given(self, chunks: Sequence[Chunk]) -> None:
         """A reply has its chunks; they leave once those before them have theirs."""
         if self.is_closed:
@@ -276,7 +283,12 @@ class Connection(FrameReceiver):
 
     def end_writing(self, data: Bytes, sent: int | OSError) -> None:
         """What became of it."""
-        self._sender.sent_directly(data, sent)
+        size, sender = len(data), self._sender
+        if sent == size:
+            sender.waiting_bytes -= size
+            self._metrics.sent_bytes += size
+        else:
+            sender.sent_in_part(data, sent)
         if self._is_held:
             self._after_writing()
 

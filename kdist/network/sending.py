@@ -81,9 +81,11 @@ class Sender:
     def put(self, chunks: Iterable[Chunk]) -> None:
         """Queue the chunks of an answer, whose bytes `waiting_bytes` counts already."""
         for chunk in chunks:
-            self._chunks.append(
-                chunk if isinstance(chunk, BYTES) else _maybe_copied(cast(FileRange, chunk))
-            )
+            if isinstance(chunk, BYTES):
+                self._chunks.append(chunk)
+            else:
+                copied = copied_if_small(cast(FileRange, chunk))
+                self._chunks.append(chunk if copied is None else copied)
 
     @property
     def has_waiting(self) -> bool:
@@ -107,22 +109,16 @@ class Sender:
                     self._range_sent = self._warm_end = 0
 
     def direct_send(self) -> Send | None:
-        """The socket's, if one piece may go there right now; then `sent_directly` is to follow."""
+        """The socket's, if one piece may go there right now; who uses it counts what was sent."""
         if self._chunks or self._range is not None or self.is_blocked or self._sockets is None:
             return None
         return self._sockets.direct_send
 
-    def sent_directly(self, data: Bytes, sent: int | OSError) -> None:
-        """So many bytes of `data` were sent, or none."""
-        size = len(data)
-        if sent != size and self._sockets is not None:
-            self._in_transport = size
-            self._sockets.go_on(data, sent)
-            if self.is_blocked:
-                return
-            self._in_transport = 0
-        self.waiting_bytes -= size
-        self._metrics.sent_bytes += size
+    def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
+        """Only so many bytes of `data` went there, or none."""
+        assert self._sockets is not None
+        self._in_transport = len(data)
+        self._sockets.go_on(data, sent)
 
     def _send_bytes(self, data: Bytes) -> None:
         """Send `data`, and all bytes behind it up to the next file range, as one piece."""
@@ -238,12 +234,13 @@ class Sender:
         self._chunks.clear()
 
 
-def _maybe_copied(part: FileRange) -> Chunk:
-    """The bytes of a small file range, to leave in one piece with those around it."""
-    if part.size > COPIED_BYTES_MAX or part.is_cold:
-        return part
-    data = part.file.read(part.position, part.size)
-    if len(data) < part.size:
-        return part  # it was cut: as with a large one, that is found when it is sent
+def copied_if_small(part: FileRange) -> bytes | None:
+    """The bytes of a small file range, which is released, to leave in one piece with others."""
+    size = part.size
+    if size > COPIED_BYTES_MAX or part.is_cold:
+        return None
+    data = part.file.read(part.position, size)
+    if len(data) < size:
+        return None  # it was cut: as with a large one, that is found when it is sent
     part.release()
     return data

@@ -262,9 +262,17 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of an open transaction, or the high watermark."""
-        high_watermark = self.log.exposable_offset
-        undecided = self.log.producers.first_undecided_offset
-        return high_watermark if undecided is None else min(undecided, high_watermark)
+        return self.exposed[1]
+
+    @property
+    def exposed(self) -> tuple[int, int]:
+        """The high watermark and the last stable offset, for less than one by one."""
+        log = self.log
+        high_watermark = log.exposable_offset
+        undecided = log.producers.first_undecided_offset
+        if undecided is None or undecided > high_watermark:
+            return high_watermark, high_watermark
+        return high_watermark, undecided
 
     def visible_end(self, replica_id: int, isolation_level: int) -> int:
         """The first offset that the one who asks may not see: a consumer (-1) or a follower."""

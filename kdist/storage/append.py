@@ -29,15 +29,27 @@ def assign(data: Buffer, offset: int, leader_epoch: int) -> list[Buffer]:
     return [data]
 
 
-def measure(batches: Sequence[Batch], start_offset: int) -> tuple[int, int, int]:
-    """The bytes of these batches, the offset behind the last, their newest timestamp in ms."""
-    size, end_offset, newest_ms = 0, start_offset, NO_TIMESTAMP
-    for header, data in batches:
+class Measured(NamedTuple):
+    """Batches together: bytes, the offset behind the last, their newest timestamp in ms."""
+
+    size: int
+    end_offset: int
+    newest_ms: int
+    has_producers: bool
+    """Whether any has a producer id."""
+
+
+def measure(batches: Sequence[Batch], start_offset: int) -> Measured:
+    """What a log wants to know of batches that shall begin at `start_offset` (pure)."""
+    size, end_offset, newest_ms, has_producers = 0, start_offset, NO_TIMESTAMP, False
+    for (_, _, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _), data in batches:
         size += len(data)
-        end_offset += header.last_offset_delta + 1
-        if header.max_timestamp > newest_ms:
-            newest_ms = header.max_timestamp
-    return size, end_offset, newest_ms
+        end_offset += delta + 1
+        if max_timestamp > newest_ms:
+            newest_ms = max_timestamp
+        if producer_id >= 0:
+            has_producers = True
+    return Measured(size, end_offset, newest_ms, has_producers)
 
 
 def following(batches: Sequence[Batch], producers: ProducerStates) -> Sequence[Batch]:
@@ -128,17 +140,28 @@ class Append:
     def place(self, batches: Sequence[Batch], leader_epoch: int) -> None:
         """Place batches one behind the other, and write into each what the leader assigns."""
         offset, position, record_count = self.start_offset, self.position, 0
-        for header, data in batches:
+        start_offsets, buffers, placed = self.start_offsets, self.buffers, self.placed
+        for (_, _, _, _, _, _, delta, _, max_timestamp, _, _, _, count), data in batches:
             size = len(data)
-            self.start_offsets.append(offset)
-            self.buffers += assign(data, offset, leader_epoch)
-            last_offset = offset + header.last_offset_delta
-            self.placed.append((position, size, last_offset, header.max_timestamp))
+            start_offsets.append(offset)
+            buffers += assign(data, offset, leader_epoch)
+            last_offset = offset + delta
+            placed.append((position, size, last_offset, max_timestamp))
             offset = last_offset + 1
             position += size
-            record_count += header.record_count
+            record_count += count
         self.end_offset, self.record_count = offset, record_count
         self.size = position - self.position
+
+    def advance(self, producers: ProducerStates, batches: Sequence[Batch]) -> None:
+        """Have the producers of these batches, which were placed, go on; so it can be undone."""
+        before: dict[int, Producer | None] = {}
+        for (header, _), offset in zip(batches, self.start_offsets, strict=True):
+            producer_id = header.producer_id
+            if producer_id >= 0:
+                before.setdefault(producer_id, producers.producer(producer_id))
+                producers.append(header, offset)
+        self.producers = before
 
     def note(self, interval_bytes: int) -> None:
         """Tell the segment what is now in its file. `interval_bytes` is `index.interval.bytes`."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kdist.errors import ApiError
 from kdist.records.batch import Batch
+from kdist.storage.append import measure
 from kdist.storage.log import Log
 
 
@@ -26,9 +27,10 @@ def append_group(
     """
     if len(batches) == 1:
         return (log.append(batches, leader_epoch, now_ms).start_offset,)
-    if log.may_roll(batches):
+    measured = measure(batches, log.reserved_offset)
+    if log.may_roll(measured):
         return _append_singly(log, batches, leader_epoch, now_ms)
-    return log.append_all(batches, leader_epoch, now_ms).start_offsets
+    return log.append_all(batches, leader_epoch, now_ms, measured).start_offsets
 
 
 def _append_singly(

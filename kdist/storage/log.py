@@ -28,7 +28,7 @@ from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch, BatchHeader
 from kdist.runtime.files import Files
-from kdist.storage.append import Append, Appended, assign, following, measure
+from kdist.storage.append import Append, Appended, Measured, assign, following, measure
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
 from kdist.storage.faults import CorruptFile
 from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
@@ -140,12 +140,15 @@ class Log:
         append = self.append_all(batches, leader_epoch, now_ms)
         return Appended(append.start_offset, append.end_offset, append.duplicate)
 
-    def append_all(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
-        """`append` in its three steps, with one write: as many of the batches as `following` says.
-
-        Raises as `append`.
-        """
-        append = self.reserve(batches, leader_epoch, now_ms)
+    def append_all(
+        self,
+        batches: Sequence[Batch],
+        leader_epoch: int,
+        now_ms: int,
+        measured: Measured | None = None,
+    ) -> Append:
+        """`append` in three steps, with one write, of as many as `following` says; raises so."""
+        append = self.reserve(batches, leader_epoch, now_ms, measured)
         try:
             append.write()
         except BaseException:
@@ -192,23 +195,32 @@ class Log:
         metrics.appended_bytes += size
         return Appended(start_offset, end_offset)
 
-    def reserve(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
+    def reserve(
+        self,
+        batches: Sequence[Batch],
+        leader_epoch: int,
+        now_ms: int,
+        measured: Measured | None = None,
+    ) -> Append:
         """Decide where the batches go and what offsets they get. Several may be reserved at a time.
 
         They must be published in the order of their reservation. As many are taken as `following`
-        says. Raises `ApiError` as `append`.
+        says. `measured`: what `measure` says of them. Raises `ApiError` as `append`.
         """
         first = batches[0].header
         if first.producer_id >= 0 and (duplicate := self.producers.check(first)):
             return Append.of_duplicate(self.segments[-1], duplicate)
-        batches = following(batches, self.producers)
-        size, end_offset, newest_ms = measure(batches, self.reserved_offset)
+        if measured is None or measured.has_producers:
+            batches = following(batches, self.producers)
+            measured = measure(batches, self.reserved_offset)
+        size, end_offset, newest_ms, has_producers = measured
         self.world.space.take(size)
         if self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset):
             self._maybe_roll(size, end_offset - 1, newest_ms, now_ms)
         append = Append(self.segments[-1], self._reserved_position, self.reserved_offset)
         append.place(batches, leader_epoch)
-        self._advance_producers(append, batches)
+        if has_producers:
+            append.advance(self.producers, batches)
         if leader_epoch > self.epochs.latest:
             self._begin_epoch(leader_epoch, append.start_offset)
         self.reserved_offset = append.end_offset
@@ -217,19 +229,10 @@ class Log:
         self._preallocate(append.segment)
         return append
 
-    def may_roll(self, batches: Sequence[Batch]) -> bool:
+    def may_roll(self, measured: Measured) -> bool:
         """Whether the active segment may have to be closed before it has taken all of these."""
-        size, end_offset, newest_ms = measure(batches, self.reserved_offset)
+        size, end_offset, newest_ms, _ = measured
         return self._roll_watch.must_look(self._reserved_position + size, newest_ms, end_offset)
-
-    def _advance_producers(self, append: Append, batches: Sequence[Batch]) -> None:
-        for number, (header, _) in enumerate(batches):
-            producer_id = header.producer_id
-            if producer_id >= 0:
-                if append.producers is None:
-                    append.producers = {}
-                append.producers.setdefault(producer_id, self.producers.producer(producer_id))
-                self.producers.append(header, append.start_offsets[number])
 
     def _begin_epoch(self, leader_epoch: int, start_offset: int) -> None:
         self.epochs.assign(leader_epoch, start_offset)

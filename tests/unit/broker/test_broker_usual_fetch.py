@@ -37,6 +37,8 @@ class Connection:
     def send(self, chunks: Sequence[Any]) -> None:
         self.answers.append(b"".join(map(sent, chunks)))
 
+    answer = send
+
 
 def sent(chunk: Any) -> bytes:
     if not isinstance(chunk, Slice):
