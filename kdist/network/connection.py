@@ -21,7 +21,7 @@ from kdist.errors import ProtocolError
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver, size_at
-from kdist.network.sending import Sender
+from kdist.network.sending import Sender, waiting_size
 from kdist.network.socket_transport import NotReceivedError, ReceiveInto
 from kdist.network.turn import Send, Turn
 from kdist.protocol.framing import SIZE_BYTES
@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """What one connection may take. `in_flight_max` requests and `waiting_bytes_max` of answers."""
+    """What one connection may take: `in_flight_max` requests, `waiting_bytes_max` of answers.
+
+    Of these, what is in memory: a range in a file counts little (`sending.RANGE_BYTES`).
+    """
 
     frame_bytes_max: int = 100 << 20
     in_flight_max: int = 1000
@@ -254,10 +257,7 @@ class Connection(FrameReceiver):
         if self.is_closed:
             release(chunks)
             return
-        size = 0
-        for chunk in chunks:
-            size += len(chunk)
-        self._sender.waiting_bytes += size
+        self._sender.waiting_bytes += waiting_size(chunks)
         if not self._is_writing:
             self._is_writing = True
             self._turn.will_write(self)

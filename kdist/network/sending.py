@@ -26,14 +26,17 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 18
 COLD_PIECE_BYTES = 1 << 20
+RANGE_BYTES = (
+    4 << 10
+)  # what a range in a file counts as: it takes no memory, but keeps the file open
 COPIED_BYTES_MAX = 8 << 10  # copying them saves 2 us; at 16 KiB a sendfile costs the same
 
 
 class Sender:
     """One connection's sending half.
 
-    `waiting_bytes` are those that the kernel did not take yet; `is_blocked` until it takes more,
-    and then `progressed` is called.
+    `waiting_bytes` are those in memory that the kernel did not take yet, and `RANGE_BYTES` for each
+    range in a file; `is_blocked` until it takes more, and then `progressed` is called.
     """
 
     __slots__ = (
@@ -79,13 +82,15 @@ class Sender:
         self.is_closed = False
 
     def put(self, chunks: Iterable[Chunk]) -> None:
-        """Queue the chunks of an answer, whose bytes `waiting_bytes` counts already."""
+        """Queue the chunks of an answer, which `waiting_bytes` counts already (`waiting_size`)."""
         for chunk in chunks:
             if isinstance(chunk, BYTES):
                 self._chunks.append(chunk)
             else:
                 copied = copied_if_small(cast(FileRange, chunk))
                 self._chunks.append(chunk if copied is None else copied)
+                if copied is not None:
+                    self.waiting_bytes += len(copied) - RANGE_BYTES
 
     @property
     def has_waiting(self) -> bool:
@@ -157,10 +162,12 @@ class Sender:
             data = part.file.read(position, min(left, PIECE_BYTES))
             sent = len(data)
             if data:
+                self.waiting_bytes += sent
                 self._to_transport(data, self._transport.write)
         self._range_sent += sent
         if self._range_sent == part.size:
             self._range = None
+            self.waiting_bytes -= RANGE_BYTES
             part.release()
         elif not sent and not self.is_blocked and not self.is_closed:
             logger.warning("%s was cut below byte %d while it was sent", part.file.path, position)
@@ -176,7 +183,7 @@ class Sender:
             part.file.read(position, 1)  # raises DiskFailed if it is the file's
             self._abort()
             return 0
-        self._count_sent(sent)
+        self._metrics.sent_bytes += sent
         return sent
 
     def _warm_bytes(self, part: FileRange, position: int, left: int) -> int:
@@ -232,6 +239,11 @@ class Sender:
             self._chunks.append(self._range)
         release(self._chunks)
         self._chunks.clear()
+
+
+def waiting_size(chunks: Iterable[Chunk]) -> int:
+    """What these count as while they wait."""
+    return sum([len(chunk) if isinstance(chunk, BYTES) else RANGE_BYTES for chunk in chunks])
 
 
 def copied_if_small(part: FileRange) -> bytes | None:

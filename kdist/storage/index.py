@@ -48,6 +48,8 @@ class SparseIndex:
         "_block_start",
         "_file",
         "_files",
+        "_floor",
+        "_floor_key",
         "_last_key",
         "_path",
         "_pending",
@@ -67,6 +69,8 @@ class SparseIndex:
         self._last_key: int | None = None  # None: not looked for yet
         self._block = b""  # the entries from number `_block_start` on, as they are in the file
         self._block_start = 0
+        self._floor_key: int | None = None  # the key that was looked for last, and what was found
+        self._floor: IndexEntry | None = None
         self.is_missing = False
 
     @classmethod
@@ -118,14 +122,18 @@ class SparseIndex:
             last_key = key - 1 if last is None else last.key
         if key > last_key:
             self._last_key = key
+            self._floor_key = None
             self._pending += self.ENTRY.pack(key, value)
             if len(self._pending) >= _PENDING_BYTES_MAX:
                 self.maybe_write()
 
     def floor(self, key: int) -> IndexEntry | None:
         """The entry with the largest key that is not above `key`; None if all are above it."""
-        number = self.floor_number(key)
-        return None if number < 0 else self[number]
+        if key != self._floor_key:
+            number = self.floor_number(key)
+            self._floor = None if number < 0 else self[number]
+            self._floor_key = key
+        return self._floor
 
     def floor_number(self, key: int) -> int:
         """The number of the entry that `floor` gives; -1 for none."""
@@ -213,7 +221,7 @@ class SparseIndex:
             self.file.sync()
             self._written = size
             self._block = b""
-        self._last_key = None
+        self._last_key = self._floor_key = None
 
     def clear(self) -> None:
         """Drop all entries."""
@@ -222,7 +230,7 @@ class SparseIndex:
     def forget_pending(self) -> None:
         """Drop the entries that are only in memory: the file is on its way out."""
         self._pending.clear()
-        self._last_key = None
+        self._last_key = self._floor_key = None
 
     def write(self) -> None:
         """Hand the entries in memory to the file."""

@@ -165,9 +165,9 @@ def test_file_ranges_without_a_descriptor_are_copied_and_released(world: World) 
             assert sorted(released) == sorted(ranges)
             peer.transport.pause_reading()
             held = served.metrics.held_connections
-            peer.send(b"0 1999999", b"0 1999999", b"0 1999999")
+            peer.send(*[b"0 1999999"] * 300)
             await until(lambda: served.metrics.held_connections > held)
-            assert len(released) < 7
+            assert len(released) < 300
             peer.transport.abort()
             await until(lambda: len(served.handler.lost) == 1)
             assert set(released) == {*ranges, (0, 1_999_999)}
