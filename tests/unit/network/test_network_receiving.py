@@ -182,3 +182,37 @@ def test_a_turn_ends_by_itself_once_its_loop_has_read_all() -> None:
     loop.run_until_complete(asyncio.sleep(0))
     assert called == [1]
     loop.close()
+
+
+def test_who_has_sent_a_large_frame_gets_room_for_the_next_at_once(turn: Turn) -> None:
+    receiver = Receiver(turn)
+    frame = framed(bytes(300_000))
+    receiver.receive(frame, len(frame))
+    turn.end()
+    assert len(receiver.get_buffer(-1)) == len(frame)
+    receiver.receive(frame, len(frame))  # with one receive, into a buffer that nothing follows in
+    receiver.receive(framed(b"small"), 100)
+    assert [len(each) for each in receiver.frames] == [300_000, 300_000, 5]
+    turn.end()
+    assert turn.buffers.taken_bytes == 0
+
+
+def test_the_rest_of_a_frame_that_is_no_larger_has_room_at_once(turn: Turn) -> None:
+    receiver = Receiver(turn)
+    frame = framed(bytes(200_000))
+    receiver.receive(frame, len(frame))
+    receiver.receive(framed(b"small"), 100)
+    receiver.receive(frame[:100], 100)
+    assert len(receiver.get_buffer(-1)) == len(frame) - 100
+    receiver.receive(frame[100:], len(frame))
+    assert len(receiver.frames) == 3
+
+
+def test_what_is_given_for_large_frames_is_bounded(turn: Turn) -> None:
+    receivers = [Receiver(turn) for _ in range(100)]
+    for receiver in receivers:
+        receiver.receive(framed(bytes(1_000_000)), 1 << 18)
+        turn.end()
+    for receiver in receivers:
+        receiver.get_buffer(-1)
+    assert turn.buffers.taken_bytes < 36 << 20
