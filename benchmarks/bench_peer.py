@@ -142,7 +142,8 @@ def _consume(contender: Contender, scale: Scale) -> tuple[float, int]:
         assert len(first) == 1, "no first record"
         seen, started_s = 1, time.perf_counter()
         while seen < scale.messages:
-            messages = consumer.consume(10_000, 1.0)
+            # No more than are left: it returns when it has as many, or when the time is up.
+            messages = consumer.consume(min(10_000, scale.messages - seen), GROUP_WAIT_S)
             assert messages, "records are missing"
             seen += len(messages)
         return scale.messages / (time.perf_counter() - started_s), scale.messages
