@@ -134,6 +134,8 @@ def _consume(contender: Contender, scale: Scale) -> tuple[float, int]:
             "group.id": f"bench-{time.monotonic_ns()}",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            # With its default of a second it sleeps whenever a broker is faster than its reader.
+            "fetch.queue.backoff.ms": 1,
         }
     )
     consumer.subscribe([_filled[contender.name]])
