@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.NOTPARALLEL:  # checks speak in order, and pytest has the last word; pytest itself uses all cores
+.NOTPARALLEL:  # checks speak in order, and the lab has the last word; pytest itself uses all cores
 .DELETE_ON_ERROR:
 
 PYTHON := .venv/bin/python
@@ -26,17 +26,19 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars a
 	-@tools/setup_packages.sh suites
 	-@$(PYTHON) tests/conformance/run.py --small --prepare
 	-@tools/setup_promtool.sh
+	-@tools/setup_packages.sh lab
 
 check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: under two minutes
 	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
 
-test: setup lint  ## The checks and every test, slow ones and those with a peer too, but for `make stress`
+test: setup lint  ## The checks, every test but those of `make stress`, and where it can run, `make lab-test`
 ifdef MAY_MOUNT
-	@$(PYTEST) -m "not stress" tests
+	@$(PYTEST) -m "not stress and not lab" tests
 else
 	@echo "This user may not mount filesystems, so the tests marked 'mount' are left out."
-	@$(PYTEST) -m "not mount and not stress" tests
+	@$(PYTEST) -m "not mount and not stress and not lab" tests
 endif
+	@$(PYTHON) -m tests.deploy.lab_test --if-able
 
 stress: setup  ## The clients' own suites whole, 50 kills, floods, the broker's benchmark: takes long
 	@$(PYTHON) -m pytest -m stress tests

@@ -39,7 +39,7 @@ def check_marker(settings: DiskSettings, broker_id: int, files: Files) -> None:
 def _read(path: str, files: Files) -> Mapping[str, object]:
     try:
         marker = json.loads(files.read(path))
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the directory below a mount is closed to all
         raise WrongDisk(f"{path} is not there: is the disk mounted?") from None
     except ValueError:
         raise WrongDisk(f"{path} is not JSON: whose disk this is cannot be told") from None

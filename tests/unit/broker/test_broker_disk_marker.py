@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
 
 from kdist.broker.disk_marker import WrongDisk, check_marker
+from kdist.config.disk import DiskSettings
 from kdist.config.load import broker_from
 from kdist.runtime.disk import Disk
+from kdist.runtime.files import Files
 
 MARKER = {"cluster": "lab-dc1", "broker": 201, "disk": "d01"}
 
@@ -61,3 +64,16 @@ def test_without_a_marker_in_the_settings_nothing_is_checked(tmp_path: object) -
         {"broker.id": "1", "log.dir": f"{tmp_path}/kdist", "zookeeper.connect": "zk:2181"}
     )
     check_marker(config.disk, 1, Disk())
+
+
+class _Guarded:
+    """The directory below a mount that is not there: nobody may look into it."""
+
+    def read(self, path: str) -> bytes:
+        raise PermissionError(path)
+
+
+def test_a_marker_that_nobody_may_read_is_not_there() -> None:
+    settings = DiskSettings(marker="/data/d01/disk.json")
+    with pytest.raises(WrongDisk, match="is the disk mounted"):
+        check_marker(settings, 201, cast(Files, _Guarded()))

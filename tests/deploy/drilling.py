@@ -1,0 +1,101 @@
+"""What a drill is made with: faults of the lab, playbooks, and waiting for what has to come."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lab.shell import wait_until
+from tests.deploy.deployed import ROOT, Broker, ansible_environment
+
+WAIT_S = 60.0
+
+_BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a playbook did: its status, what it said, and tasks that changed something, by host."""
+
+    status: int
+    said: str
+    changed: dict[str, int]
+
+    def worked(self) -> Run:
+        """Itself, if it did what it should."""
+        assert self.status == 0, self.said[-4000:]
+        return self
+
+
+class Lab:
+    """The faults, and the playbooks that mend them."""
+
+    def __init__(self, inventory: Path) -> None:
+        self.inventory = inventory
+
+    def do(self, *arguments: str) -> str:
+        """A command of the lab, such as `pull k2`; it must work."""
+        done = subprocess.run(
+            [sys.executable, "-m", "lab", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"lab {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start(self, playbook: str, *arguments: str) -> subprocess.Popen[str]:
+        """A playbook that runs on."""
+        command = [_BIN / "ansible-playbook", "--inventory", self.inventory]
+        return subprocess.Popen(
+            [*command, f"playbooks/{playbook}.yml", *arguments],
+            cwd=ROOT,
+            env=ansible_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def play(self, playbook: str, *arguments: str) -> Run:
+        """What a playbook did."""
+        running = self.start(playbook, *arguments)
+        said, _ = running.communicate()
+        return Run(running.returncode, said, recap(said))
+
+
+def next_version(version: str) -> str:
+    """The release that the drills upgrade to: the same tree under another name (pure)."""
+    return f"{version}+drill"
+
+
+def recap(said: str) -> dict[str, int]:
+    """How many tasks changed something on each host: the end of what a playbook says (pure)."""
+    lines = said.rpartition("PLAY RECAP")[2].splitlines()
+    rows = [line.split() for line in lines if " changed=" in line]
+    return {row[0]: int(row[3].partition("=")[2]) for row in rows}
+
+
+def pids(brokers: Iterable[Broker]) -> dict[Broker, int]:
+    """The main process of each broker."""
+    return {broker: broker.pid() for broker in brokers}
+
+
+def await_well(brokers: Iterable[Broker], timeout_s: float = WAIT_S) -> None:
+    """Return once all of them serve."""
+    for broker in brokers:
+        await_that(partial(_is_well, broker), f"broker {broker} to serve", timeout_s)
+
+
+def _is_well(broker: Broker) -> bool:
+    return broker.is_well
+
+
+def await_that(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+    """Return once it holds; the sentence says what was waited for."""
+    wait_until(condition, timeout_s, what)

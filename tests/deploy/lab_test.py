@@ -1,0 +1,265 @@
+"""Bare hosts to a running cluster, tested, broken, and removed again: `make lab-test`, as root.
+
+    python -m tests.deploy.lab_test [--if-able]
+
+Makes a lab of its own, beside any that is up. Each step's words are in .cache/lab-test; a step that
+fails shows its last ones. KEEP=1 leaves the hosts up. With --if-able, a machine that cannot run the
+lab is told why, and that is no failure. Ends with 0 if every step went well, else with 1.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from lab.place import DEFAULT_HOME, ROOT, Place
+from tests.deploy.deployed import read_inventory
+from tests.deploy.drilling import Run, next_version, recap
+
+INVENTORY = Path("inventory") / "lab"
+LOGS = ROOT / ".cache" / "lab-test"
+HOME = "/var/lib/kdist-lab-trial"
+
+_LINES_SHOWN = 60
+_PYTHON = sys.executable
+_LAB = [_PYTHON, "-m", "lab"]
+_PYTEST = [_PYTHON, "-m", "pytest", "-n0", "-q", "--durations=25", "--tb=short", "tests/deploy"]
+
+
+class StepFailed(Exception):
+    """What a step had to show did not hold."""
+
+
+@dataclass
+class Outcome:
+    """How a step went."""
+
+    name: str
+    seconds: float
+    words: str
+
+
+class Trial:
+    """The steps one after another, and what became of them."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self.has_failed = False
+        self.environment = environment()
+        self._log = LOGS / "log"
+
+    def step(self, name: str, work: Callable[[], str]) -> bool:
+        """Do one step, say how it went; whether it went well."""
+        click.echo(f"{time.strftime('%H:%M:%S')}  {name} ...")
+        self._log = LOGS / f"{len(self.outcomes) + 1:02}-{name.replace(' ', '-')}.log"
+        self._log.write_text("", encoding="utf-8")
+        begin = time.monotonic()
+        try:
+            words, ended_well = work(), True
+        except StepFailed as failure:
+            words, ended_well = f"FAILED: {failure}", False
+            self.has_failed = True
+        seconds = time.monotonic() - begin
+        self.outcomes.append(Outcome(name, seconds, words))
+        click.echo(f"{time.strftime('%H:%M:%S')}  {name}: {words}, {seconds:.0f} s")
+        if not ended_well:
+            said = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            click.echo("\n".join(f"    {line}" for line in said[-_LINES_SHOWN:]))
+        return ended_well
+
+    def run(self, command: Sequence[str | Path]) -> str:
+        """What a command said; `StepFailed` if it did not work."""
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"$ {shlex.join(map(str, command))}\n")
+            log.flush()
+            begin = log.tell()
+            status = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+            ).returncode
+        if status:
+            raise StepFailed(f"{Path(command[0]).name} ended with {status}, see {self._log}")
+        return self._log.read_bytes()[begin:].decode(errors="replace")
+
+    def play(self, playbook: str, *arguments: str) -> Run:
+        """What a playbook did."""
+        program = Path(_PYTHON).with_name("ansible-playbook")
+        command = [program, "--inventory", INVENTORY, f"playbooks/{playbook}.yml", *arguments]
+        said = self.run([*_LAB, "run", *command])
+        return Run(0, said, recap(said))
+
+    # The steps
+
+    def make_hosts(self) -> str:
+        """Hosts, and the bundles of two releases, at the same time."""
+        version = next(iter(read_inventory(INVENTORY).values()))["kdist_version"]
+        builds = [self._build(each) for each in (version, next_version(version))]
+        self.run([*_LAB, "up"])
+        for build in builds:
+            said, _ = build.communicate()
+            if build.returncode:
+                with self._log.open("a", encoding="utf-8") as log:
+                    log.write(said)
+                raise StepFailed("a release could not be built")
+        return "up, with two releases to install"
+
+    def _build(self, version: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [ROOT / "tools" / "build_release.sh"],
+            cwd=ROOT,
+            env=self.environment | {"KDIST_RELEASE_VERSION": version},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def foretell(self) -> str:
+        """Check mode, which changes nothing: whatever the hosts are."""
+        self.play("site", "--check")
+        return "foretold"
+
+    def deploy(self) -> str:
+        return f"{sum(self.play('site').changed.values())} tasks changed something"
+
+    def deploy_again(self) -> str:
+        """Nothing changes, and no process is another one."""
+        before = self._processes()
+        self._refuse_changes(self.play("site"))
+        if self._processes() != before:
+            raise StepFailed("a process was restarted")
+        units = sum(shown.count("MainPID=") for shown in before.values())
+        return f"nothing changed, {units} units have the same processes"
+
+    def foretell_nothing(self) -> str:
+        self._refuse_changes(self.play("site", "--check"))
+        return "nothing foretold"
+
+    def verify(self) -> str:
+        self.play("verify")
+        return "the playbook finds all well"
+
+    def look(self) -> str:
+        """What has to hold on the hosts and in the clusters."""
+        said = self.run([*_LAB, "run", *_PYTEST, "--inventory", INVENTORY])
+        return said.splitlines()[-1].strip("= ")
+
+    def drill(self) -> str:
+        said = self.run(
+            [*_LAB, "run", *_PYTEST, "--inventory", INVENTORY, "--drills", "-m", "drill"]
+        )
+        return said.splitlines()[-1].strip("= ")
+
+    def try_the_labs_faults(self) -> str:
+        """In a lab of their own."""
+        said = self.run([*_PYTEST, "-m", "lab"])
+        return said.splitlines()[-1].strip("= ")
+
+    def remove(self) -> str:
+        self.run([*_LAB, "down"])
+        place = Place.of_environment()
+        if place.netns.exists() or place.home.exists():
+            raise StepFailed(f"{place.netns} or {place.home} is still there")
+        return "nothing left"
+
+    def _refuse_changes(self, run: Run) -> None:
+        if busy := [host for host, count in run.changed.items() if count]:
+            raise StepFailed(f"something changed on {', '.join(busy)}")
+
+    def _processes(self) -> dict[str, str]:
+        """Units of kdist's and their main processes, as each host's systemd shows them."""
+        show = "systemctl show --property=Id,MainPID 'kdist-*.service'"
+        hosts = json.loads(self.run([*_LAB, "status", "--json"]))["hosts"]
+        return {host: self.run([*_LAB, "ssh", host, show]) for host in hosts}
+
+
+def environment() -> dict[str, str]:
+    """Where this lab is, and Mitogen's strategy where it is installed: it takes a quarter of the
+    time."""
+    found = dict(os.environ)
+    found.setdefault("KDIST_LAB_DIR", HOME)
+    found.setdefault("KDIST_LAB_IMAGES", str(DEFAULT_HOME / "base"))
+    found["PATH"] = f"{Path(_PYTHON).parent}:{found['PATH']}"
+    found["ANSIBLE_NOCOLOR"] = "1"
+    mitogen = importlib.util.find_spec("ansible_mitogen")
+    if mitogen is not None and mitogen.submodule_search_locations:
+        package = Path(next(iter(mitogen.submodule_search_locations)))
+        found["ANSIBLE_STRATEGY_PLUGINS"] = str(package / "plugins" / "strategy")
+        found["ANSIBLE_STRATEGY"] = "mitogen_linear"
+    return found
+
+
+def why_not() -> str:
+    """What this machine lacks to run the lab, in one sentence; nothing if it can."""
+    check = subprocess.run(
+        [*_LAB, "check"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    return " ".join(line.removeprefix("lab: ") for line in check.stderr.splitlines())
+
+
+def go_through(trial: Trial) -> None:
+    """Each step builds on those before; what only looks does not keep the next from looking."""
+    foundations = {
+        "hosts": trial.make_hosts,
+        "check mode on bare hosts": trial.foretell,
+        "site": trial.deploy,
+        "site again": trial.deploy_again,
+        "check mode on converged hosts": trial.foretell_nothing,
+    }
+    if all(trial.step(name, work) for name, work in foundations.items()):
+        trial.step("verify", trial.verify)
+        trial.step("static and cluster tests", trial.look)
+        if trial.step("drills", trial.drill):
+            trial.step("tests after the drills", trial.look)
+        trial.step("faults of the lab", trial.try_the_labs_faults)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The steps with their times (pure)."""
+    width = max(len(outcome.name) for outcome in outcomes)
+    rows = [f"{each.name:{width}}  {each.seconds:6.0f} s  {each.words}" for each in outcomes]
+    total = sum(outcome.seconds for outcome in outcomes)
+    return "\n".join([*rows, f"{'all':{width}}  {total:6.0f} s"])
+
+
+def main() -> int:
+    """Go through all steps; the hosts are removed whatever happens, unless KEEP is set."""
+    os.environ |= environment()
+    if reason := why_not():
+        click.echo(f"The lab's hosts cannot run here, so kdist is not deployed to any: {reason}")
+        return 0 if "--if-able" in sys.argv else 1
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for log in LOGS.iterdir():
+        log.unlink()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    trial = Trial()
+    try:
+        trial.step("what an earlier run left", trial.remove)
+        go_through(trial)
+    finally:
+        if os.environ.get("KEEP"):
+            click.echo(f"Kept: KDIST_LAB_DIR={Place.of_environment().home} python -m lab status")
+        else:
+            trial.step("all removed", trial.remove)
+        click.echo(table(trial.outcomes))
+    return int(trial.has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

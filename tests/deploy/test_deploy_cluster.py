@@ -1,0 +1,81 @@
+"""Each cluster as a whole: who is registered, who leads, and that every broker takes and gives."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.deploy.deployed import Broker, Cluster, Member, Site
+
+TOPIC = "deploy-test"
+
+
+def gate(cluster: Cluster) -> dict[str, Any]:
+    """What the roll would be told: brokers, controller, and what is amiss."""
+    ids = ",".join(str(broker.id) for broker in cluster.brokers)
+    first = cluster.brokers[0]
+    command = ["gate", "--json", "--allow-single-replica", "--config", first.file, "--expect", ids]
+    answer: dict[str, Any] = json.loads(cluster.asks(*command))
+    return answer
+
+
+def kcat(host: Member, broker: Broker, *arguments: str) -> str:
+    """What kcat says that is run on a host, with this broker alone to begin with."""
+    return host.says(f"timeout 60 kcat -b {broker.address} -X log_level=3 {' '.join(arguments)}")
+
+
+def metadata(host: Member, broker: Broker) -> dict[str, Any]:
+    """The cluster as a foreign client sees it."""
+    found: dict[str, Any] = json.loads(kcat(host, broker, "-L", "-J"))
+    return found
+
+
+def elsewhere(site: Site, broker: Broker) -> Member:
+    """A host of the inventory that is not the broker's own."""
+    return next(host for host in site.hosts if host is not broker.host)
+
+
+def test_the_brokers_registered_are_those_of_the_inventory(cluster: Cluster) -> None:
+    assert gate(cluster)["brokers"] == sorted(broker.id for broker in cluster.brokers)
+
+
+def test_nothing_is_amiss(cluster: Cluster) -> None:
+    assert gate(cluster)["reasons"] == []
+
+
+def test_each_datacenter_has_one_controller(cluster: Cluster) -> None:
+    leading = [broker.id for broker in cluster.brokers if broker.health()["controller"]]
+    assert leading == [gate(cluster)["controller"]]
+
+
+def test_clients_are_told_of_every_broker_and_of_no_other(site: Site, cluster: Cluster) -> None:
+    wanted = {broker.id: broker.address for broker in cluster.brokers}
+    for broker in cluster.brokers:
+        found = metadata(elsewhere(site, broker), broker)["brokers"]
+        assert {each["id"]: each["name"] for each in found} == wanted
+
+
+def test_every_broker_takes_and_gives_records_to_other_hosts(site: Site, cluster: Cluster) -> None:
+    count = len(cluster.brokers)
+    create = ["topics", "create", TOPIC, "--partitions", str(count), "--broker", cluster.bootstrap]
+    cluster.asks(*create)
+    try:
+        first = cluster.brokers[0]
+        topics = metadata(elsewhere(site, first), first)["topics"]
+        (topic,) = [each for each in topics if each["topic"] == TOPIC]
+        led = {each["leader"]: each["partition"] for each in topic["partitions"]}
+        assert sorted(led) == sorted(broker.id for broker in cluster.brokers)
+        for broker in cluster.brokers:
+            host, place = elsewhere(site, broker), f"-t {TOPIC} -p {led[broker.id]}"
+            word = f"through {broker.id}"
+            host.says(f"echo {word} | timeout 60 kcat -b {broker.address} -P {place} -X acks=all")
+            assert kcat(host, broker, "-C", place, "-o beginning -e -q") == word
+    finally:
+        cluster.asks("topics", "delete", TOPIC, "--broker", cluster.bootstrap)
+
+
+def test_a_client_of_one_datacenter_reaches_the_brokers_of_the_other(site: Site) -> None:
+    for broker in site.brokers:
+        others = [h for h in site.hosts if h["kdist_datacenter"] != broker.host["kdist_datacenter"]]
+        for host in others[:1]:
+            assert host.works(f"nc -z -w 5 {broker.host['kdist_address']} {broker.port}")

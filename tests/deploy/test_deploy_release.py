@@ -1,0 +1,35 @@
+"""The release on every host: the one that the inventory wants, whole, and nobody's to change."""
+
+from __future__ import annotations
+
+import json
+
+from tests.deploy.deployed import KDIST, Member
+
+
+def release(host: Member) -> str:
+    return f"{host['kdist_release_root']}/releases/{host['kdist_version']}"
+
+
+def test_the_wanted_release_is_the_current_one(host: Member) -> None:
+    assert host.says("readlink /opt/kdist/current") == f"releases/{host['kdist_version']}"
+    assert host.says(f"{KDIST} --version") == f"kdist {host['kdist_version']}"
+
+
+def test_the_release_says_what_it_consists_of(host: Member) -> None:
+    told = json.loads(host.says(f"cat {release(host)}/RELEASE.json"))
+    assert told["version"] == host["kdist_version"]
+    assert len(told["digest"]) == 64
+
+
+def test_nobody_may_write_into_the_release(host: Member) -> None:
+    assert host.says(f"find {release(host)} -not -type l -perm /0222 -print -quit") == ""
+    assert host.says(f"find {release(host)} -not -user root -print -quit") == ""
+
+
+def test_the_releases_packages_fit_together(host: Member) -> None:
+    assert host.works(f"{release(host)}/bin/python -m pip --disable-pip-version-check check")
+
+
+def test_the_bundle_is_not_kept(host: Member) -> None:
+    assert host.says("ls /opt/kdist/bundles") == ""

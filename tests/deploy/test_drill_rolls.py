@@ -1,0 +1,120 @@
+"""Drills: restarts, upgrades and rollbacks under load; rolls that are refused, or die half way."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.deploy.deployed import ROOT, Broker, Cluster, Site
+from tests.deploy.drilling import Lab, await_that, next_version, pids
+from tests.deploy.load import Load
+
+pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
+
+# The lab's topics have one replica: their partitions are away while their broker restarts.
+ACCEPT_GAPS = ("-e", "kdist_roll_allow_single_replica=true")
+OWNER = "a drill"
+
+
+def upgrade(version: str) -> list[str]:
+    return ["-e", f"kdist_version={version}", "-e", f"kdist_roll_owner='{OWNER}'", *ACCEPT_GAPS]
+
+
+def versions(cluster: Cluster) -> dict[Broker, str]:
+    """The release that each broker runs with."""
+    return {broker: broker.health().get("version", "") for broker in cluster.brokers}
+
+
+def current(site: Site) -> set[str]:
+    """The releases that the hosts call their current one, those without a broker too."""
+    return {host.says("readlink /opt/kdist/current") for host in site.hosts}
+
+
+def holder(cluster: Cluster) -> str | None:
+    """Who has the lock of the roll."""
+    zookeeper = cluster.hosts[0]["kdist_zookeeper_connect"]
+    said = json.loads(cluster.asks("gate", "holder", "--json", "--zookeeper", zookeeper))
+    owner: str | None = said["owner"]
+    return owner
+
+
+def load_on(site: Site, topic: str) -> Load:
+    cluster = site.widest
+    return Load(cluster.bootstrap, topic, len(cluster.brokers))
+
+
+def test_a_wrong_setting_is_refused_before_any_broker_stops(site: Site, lab: Lab) -> None:
+    before = pids(site.brokers)
+    wrong = json.dumps({"kdist_broker_config_host": {"log.segment.bytes": "many"}})
+    run = lab.play("rolling-restart", *ACCEPT_GAPS, "-e", wrong)
+    assert run.status != 0
+    assert "log.segment.bytes" in run.said
+    assert pids(site.brokers) == before
+
+
+def test_a_roll_that_would_take_partitions_away_is_refused(site: Site, lab: Lab) -> None:
+    before = pids(site.brokers)
+    with load_on(site, "drill-refused") as load:
+        run = lab.play("rolling-restart", "-e", "kdist_roll_gate_wait_s=5")
+    assert run.status != 0
+    assert "no replica elsewhere" in run.said
+    assert pids(site.brokers) == before
+    load.assert_kept()
+
+
+def test_a_rolling_restart_loses_nothing_that_was_acknowledged(site: Site, lab: Lab) -> None:
+    before = pids(site.brokers)
+    with load_on(site, "drill-restart") as load:
+        lab.play("rolling-restart", *ACCEPT_GAPS).worked()
+    load.assert_kept()
+    after = pids(site.brokers)
+    assert all(after[broker] not in (0, before[broker]) for broker in site.brokers)
+    assert [holder(cluster) for cluster in site.clusters] == [None for _ in site.clusters]
+
+
+def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, lab: Lab) -> None:
+    cluster = site.widest
+    was = cluster.hosts[0]["kdist_version"]
+    new = next_version(was)
+    with load_on(site, "drill-upgrade") as load:
+        dies_after_its_first_broker(lab, cluster, new)
+        half = versions(cluster)
+        assert set(half.values()) == {was, new}
+        assert holder(cluster) == OWNER
+
+        another = lab.play("upgrade", *ACCEPT_GAPS, "-e", f"kdist_version={new}")
+        assert another.status != 0
+        assert OWNER in another.said
+        done = {broker: broker.pid() for broker, version in half.items() if version == new}
+
+        lab.play("upgrade", *upgrade(new)).worked()
+        assert set(versions(cluster).values()) == {new}
+        assert current(site) == {f"releases/{new}"}
+        assert pids(done) == done
+        assert holder(cluster) is None
+
+        held = lab.play("rollback", *ACCEPT_GAPS, "-e", f"kdist_version={new}")
+        assert "leave it away" in held.said
+        lab.play("rollback", *ACCEPT_GAPS).worked()
+    load.assert_kept()
+    assert set(versions(cluster).values()) == {was}
+    assert current(site) == {f"releases/{was}"}
+    assert set(lab.play("site").worked().changed.values()) == {0}
+
+
+def dies_after_its_first_broker(lab: Lab, cluster: Cluster, new: str) -> None:
+    """Start an upgrade, and kill it once a broker runs with the new release."""
+    assert (ROOT / "dist" / f"kdist-{new}.tar").exists(), "`make lab-test` builds it"
+    roll = lab.start("upgrade", *upgrade(new))
+    try:
+        await_that(
+            lambda: new in versions(cluster).values() or roll.poll() is not None,
+            "the first broker to run with the new release",
+            timeout_s=240,
+        )
+    finally:
+        roll.send_signal(signal.SIGKILL)
+        said, _ = roll.communicate()
+    assert new in versions(cluster).values(), said[-3000:]
