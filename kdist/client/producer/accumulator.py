@@ -1,0 +1,231 @@
+"""Records into the batches of their partitions, on whichever thread they come.
+
+What can be done at once is: no record waits for the loop. If a topic is not known yet, or memory is
+used up, a `Need` is given back instead; the front waits for it in its own way and tries again.
+
+Owner of nothing but the lock: under it, threads add to open batches and the loop seals them.
+The usual record, a value alone for a sticky batch, takes a shorter way (`Producer.send`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kdist.client.partitioner import Partitioner, partition_for, partitions_for
+from kdist.client.producer.batch import (
+    RECORD_OVERHEAD_BYTES,
+    TIMESTAMP_BYTES,
+    Batch,
+    Column,
+)
+from kdist.client.producer.faults import ProducerClosed, RecordTooLarge
+from kdist.client.producer.memory import Memory
+from kdist.client.producer.queue import PartitionQueue
+from kdist.client.producer.results import Sent
+from kdist.client.producer.settings import ProducerSettings
+from kdist.client.producer.topics import Topic
+from kdist.errors import ApiError, Error
+from kdist.records.batch import HEADER_SIZE
+from kdist.records.record import Headers
+from kdist.runtime.clock import Clock
+
+_FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; then four times as much, and so on
+_GROWTH = 4
+_OVERHEAD = RECORD_OVERHEAD_BYTES
+
+
+class NeedTopic(NamedTuple):
+    """The topic, or this partition of it, is not known."""
+
+    topic: str
+    partition: int | None = None
+
+
+class NeedRoom(NamedTuple):
+    """So much of `buffer_memory` is not free."""
+
+    size_bytes: int
+
+
+Need = NeedTopic | NeedRoom
+
+
+class Row(NamedTuple):
+    """A record to be sent, encoded."""
+
+    value: bytes | None
+    key: bytes | None
+    headers: Headers
+    timestamp: int | None
+
+
+class Accumulator:
+    """See above. `kick` asks the loop to look at what there is to send; from any thread."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        partitioner: Partitioner | str,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        chance: random.Random,
+        kick: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.topics: dict[str, Topic] = {}
+        self.plain: dict[str, Batch] = {}  # open, sticky, and of values alone, by topic
+        self.active: dict[PartitionQueue, None] = {}
+        self.memory = Memory(settings.buffer_memory)
+        self.is_closed = False
+        self.has_short_way = True
+        self.batch_bytes = max(1, settings.batch_size)
+        self.record_bytes_max = settings.max_request_size
+        self._partitioner = partitioner
+        self.is_sticky = partitioner == "sticky"
+        self._now_s = loop.time
+        self._clock = clock
+        self._chance = chance
+        self._kick = kick
+
+    # One record
+
+    def add(self, name: str, row: Row, partition: int | None) -> Sent | Need:
+        """The record's future, or what it takes first. `ApiError`: wrong partition, too large."""
+        size = self._size(row)
+        with self.lock:
+            self.check_open()
+            while True:
+                queue = self.queue(name, row.key, partition)
+                if isinstance(queue, NeedTopic):
+                    return queue
+                batch = self._batch(queue, size)
+                if isinstance(batch, NeedRoom):
+                    return batch
+                if batch is not None:
+                    break
+            index = len(batch.values)
+            batch.add(*row)
+            batch.size_bytes += size
+            self.maybe_make_plain(name, batch)
+            return Sent(batch, index)
+
+    def _size(self, row: Row) -> int:
+        value, key, headers, timestamp = row
+        size = _OVERHEAD + len(value or b"") + len(key or b"")
+        if timestamp is not None:
+            size += TIMESTAMP_BYTES
+        for name, data in headers:
+            size += len(name.encode()) + len(data or b"") + 6
+        if size + HEADER_SIZE > self.record_bytes_max:
+            raise RecordTooLarge(
+                f"a record of {size} bytes is larger than max_request_size, "
+                f"{self.record_bytes_max} bytes"
+            )
+        return size
+
+    def check_open(self) -> None:
+        """`ProducerClosed` if it is. Under the lock."""
+        if self.is_closed:
+            raise ProducerClosed("the producer is closed")
+
+    def maybe_make_plain(self, name: str, batch: Batch) -> None:
+        """Let the short way find the batch, or find it no more."""
+        if not batch.is_plain:
+            if self.plain.get(name) is batch:
+                del self.plain[name]
+        elif self.has_short_way and self.topics[name].sticky is batch.queue:
+            self.plain[name] = batch
+
+    # Where to
+
+    def queue(
+        self, name: str, key: bytes | None, partition: int | None
+    ) -> PartitionQueue | NeedTopic:
+        """Where a record goes. Under the lock."""
+        topic = self.topics.get(name)
+        if topic is None or not topic.queues:
+            return NeedTopic(name)
+        count = len(topic.queues)
+        if partition is None:
+            if key is None and self.is_sticky:
+                return topic.sticky or topic.stick(self._chance)
+            partition = self._choose(topic, key, count)
+        if not 0 <= partition < count:
+            return NeedTopic(name, partition)
+        return topic.queues[partition]
+
+    def partitions(self, name: str, keys: Column) -> Sequence[int | None]:
+        """Where records of these keys go, in a topic that is known; None for any."""
+        topic = self.topics[name]
+        count = len(topic.queues)
+        if self.is_sticky:
+            return partitions_for(keys, count)
+        return [self._choose(topic, key, count) for key in keys]
+
+    def _choose(self, topic: Topic, key: bytes | None, count: int) -> int:
+        partitioner = self._partitioner
+        if callable(partitioner):
+            chosen = partitioner(key, count)
+            if type(chosen) is not int or not 0 <= chosen < count:
+                raise ApiError(
+                    Error.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"the partitioner chose {chosen!r} for {topic.name}, which has {count}",
+                )
+            return chosen
+        if key is not None:
+            return partition_for(key, count)
+        topic.turn += 1
+        return topic.turn % count
+
+    def _batch(self, queue: PartitionQueue, size: int) -> Batch | NeedRoom | None:
+        """The open batch, with room for `size` bytes more. None: it was full, choose again."""
+        batch = queue.open
+        if batch is None:
+            return self.open(queue, size)
+        wanted = batch.size_bytes + size
+        if wanted <= batch.limit_bytes:
+            return batch
+        if wanted > self.batch_bytes:
+            self.seal(queue)
+            return None
+        limit = min(self.batch_bytes, max(wanted, batch.limit_bytes * _GROWTH))
+        return batch if self.grow(batch, limit) else NeedRoom(size)
+
+    def grow(self, batch: Batch, limit_bytes: int) -> bool:
+        """Whether the batch may have so many bytes now."""
+        more = limit_bytes - batch.limit_bytes
+        if more > 0:
+            if not self.memory.take(more):
+                return False
+            batch.held_bytes += more
+            batch.limit_bytes = limit_bytes
+        return True
+
+    def open(self, queue: PartitionQueue, size: int) -> Batch | NeedRoom:
+        """A new batch with room for `size` bytes."""
+        limit = max(size, min(self.batch_bytes, _FIRST_LIMIT_BYTES))
+        if not self.memory.take(limit):
+            return NeedRoom(limit)
+        batch = Batch(queue, queue.take_number(), self._now_s(), self._clock.now_ms())
+        batch.limit_bytes = batch.held_bytes = limit
+        queue.open = batch
+        self.active[queue] = None
+        self._kick()
+        return batch
+
+    def seal(self, queue: PartitionQueue, *, is_known: bool = False) -> None:
+        """The open batch takes no more; `is_known` to the loop. Under the lock."""
+        batch = queue.open
+        assert batch is not None, "only an open batch is sealed"
+        queue.open = None
+        queue.waiting.append(batch)
+        topic = self.topics[queue.topic]
+        if topic.sticky is queue:
+            self.plain.pop(queue.topic, None)
+            topic.stick(self._chance)
+        if not is_known:
+            self._kick()

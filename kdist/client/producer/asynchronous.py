@@ -1,0 +1,121 @@
+"""The producer for asyncio: the same core, on the loop that its user runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from kdist.client.producer.core import Core, Steps
+from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.results import RecordMetadata, Sent, SentMany
+from kdist.client.producer.settings import read_settings
+from kdist.client.producer.world import World
+from kdist.records.record import Headers
+
+T = TypeVar("T")
+
+
+class AsyncProducer:
+    """`kdist.aio.Producer`: as the synchronous one, all that waits being awaited.
+
+    `world` is for simulations. Opened by `start`, or as a context manager.
+
+    >>> async def main():
+    ...     async with AsyncProducer(bootstrap_servers=broker) as producer:
+    ...         sent = await producer.send("clicks", b"hello")  # it has its place in a batch
+    ...         return (await sent).offset  # it is acknowledged
+    >>> asyncio.run(main())
+    6
+    """
+
+    def __init__(self, *, world: World | None = None, **settings: Any) -> None:
+        self._config = read_settings(settings)
+        self._world = world
+        self._core: Core | None = None
+
+    async def start(self) -> Self:
+        """Open it. `UserError`: the settings do not say where the brokers are."""
+        assert self._core is None, "a producer is started once"
+        world = self._world or World.of(asyncio.get_running_loop())
+        self._core = await Core.open(world, self._config)
+        return self
+
+    @property
+    def _started(self) -> Core:
+        if self._core is None:
+            raise RuntimeError("the producer is not started: `async with` does it, or `start`")
+        return self._core
+
+    @overload
+    async def send(self, topic: str, value: MessageSet) -> SentMany: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Sent: ...
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Sent | SentMany:
+        """As `Producer.send`: returns once the record is in a batch; await what it returns too."""
+        if isinstance(value, MessageSet):
+            return await self._drive(self._started.add_each(topic, value))
+        message = Message(value, key, headers or (), partition, timestamp)
+        return await self._drive(self._started.add(topic, message))
+
+    async def send_and_wait(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
+        """`send`, and its acknowledgement."""
+        sent: Sent = await self.send(topic, value, **more)
+        return await sent
+
+    async def send_many(
+        self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
+    ) -> SentMany:
+        """As `Producer.send_many`."""
+        return await self._drive(self._started.add_many(topic, values, keys))
+
+    async def _drive(self, steps: Steps[T]) -> T:
+        until_s = self._started.patience_s()
+        try:
+            while True:
+                need = next(steps)
+                await self._started.meet(need, until_s)
+        except StopIteration as last:
+            result: T = last.value
+            return result
+        finally:
+            steps.close()
+
+    async def flush(self) -> None:
+        """Wait until everything sent so far is settled."""
+        await self._started.flush()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """As `Producer.close`."""
+        if self._core is not None:
+            await self._core.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

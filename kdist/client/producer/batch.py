@@ -1,0 +1,170 @@
+"""A batch of records on their way to one partition, from its first record to its answer.
+
+    open -- full, due or waited for --> sealed -- a request takes it --> in flight --> done
+                                          ^------ to be tried again ------'
+
+While open, any thread adds to it, under the accumulator's lock. From then on it is the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kdist.client.producer.message import Message
+from kdist.model import NO_OFFSET, NO_SEQUENCE
+from kdist.records.record import Headers
+
+if TYPE_CHECKING:
+    from kdist.client.producer.queue import PartitionQueue
+
+RECORD_OVERHEAD_BYTES = 16  # a record's lengths and deltas without timestamps, at most
+TIMESTAMP_BYTES = 9  # a delta that comes on top of it, at most
+
+Column = list[bytes | None]
+
+
+class Batch:
+    """Columns of records, then one frame of bytes, then an offset or an error."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "callbacks",
+        "count",
+        "created_s",
+        "error",
+        "frame",
+        "headers",
+        "held_bytes",
+        "is_done",
+        "is_hurried",
+        "keys",
+        "limit_bytes",
+        "number",
+        "parts",
+        "prefix_size",
+        "queue",
+        "sequence",
+        "size_bytes",
+        "timestamp_ms",
+        "timestamps",
+        "values",
+        "whole",
+    )
+
+    def __init__(
+        self, queue: PartitionQueue, number: int, created_s: float, timestamp_ms: int
+    ) -> None:
+        self.queue = queue
+        self.number = number  # its place among the partition's batches
+        self.created_s = created_s
+        self.timestamp_ms = timestamp_ms  # of all records that have none of their own
+        # Of the records, while open. A column that nobody used is None.
+        self.values: Column = []
+        self.keys: Column | None = None
+        self.headers: list[Headers] | None = None
+        self.timestamps: list[int] | None = None
+        self.size_bytes = 0  # an upper limit of what they will take
+        self.limit_bytes = 0  # what was reserved for them
+        self.held_bytes = 0  # of `buffer_memory`, until it is done
+        self.is_hurried = False  # somebody waits for it
+        # Of the request.
+        self.count = 0
+        self.frame: bytearray | None = None
+        self.prefix_size = 0
+        self.sequence = NO_SEQUENCE
+        self.attempts = 0
+        # Of the answer.
+        self.is_done = False
+        self.base_offset = NO_OFFSET
+        self.error: BaseException | None = None
+        self.parts: Sequence[tuple[int, Batch]] = ()  # if it had to be cut: first index, batch
+        self.whole: Batch | None = None  # whose part it is
+        self.callbacks: deque[Callable[[], object]] = deque()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its records have values and nothing else."""
+        return self.keys is None and self.headers is None and self.timestamps is None
+
+    def add(
+        self, value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None
+    ) -> None:
+        """Add a record that there is room for."""
+        count = len(self.values)
+        if key is not None and self.keys is None:
+            self.keys = [None] * count
+        if headers and self.headers is None:
+            self.headers = [()] * count
+        if timestamp is not None and self.timestamps is None:
+            self.timestamps = [self.timestamp_ms] * count
+        if self.keys is not None:
+            self.keys.append(key)
+        if self.headers is not None:
+            self.headers.append(headers)
+        if self.timestamps is not None:
+            self.timestamps.append(self.timestamp_ms if timestamp is None else timestamp)
+        self.values.append(value)
+
+    def extend(self, values: Column, keys: Column | None) -> None:
+        """Add records of values, and keys if there are any."""
+        count = len(self.values)
+        if keys is not None and self.keys is None:
+            self.keys = [None] * count
+        if self.keys is not None:
+            self.keys += [None] * len(values) if keys is None else keys
+        if self.headers is not None:
+            self.headers += [()] * len(values)
+        if self.timestamps is not None:
+            self.timestamps += [self.timestamp_ms] * len(values)
+        if count:
+            self.values += values
+        else:
+            self.values = values
+
+    def messages(self) -> Iterator[Message]:
+        """Its records, before it is encoded."""
+        for index, value in enumerate(self.values):
+            yield Message(
+                value,
+                None if self.keys is None else self.keys[index],
+                () if self.headers is None else self.headers[index],
+                self.queue.partition,
+                self.timestamp_ms if self.timestamps is None else self.timestamps[index],
+            )
+
+    def find(self, index: int) -> tuple[Batch, int]:
+        """The batch that holds the record now, and its index there."""
+        batch = self
+        while batch.parts:
+            first, batch = next(each for each in reversed(batch.parts) if each[0] <= index)
+            index -= first
+        return batch, index
+
+    # Who waits
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once it is done, on the loop; at once if it is. From any thread."""
+        self.callbacks.append(callback)
+        if self.is_done:
+            for each in iter(self._take_callback, None):
+                each()
+
+    def call_back(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the loop: call who waits. What one raises goes to the loop's exception handler."""
+        try:
+            for each in iter(self._take_callback, None):
+                each()
+        finally:
+            if self.callbacks:
+                loop.call_soon(self.call_back, loop)
+
+    def _take_callback(self) -> Callable[[], object] | None:
+        """The next; by one thread only, whichever asks."""
+        try:
+            return self.callbacks.popleft()
+        except IndexError:
+            return None

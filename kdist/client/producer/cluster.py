@@ -1,0 +1,179 @@
+"""The brokers as the producer reaches them: one connection to each for produce requests.
+
+Metadata and producer ids are asked for on connections of their own, those of `client.cluster`, so
+that they do not wait behind batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kdist.client.cluster import Address, Cluster
+from kdist.client.producer.encoding import VERSION_MAX, VERSION_MIN, put_correlation_id
+from kdist.errors import ApiError, Error
+from kdist.network.client import Client, ClientSettings, Waiting
+from kdist.network.world import Network
+from kdist.protocol import produce
+
+CORRELATION_ID_MAX = (1 << 31) - 1
+
+
+class ProducerCluster(Cluster):
+    """A cluster that may be asked to create topics."""
+
+    async def ask_any(self, request: Any) -> Any:
+        """The answer of the first broker that gives one. `NoBroker`."""
+        return await self._ask_any(request)
+
+
+class Pipe(Client):
+    """A connection that frames go out on as they are, without a copy."""
+
+    on_writable: Callable[[], None]
+
+    @classmethod
+    async def opened(cls, network: Network, address: Address, settings: ClientSettings) -> Pipe:
+        """A connected one. `ApiError` NETWORK_EXCEPTION, `TimeoutError`."""
+        pipe = await cls.connect(network, *address, settings)
+        assert isinstance(pipe, Pipe), "it makes what it is called on"
+        return pipe
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the socket takes more."""
+        return self._may_write.is_set()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.on_writable()
+
+    def post(self, frame: bytearray, version: int, *, is_answered: bool) -> asyncio.Future[Any]:
+        """Send a produce request. The answer; None at once if there is to be none. `ApiError`."""
+        answered: asyncio.Future[Any] = self._loop.create_future()
+        if self.is_closed:
+            answered.set_exception(ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: it is closed"))
+            return answered
+        self._last_correlation_id = self._last_correlation_id % CORRELATION_ID_MAX + 1
+        waiting = Waiting(self._last_correlation_id, produce.API, version, answered)
+        put_correlation_id(frame, waiting.correlation_id)
+        if is_answered:
+            self._waiting.append(waiting)
+            limit_s = self._settings.request_timeout_ms / 1000
+            timer = self._loop.call_later(limit_s, self._time_out, waiting)
+            answered.add_done_callback(lambda _: timer.cancel())
+        else:
+            answered.set_result(None)
+        self._transport.write(memoryview(frame))  # a view: what is left over is copied once
+        return answered
+
+    def produce_version(self, *, oldest: int) -> int:
+        """The version of produce requests; `ApiError` UNSUPPORTED_VERSION if it is too old."""
+        version = min(self.version_of(produce.API), VERSION_MAX)
+        if version < max(oldest, VERSION_MIN):
+            raise ApiError(
+                Error.UNSUPPORTED_VERSION, f"{self.name} takes no record batches as they are here"
+            )
+        return version
+
+
+class LinkSettings(NamedTuple):
+    """How brokers are connected to."""
+
+    client: ClientSettings
+    backoff_ms: float
+    backoff_ms_max: float
+    in_flight_max: int
+    version_min: int
+
+
+class Link:
+    """One broker: its connection, when there is one, and how many requests it owes answers to."""
+
+    __slots__ = (
+        "_connecting",
+        "_failures",
+        "_network",
+        "_on_change",
+        "_settings",
+        "error",
+        "in_flight",
+        "pipe",
+        "resting_until_s",
+        "version",
+    )
+
+    def __init__(
+        self, network: Network, settings: LinkSettings, on_change: Callable[[], None]
+    ) -> None:
+        self.pipe: Pipe | None = None
+        self.version = VERSION_MAX
+        self.in_flight = 0
+        self.resting_until_s = 0.0  # after a failure, or since the broker asked for it
+        self.error: ApiError | None = None  # of the last attempt to connect
+        self._network = network
+        self._settings = settings
+        self._on_change = on_change
+        self._connecting: asyncio.Task[None] | None = None
+        self._failures = 0
+
+    def may_send(self) -> bool:
+        """Whether another request may go out now."""
+        pipe = self.pipe
+        return (
+            pipe is not None
+            and not pipe.is_closed
+            and self.in_flight < self._settings.in_flight_max
+            and pipe.is_writable
+        )
+
+    def maybe_connect(self, addresses: Mapping[int, Address], broker: int, now_s: float) -> None:
+        """Connect, unless there is a connection, or no address, or a failure just now."""
+        if self.pipe is not None and not self.pipe.is_closed:
+            return
+        if self._connecting is not None or self.resting_until_s > now_s:
+            return
+        address = addresses.get(broker)
+        if address is not None:
+            self._connecting = self._network.loop.create_task(self._connect(address))
+
+    async def _connect(self, address: Address) -> None:
+        pipe = None
+        try:
+            pipe = await Pipe.opened(self._network, address, self._settings.client)
+            pipe.on_writable = self._on_change
+            await pipe.negotiate()
+            self.version = pipe.produce_version(oldest=self._settings.version_min)
+        except (ApiError, TimeoutError) as error:
+            if pipe is not None:
+                pipe.close()
+            self._fail(error, address)
+        else:
+            self.pipe = pipe
+            self.error = None
+            self._failures = 0
+        finally:
+            self._connecting = None
+        self._on_change()
+
+    def _fail(self, error: Exception, address: Address) -> None:
+        if not isinstance(error, ApiError):
+            error = ApiError(Error.NETWORK_EXCEPTION, f"{address} did not answer in time")
+        self.error = error
+        pause_ms = self._settings.backoff_ms * 2 ** min(self._failures, 16)
+        self._failures += 1
+        self.rest(min(pause_ms, self._settings.backoff_ms_max))
+
+    def rest(self, pause_ms: float) -> None:
+        """Send nothing for so long."""
+        loop = self._network.loop
+        self.resting_until_s = max(self.resting_until_s, loop.time() + pause_ms / 1000)
+        loop.call_at(self.resting_until_s, self._on_change)
+
+    def close(self) -> None:
+        """Close the connection; who waits for answers hears of it."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self.pipe is not None:
+            self.pipe.close()

@@ -1,0 +1,308 @@
+"""The producer without a front: what both `Producer` and `AsyncProducer` drive.
+
+`add` and `add_many` are steps: generators that yield a `Need` and go on when it is met, and return
+the future. A front waits for a need with `meet`, on the loop, by whatever way it has to there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
+from kdist.client.producer.batch import Batch, Column
+from kdist.client.producer.bulk import Bulk, to_column
+from kdist.client.producer.cluster import LinkSettings, ProducerCluster
+from kdist.client.producer.discovery import find_brokers
+from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
+from kdist.client.producer.faults import BufferFull, ProducerClosed
+from kdist.client.producer.identity import Identities
+from kdist.client.producer.message import Message
+from kdist.client.producer.results import Sent, SentMany
+from kdist.client.producer.sender import Sender
+from kdist.client.producer.settings import Encoder, ProducerConfig
+from kdist.client.producer.settling import Settling
+from kdist.client.producer.topics import Topic, Topics
+from kdist.client.producer.world import World
+from kdist.errors import ApiError, Error
+from kdist.network.client import ClientSettings
+from kdist.records.compression import Codec
+
+T = TypeVar("T")
+Steps = Generator[Need, None, T]
+
+_ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+
+class Core:
+    """Made on the loop, by `open`."""
+
+    def __init__(self, world: World, config: ProducerConfig, addresses: Sequence[Any]) -> None:
+        settings, callables, is_idempotent = config
+        loop = world.network.loop
+        client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+        self._loop = loop
+        self._settings = settings
+        self._callables = callables
+        self._handler = callables.callback_handler
+        self._cluster = ProducerCluster(world.network, addresses, client)
+        self.accumulator = Accumulator(
+            settings, callables.partitioner, loop, world.clock, world.chance, self._kick
+        )
+        self.accumulator.has_short_way = not (
+            self._handler or callables.value_encoder or callables.key_encoder
+        )
+        self._topics = Topics(self._cluster, self.accumulator.topics, self._hurry, self._kick)
+        self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
+        self._settling = Settling(
+            loop, settings, self.accumulator, self._topics.want, is_idempotent=is_idempotent
+        )
+        codec = Codec[settings.compression_type.upper()]
+        self._sender = Sender(
+            world.network,
+            settings,
+            LinkSettings(
+                client,
+                settings.reconnect_backoff_ms,
+                settings.reconnect_backoff_max_ms,
+                settings.max_in_flight_requests_per_connection,
+                ZSTD_VERSION_MIN if codec is Codec.ZSTD else VERSION_MIN,
+            ),
+            self.accumulator,
+            self._topics,
+            Asking(_ACKS[settings.acks], settings.request_timeout_ms, settings.client_id, codec),
+            self._identities,
+            self._settling,
+            self._tell_dequeued if self._handler is not None else None,
+        )
+        self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
+
+    @classmethod
+    async def open(cls, world: World, config: ProducerConfig) -> Core:
+        """A producer's core. `UserError`: the settings do not say where the brokers are."""
+        return cls(world, config, await find_brokers(config.plain))
+
+    def _kick(self) -> None:
+        self._sender.kick()
+
+    def _hurry(self, batch: Batch) -> None:
+        batch.is_hurried = True
+        self._kick()
+
+    def _refresh(self) -> None:
+        self._topics.want(tuple(self.accumulator.topics))
+        age_s = self._settings.metadata_max_age_ms / 1000
+        self._refreshing = self._loop.call_later(age_s, self._refresh)
+
+    # Sending; on any thread
+
+    def add(self, topic: str, message: Message) -> Steps[Sent]:
+        """Steps to one record's future. `TypeError`: what is to be sent is not bytes."""
+        handler = self._handler
+        if handler is not None:
+            message = handler.before_enqueue(topic, message)
+        row = self._row(message)
+        try:
+            while not isinstance(sent := self.accumulator.add(topic, row, message.partition), Sent):
+                yield sent
+        except BaseException:
+            if handler is not None:
+                handler.after_enqueue(topic, message, was_added=False)
+            raise
+        if handler is not None:
+            handler.after_enqueue(topic, message, was_added=True)
+        return sent
+
+    def _row(self, message: Message) -> Row:
+        value, key, headers, _, timestamp = message
+        return Row(
+            _encoded(self._callables.value_encoder, value, "value"),
+            _encoded(self._callables.key_encoder, key, "key"),
+            _checked_headers(headers) if headers else (),
+            _checked_timestamp(timestamp),
+        )
+
+    def add_many(
+        self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None
+    ) -> Steps[SentMany]:
+        """Steps to the future of all of them."""
+        values = _listed(values)
+        keys = None if keys is None else _listed(keys)
+        if self._handler is not None:
+            pairs = zip(values, keys or [None] * len(values), strict=True)
+            return self.add_each(topic, [Message(value, key) for value, key in pairs])
+        callables = self._callables
+        return Bulk(
+            self.accumulator,
+            topic,
+            _encoded_column(callables.value_encoder, values, "value"),
+            None if keys is None else _encoded_column(callables.key_encoder, keys, "key"),
+        ).steps()
+
+    def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
+        """As `add_many`, of messages that have more than values and keys."""
+        together = SentMany()
+        for message in messages:
+            sent = yield from self.add(topic, message)
+            together.add_one(sent)
+        return together
+
+    # Waiting; on the loop
+
+    def patience_s(self) -> float:
+        """Until when a call that begins now may block, on the loop's clock."""
+        return self._loop.time() + self._settings.max_block_ms / 1000
+
+    async def meet(self, need: Need, until_s: float) -> None:
+        """Return when it is worth trying again. `BufferFull`; `ApiError`, `NoBroker`: no topic."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                if isinstance(need, NeedRoom):
+                    self._kick()
+                    await self.accumulator.memory.wait(need.size_bytes)
+                else:
+                    await self._know(need)
+        except TimeoutError:
+            self._raise_late(need)
+
+    def _raise_late(self, need: Need) -> None:
+        limit = f"for {self._settings.max_block_ms} ms"
+        if isinstance(need, NeedRoom):
+            used = f"all {self._settings.buffer_memory} bytes of buffer_memory were in use {limit}"
+            raise BufferFull(used) from None
+        if self._topics.last_error is not None:
+            raise self._topics.last_error from None
+        topic = self.accumulator.topics.get(need.topic)
+        error = topic.error if topic is not None and topic.error else Error.LEADER_NOT_AVAILABLE
+        raise ApiError(error, f"topic {need.topic} was not there {limit}") from None
+
+    async def _know(self, need: NeedTopic) -> None:
+        """Until the topic is known; what is asked for of it, after fresh metadata."""
+        self._topics.want((need.topic,))
+        while True:
+            await self._topics.changed()
+            self._check_open()
+            topic = self.accumulator.topics.get(need.topic)
+            if topic is not None and (topic.queues or topic.error is not None):
+                if topic.queues and topic.error is None:
+                    return _check_partition(topic, need.partition)
+                if topic.error is not None and not topic.error.retriable:
+                    raise ApiError(topic.error, f"topic {need.topic}: {topic.error.sentence}")
+
+    def _check_open(self) -> None:
+        if self.accumulator.is_closed:
+            raise ProducerClosed("the producer is closed")
+
+    # The end; on the loop
+
+    async def flush(self) -> None:
+        """Send everything that was added, and wait until all of it is settled."""
+        accumulator = self.accumulator
+        with accumulator.lock:
+            batches = [batch for queue in accumulator.active for batch in queue.batches()]
+            for batch in batches:
+                batch.is_hurried = True
+        self._kick()
+        for batch in batches:
+            if not batch.is_done:
+                done: asyncio.Future[None] = self._loop.create_future()
+                batch.when_done(_Releasing(done))
+                await done
+
+    async def close(self, timeout_s: float | None) -> None:
+        """Take no more, deliver what is there within the time, fail the rest, close all."""
+        if self.accumulator.is_closed:
+            return
+        await self._add_last()
+        with self.accumulator.lock:
+            self.accumulator.is_closed = True
+            self.accumulator.plain.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.flush()
+        except TimeoutError:
+            pass  # what is left fails below
+        self._refreshing.cancel()
+        self._sender.close()
+        self._topics.close()
+        if self._identities is not None:
+            self._identities.close()
+        self._cluster.close()
+        await asyncio.sleep(0)  # those in flight hear of their connections' end
+        self._sender.give_up(ProducerClosed("the producer was closed before this was acknowledged"))
+        await asyncio.sleep(0)
+
+    async def _add_last(self) -> None:
+        if self._handler is None:
+            return
+        until_s = self.patience_s()
+        for topic, message in self._handler.last_batch_before_close():
+            row = self._row(message)
+            while not isinstance(need := self.accumulator.add(topic, row, message.partition), Sent):
+                await self.meet(need, until_s)
+
+    def _tell_dequeued(self, batch: Batch) -> None:
+        assert self._handler is not None, "only told if there is one"
+        queue = batch.queue
+        self._handler.after_dequeue(queue.topic, queue.partition, list(batch.messages()))
+
+
+class _Releasing:
+    """A callback that lets a coroutine go on, if it still waits."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self._done = done
+
+    def __call__(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+def _check_partition(topic: Topic, partition: int | None) -> None:
+    count = len(topic.queues)
+    if partition is not None and not 0 <= partition < count:
+        raise ApiError(
+            Error.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {topic.name} has partitions 0 to {count - 1}, and no {partition}",
+        )
+
+
+def _encoded(encoder: Encoder | None, data: Any, what: str) -> bytes | None:
+    if encoder is not None and data is not None:
+        data = encoder(data)
+    if data is None or type(data) is bytes:
+        return data
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(
+        f"a {what} is of type {type(data).__name__}, not bytes or None: give the producer "
+        f"a {what}_encoder"
+    )
+
+
+def _encoded_column(encoder: Encoder | None, rows: Sequence[Any], what: str) -> Column:
+    if encoder is not None:
+        rows = [None if row is None else encoder(row) for row in rows]
+    return to_column(rows, what)
+
+
+def _listed(rows: Iterable[Any]) -> Sequence[Any]:
+    return rows if isinstance(rows, list | tuple) else list(rows)
+
+
+def _checked_headers(headers: Any) -> Any:
+    pairs = tuple(headers)
+    for pair in pairs:
+        name, data = pair
+        if not isinstance(name, str) or not isinstance(data, bytes | None):
+            raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
+    return pairs
+
+
+def _checked_timestamp(timestamp: Any) -> int | None:
+    if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp < 1 << 62):
+        raise TypeError(f"a timestamp is an int of ms since the epoch, not {timestamp!r}")
+    return timestamp

@@ -1,0 +1,176 @@
+"""Batches into requests (pure): a frame is made around a batch, which is not copied into it.
+
+    request up to the records' size | batch header | records
+
+The first part, all but a few numbers, is the same for each batch of a partition: it is encoded
+once by `kdist.protocol`, up to version 8, where nothing comes behind the records. Requests of
+several batches are joined: those are small.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from kdist.client.producer.batch import Batch
+from kdist.client.producer.queue import SEQUENCE_MASK, PartitionQueue
+from kdist.model import NO_EPOCH, NO_SEQUENCE, TopicPartition
+from kdist.protocol import produce
+from kdist.protocol.envelope import encode_request
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX_SIZE, MAGIC, seal
+from kdist.records.build import read_batch
+from kdist.records.codec import encode_records
+from kdist.records.compression import Codec, compress
+from kdist.wire.varint import Buffer
+
+VERSION_MIN, VERSION_MAX = 3, 8  # the first of magic 2, the last that is not flexible
+ZSTD_VERSION_MIN = 7
+
+_INT32 = struct.Struct(">i")
+_SIZE_BYTES = 4
+_CORRELATION_ID_POSITION = 8
+_PRODUCER_POSITION = 43  # in a batch's header: id, epoch, sequence
+_PRODUCER = struct.Struct(">qhi")
+
+
+class Asking:
+    """What all produce requests of one producer have in common."""
+
+    __slots__ = ("_acks", "_client_id", "_codec", "_timeout_ms")
+
+    def __init__(self, acks: int, timeout_ms: int, client_id: str, codec: Codec) -> None:
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._client_id = client_id
+        self._codec = codec
+
+    def encode(self, batch: Batch, version: int) -> None:
+        """Make the batch's frame of its records, which are let go of. Not numbered, not sealed."""
+        prefix = self._prefix(batch.queue, version)
+        room = len(prefix) + HEADER_SIZE
+        timestamps = batch.timestamps
+        base = batch.timestamp_ms if timestamps is None else timestamps[0]
+        columns = (batch.values, batch.keys, batch.headers, timestamps, base)
+        if self._codec == Codec.NONE:
+            frame = encode_records(*columns, room)
+        else:
+            frame = bytearray(room)
+            frame += compress(self._codec, encode_records(*columns))
+        frame[: len(prefix)] = prefix
+        count = len(batch.values)
+        HEADER.pack_into(
+            frame,
+            len(prefix),
+            0,
+            len(frame) - len(prefix) - LENGTH_PREFIX_SIZE,
+            NO_EPOCH,
+            MAGIC,
+            0,
+            self._codec,
+            count - 1,
+            base,
+            base if timestamps is None else max(timestamps),
+            -1,
+            -1,
+            NO_SEQUENCE,
+            count,
+        )
+        _put_sizes(frame, len(prefix))
+        batch.count = count
+        batch.frame = frame
+        batch.prefix_size = len(prefix)
+        batch.values, batch.keys, batch.headers = [], None, None
+
+    def _prefix(self, queue: PartitionQueue, version: int) -> bytes:
+        known_version, prefix = queue.prefix
+        if known_version != version:
+            empty = {TopicPartition(queue.topic, queue.partition): b""}
+            prefix = bytes(self._request(empty, version))
+            queue.prefix = version, prefix
+        return prefix
+
+    def join(self, batches: Sequence[Batch], version: int) -> bytearray:
+        """The frame of a request for all of them, of different partitions."""
+        return self._request(
+            {
+                TopicPartition(each.queue.topic, each.queue.partition): records_of(each)
+                for each in batches
+            },
+            version,
+        )
+
+    def _request(self, records: Mapping[TopicPartition, Buffer], version: int) -> bytearray:
+        topics: dict[str, list[ProducePartition]] = {}
+        for (topic, partition), data in records.items():
+            topics.setdefault(topic, []).append(ProducePartition(index=partition, records=data))
+        request = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=self._timeout_ms,
+            topic_data=[
+                ProduceTopic(name=name, partition_data=parts) for name, parts in topics.items()
+            ],
+        )
+        header = RequestHeader(produce.API.key, version, 0, self._client_id)
+        return encode_request(header, request)
+
+    def frame(self, batch: Batch, version: int) -> bytearray:
+        """The frame of a request for it alone, in this version."""
+        frame = batch.frame
+        assert frame is not None, "a batch is encoded before it is sent"
+        prefix = self._prefix(batch.queue, version)
+        if (
+            frame[_SIZE_BYTES:_CORRELATION_ID_POSITION]
+            != prefix[_SIZE_BYTES:_CORRELATION_ID_POSITION]
+        ):
+            frame = batch.frame = bytearray(prefix) + records_of(batch)  # to another broker
+            batch.prefix_size = len(prefix)
+            _put_sizes(frame, len(prefix))
+        return frame
+
+
+def _put_sizes(frame: bytearray, prefix_size: int) -> None:
+    _INT32.pack_into(frame, 0, len(frame) - _SIZE_BYTES)
+    _INT32.pack_into(frame, prefix_size - _SIZE_BYTES, len(frame) - prefix_size)
+
+
+def put_correlation_id(frame: bytearray, correlation_id: int) -> None:
+    """Write it into a request's frame."""
+    _INT32.pack_into(frame, _CORRELATION_ID_POSITION, correlation_id)
+
+
+def records_of(batch: Batch) -> memoryview:
+    """The batch as the log will have it."""
+    assert batch.frame is not None, "a batch is encoded before it is sent"
+    return memoryview(batch.frame)[batch.prefix_size :]
+
+
+def stamp(batch: Batch) -> None:
+    """Write identity and sequence into an encoded batch, and its checksum."""
+    frame, at = batch.frame, batch.prefix_size
+    assert frame is not None, "a batch is encoded before it is stamped"
+    id_, epoch = batch.queue.identity
+    _PRODUCER.pack_into(frame, at + _PRODUCER_POSITION, id_, epoch, batch.sequence)
+    seal(frame, at, len(frame) - at)
+
+
+def cut_in_two(batch: Batch) -> list[Batch]:
+    """An encoded batch that is too large, as two that are not encoded. Both have its number."""
+    records = read_batch(records_of(batch))
+    middle = len(records) // 2
+    parts = []
+    for start, end in ((0, middle), (middle, len(records))):
+        part = Batch(batch.queue, batch.number, batch.created_s, batch.timestamp_ms)
+        part.whole = batch
+        part.held_bytes = batch.held_bytes // 2
+        for _, timestamp, key, value, headers in records[start:end]:
+            part.add(value, key, headers, timestamp)
+        part.count = end - start
+        if batch.sequence != NO_SEQUENCE:
+            part.sequence = batch.sequence + start & SEQUENCE_MASK
+        part.attempts = batch.attempts
+        parts.append(part)
+    batch.held_bytes -= sum(part.held_bytes for part in parts)
+    batch.parts = ((0, parts[0]), (middle, parts[1]))
+    return parts

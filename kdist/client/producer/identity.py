@@ -1,0 +1,84 @@
+"""The producer's id and epoch, asked for when they are first needed, and anew after a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kdist.client.cluster import Cluster, NoBroker, raise_for
+from kdist.client.producer.queue import NOBODY, Identity
+from kdist.errors import ApiError, Error
+from kdist.protocol import init_producer_id
+from kdist.protocol.init_producer_id import InitProducerIdRequest
+
+_BUMP_VERSION_MIN = 3  # KIP-360; before that, a new id does as well
+_NO_TRANSACTION_MS = 2**31 - 1
+_PAUSE_S = 0.1
+
+
+class Identities:
+    """Owner: the loop. `fatal` is why there will be none."""
+
+    def __init__(self, cluster: Cluster, on_change: Callable[[], None]) -> None:
+        self.fatal: ApiError | None = None
+        self._cluster = cluster
+        self._on_change = on_change
+        self._current = NOBODY
+        self._asking: asyncio.Task[None] | None = None
+
+    def newer_than(self, known: Identity) -> Identity | None:
+        """An identity other than `known`; None: it is being asked for, `on_change` tells when."""
+        if self._current != known:
+            return self._current
+        if self._asking is None and self.fatal is None:
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
+        return None
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def _ask(self) -> None:
+        try:
+            while True:
+                try:
+                    self._current = await self._ask_brokers()
+                except (ApiError, NoBroker) as error:
+                    if isinstance(error, ApiError) and not error.error.retriable:
+                        self.fatal = error
+                        break
+                else:
+                    break
+                await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._asking = None
+        self._on_change()
+
+    async def _ask_brokers(self) -> Identity:
+        failure = ApiError(Error.NETWORK_EXCEPTION, "no broker is known to ask for a producer id")
+        for broker in tuple(self._cluster.brokers):
+            try:
+                return await self._ask_broker(broker)
+            except ApiError as error:
+                failure = error
+        raise failure
+
+    async def _ask_broker(self, broker: int) -> Identity:
+        client = await self._cluster.client(broker)
+        bumped = self._current
+        if client.version_of(init_producer_id.API) < _BUMP_VERSION_MIN:
+            bumped = NOBODY
+        answer = await client.send(
+            InitProducerIdRequest(
+                transactional_id=None,
+                transaction_timeout_ms=_NO_TRANSACTION_MS,
+                producer_id=bumped.id,
+                producer_epoch=bumped.epoch,
+            )
+        )
+        if answer.error_code and bumped != NOBODY:
+            self._current = NOBODY  # the next attempt asks for a new id
+            return await self._ask_broker(broker)
+        raise_for(answer.error_code, "producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)

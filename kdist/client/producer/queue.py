@@ -1,0 +1,147 @@
+"""One partition's batches in order, and their numbers for idempotence.
+
+A batch gets its sequence when it is first sent, and keeps it when it is sent again; so a broker
+writes it once. After an error that leaves a gap in the sequences the queue is *stale*: it waits
+until nothing is in flight, then begins at 0 under a newer epoch (KIP-360).
+
+While *recovering*, after a batch came back, one batch at a time is in flight: the order holds then
+also for batches behind it, and without idempotence too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kdist.client.producer.batch import Batch
+from kdist.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+
+SEQUENCE_MASK = 0x7FFF_FFFF
+NO_LEADER = -1
+
+
+class Identity(NamedTuple):
+    """Who a broker takes a producer for."""
+
+    id: int
+    epoch: int
+
+
+NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class PartitionQueue:
+    """Owner: the loop, but for `open` and `take_number`, which the accumulator's lock guards."""
+
+    __slots__ = (
+        "_last_number",
+        "_next_sequence",
+        "flying",
+        "hurry",
+        "identity",
+        "is_recovering",
+        "is_stale",
+        "leader",
+        "open",
+        "partition",
+        "prefix",
+        "retry_at_s",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, leader: int, hurry: Callable[[Batch], None]
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.leader = leader
+        self.hurry = hurry
+        self.open: Batch | None = None
+        self.waiting: deque[Batch] = deque()  # sealed, in their order
+        self.flying: list[Batch] = []  # in flight, in their order
+        self.retry_at_s = 0.0
+        self.is_recovering = False
+        self.is_stale = False
+        self.identity = NOBODY
+        self.prefix: tuple[int, bytes] = (-1, b"")  # of a request, by version
+        self._last_number = 0
+        self._next_sequence = 0
+
+    def take_number(self) -> int:
+        """The next batch's number."""
+        self._last_number += 1
+        return self._last_number
+
+    def batches(self) -> Iterable[Batch]:
+        """All that are not settled."""
+        yield from self.flying
+        yield from self.waiting
+        if self.open is not None:
+            yield self.open
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send nor to wait for."""
+        return self.open is None and not self.waiting and not self.flying
+
+    @property
+    def may_send(self) -> bool:
+        """Whether order and numbers allow another batch to be sent now."""
+        return not (self.flying and (self.is_recovering or self.is_stale))
+
+    # Sending
+
+    def take_off(self, batch: Batch) -> None:
+        """The batch, the first of those waiting, is sent."""
+        self.flying.append(batch)
+
+    def number(self, batch: Batch) -> bool:
+        """Give the batch its sequence; whether it has none of this identity yet."""
+        if batch.sequence != NO_SEQUENCE:
+            return False
+        batch.sequence = self._next_sequence
+        self._next_sequence = self._next_sequence + batch.count & SEQUENCE_MASK
+        return True
+
+    def begin_anew(self, identity: Identity) -> None:
+        """Number what waits from 0 under another identity. Nothing is in flight."""
+        assert not self.flying, "a batch in flight has its number"
+        self.identity = identity
+        self.is_stale = False
+        self._next_sequence = 0
+        for batch in self.waiting:
+            batch.sequence = NO_SEQUENCE
+
+    # Answers
+
+    def land(self, batch: Batch) -> None:
+        """The batch is in flight no more."""
+        self.flying.remove(batch)
+        if not self.flying and not self._has_returned():
+            self.is_recovering = False
+
+    def _has_returned(self) -> bool:
+        return bool(self.waiting) and self.waiting[0].attempts > 0
+
+    def is_first(self, batch: Batch) -> bool:
+        """Whether nothing that was numbered before it is still to be acknowledged."""
+        return not any(each.number < batch.number for each in (*self.flying, *_first(self.waiting)))
+
+    def put_back(self, batch: Batch) -> None:
+        """Have it sent again, in its place."""
+        place = 0
+        while place < len(self.waiting) and self.waiting[place].number < batch.number:
+            place += 1
+        self.waiting.insert(place, batch)
+        self.is_recovering = True
+
+    def put_back_parts(self, parts: Iterable[Batch]) -> None:
+        """Have a batch's parts, which have its number, sent in its place."""
+        for part in reversed(list(parts)):
+            self.put_back(part)
+
+
+def _first(batches: deque[Batch]) -> Iterable[Batch]:
+    return (batches[0],) if batches else ()

@@ -1,0 +1,205 @@
+"""What sending gives back at once: a promise of the offset, or of what went wrong.
+
+A `Sent` refers to a batch and an index in it, and looks there when it is asked: making one costs
+no more than the object. Whoever waits for one sends its batch on its way: no linger then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
+from typing import Any, Generic, NamedTuple, Self, TypeVar
+
+from kdist.client.producer.batch import Batch
+from kdist.model import NO_OFFSET, OffsetRange
+
+T = TypeVar("T")
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record is. With acks=0, or if only a copy of it was answered, the offset is -1.
+
+    `timestamp` is in ms: the one that was given, or the batch's, or the broker's under
+    LogAppendTime.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class _Promise(Generic[T]):
+    """Waiting, in a thread or on a loop, for batches to be done."""
+
+    __slots__ = ()
+
+    def _batches(self) -> Iterable[Batch]:
+        raise NotImplementedError
+
+    def _get(self) -> T:
+        raise NotImplementedError
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return all(batch.is_done for batch in self._batches())
+
+    def result(self, timeout: float | None = None) -> T:
+        """The outcome, waiting up to `timeout` seconds for it; raises what went wrong.
+
+        `TimeoutError` if it is not known by then. Not from the producer's own callbacks.
+        """
+        if not self.done():
+            is_known = threading.Event()
+            self._when_done(is_known.set)
+            if not is_known.wait(timeout):
+                raise TimeoutError("not acknowledged yet")
+        return self._get()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What went wrong, or None, waiting as `result` does."""
+        try:
+            self.result(timeout)
+        except TimeoutError:
+            if not self.done():
+                raise
+            return None  # cannot be: outcomes are no TimeoutErrors
+        except BaseException as error:
+            if not self.done():
+                raise
+            return error
+        return None
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call `callback` with this once the outcome is known: on the producer's loop, or at once.
+
+        It should be quick: nothing is sent meanwhile.
+        """
+        self._when_done(partial(callback, self), is_urgent=False)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            known: asyncio.Future[None] = loop.create_future()
+            self._when_done(partial(loop.call_soon_threadsafe, _make_known, known))
+            yield from known
+        return self._get()
+
+    def _when_done(self, callback: Callable[[], object], *, is_urgent: bool = True) -> None:
+        """Call `callback` when the last of the batches is done."""
+        left = list(self._batches())
+
+        def next_done() -> None:
+            while left:
+                batch = left.pop()
+                if not batch.is_done:
+                    batch.when_done(next_done)
+                    return
+            callback()
+
+        if is_urgent:
+            for batch in left:
+                if not batch.is_done:
+                    batch.queue.hurry(batch)
+        next_done()
+
+
+def _make_known(known: asyncio.Future[None]) -> None:
+    if not known.done():  # nor cancelled
+        known.set_result(None)
+
+
+class Sent(_Promise[RecordMetadata]):
+    """The future of one record."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def _batches(self) -> Iterable[Batch]:
+        batch = self._batch
+        if not batch.parts:
+            return (batch,)
+        return (batch.find(self._index)[0],)
+
+    def done(self) -> bool:
+        batch = self._batch
+        return batch.is_done and (not batch.parts or batch.find(self._index)[0].is_done)
+
+    def _get(self) -> RecordMetadata:
+        batch, index = self._batch.find(self._index)
+        if batch.error is not None:
+            raise batch.error
+        queue = batch.queue
+        timestamp = batch.timestamp_ms
+        if batch.timestamps is not None:
+            timestamp = batch.timestamps[index]
+        offset = batch.base_offset
+        if offset != NO_OFFSET:
+            offset += index
+        return RecordMetadata(queue.topic, queue.partition, offset, timestamp)
+
+
+class SentMany(_Promise[dict[int, list[OffsetRange]]]):
+    """The future of all records of one call: by partition, the offsets that they have.
+
+    In a partition they are in the order of the call. It fails with the first error, whatever
+    became of the others: `failures` tells.
+    """
+
+    __slots__ = ("count", "pieces")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.pieces: list[tuple[Batch, int, int]] = []  # records from start up to end
+
+    def add(self, batch: Batch, start: int, end: int) -> None:
+        """Some of the call's records went into a batch."""
+        self.count += end - start
+        self.pieces.append((batch, start, end))
+
+    def add_one(self, sent: Sent) -> None:
+        """A record that was sent by itself."""
+        self.add(sent._batch, sent._index, sent._index + 1)
+
+    def _resolved(self) -> Iterable[tuple[Batch, int, int]]:
+        """The pieces, in the batches that hold them now."""
+        for whole, start, end in self.pieces:
+            at = start
+            while at < end:
+                batch, first = whole.find(at)
+                taken = end - at if batch is whole else min(end - at, batch.count - first)
+                yield batch, first, first + taken
+                at += taken
+
+    def _batches(self) -> Iterable[Batch]:
+        if all(not batch.parts for batch, _, _ in self.pieces):
+            return [batch for batch, _, _ in self.pieces]
+        return [batch for batch, _, _ in self._resolved()]
+
+    def failures(self) -> list[tuple[int, int, BaseException]]:
+        """Of those done: partition, number of records, and the error of each batch that failed."""
+        return [
+            (batch.queue.partition, end - start, batch.error)
+            for batch, start, end in self._resolved()
+            if batch.error is not None
+        ]
+
+    def _get(self) -> dict[int, list[OffsetRange]]:
+        ranges: dict[int, list[OffsetRange]] = {}
+        for batch, start, end in self._resolved():
+            if batch.error is not None:
+                raise batch.error
+            found = ranges.setdefault(batch.queue.partition, [])
+            if batch.base_offset == NO_OFFSET:
+                continue
+            new = OffsetRange(batch.base_offset + start, batch.base_offset + end)
+            if found and found[-1].end == new.start:
+                found[-1] = OffsetRange(found[-1].start, new.end)
+            else:
+                found.append(new)
+        return ranges

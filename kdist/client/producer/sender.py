@@ -1,0 +1,256 @@
+"""Batches that are due, to the leaders of their partitions: the loop's half of the producer.
+
+Whatever changes (a new batch, a full one, an answer, a connection, fresh metadata) kicks it, and it
+looks over all partitions that have something: once, however many kicks there were meanwhile. What
+is not due yet, or resting, it is woken for by a timer.
+
+A batch is due when it is full, has lingered, is waited for, or memory is short. It stays open until
+a request takes it: so while requests are under way, those behind grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kdist.client.producer.accumulator import Accumulator
+from kdist.client.producer.batch import Batch
+from kdist.client.producer.cluster import Link, LinkSettings
+from kdist.client.producer.encoding import Asking, stamp
+from kdist.client.producer.identity import Identities
+from kdist.client.producer.queue import NO_LEADER, NOBODY, PartitionQueue
+from kdist.client.producer.settings import ProducerSettings
+from kdist.client.producer.settling import Settling
+from kdist.client.producer.topics import Topics
+from kdist.errors import ApiError
+from kdist.network.world import Network
+
+# From this size on a batch goes alone, uncopied: what a request costs is nothing beside it.
+_ALONE_BYTES = 32 << 10
+
+Dequeued = Callable[[Batch], None]
+
+
+class Sender:
+    """Owner: the loop, but for `kick`."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it drives, which `Core` makes
+        self,
+        network: Network,
+        settings: ProducerSettings,
+        links: LinkSettings,
+        accumulator: Accumulator,
+        topics: Topics,
+        asking: Asking,
+        identities: Identities | None,
+        settling: Settling,
+        on_dequeue: Dequeued | None,
+    ) -> None:
+        self._loop = network.loop
+        self._network = network
+        self._accumulator = accumulator
+        self._topics = topics
+        self._asking = asking
+        self._identities = identities
+        self._settling = settling
+        self._on_dequeue = on_dequeue
+        self._link_settings = links
+        self._linger_s = settings.linger_ms / 1000
+        self._delivery_s = settings.delivery_timeout_ms / 1000
+        self._request_bytes_max = settings.max_request_size
+        self._is_answered = settings.acks != "0"
+        self._links: dict[int, Link] = {}
+        self._is_kicked = False
+        self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def kick(self) -> None:
+        """Look soon; from any thread."""
+        if not self._is_kicked and not self._is_closed:
+            self._is_kicked = True
+            self._loop.call_soon_threadsafe(self.look)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for link in self._links.values():
+            link.close()
+
+    def give_up(self, error: BaseException) -> None:
+        """Fail whatever is not settled. Nothing is in flight."""
+        for queue in tuple(self._accumulator.active):
+            self._fail_all(queue, error)
+
+    # Looking
+
+    def look(self) -> None:
+        """Send what is due and may be sent."""
+        self._is_kicked = False
+        if self._is_closed:
+            return
+        now_s = self._loop.time()
+        wake_s = math.inf
+        due: dict[int, deque[PartitionQueue]] = {}
+        for queue in tuple(self._accumulator.active):
+            deadline_s = self._maybe_expire(queue, now_s)
+            due_s = self._due_s(queue)
+            if due_s <= now_s:
+                due.setdefault(queue.leader, deque()).append(queue)
+                due_s = math.inf
+            wake_s = min(wake_s, due_s, deadline_s)
+        for leader, queues in due.items():
+            self._send_to(leader, queues, now_s)
+        self._wake_at(wake_s)
+
+    def _wake_at(self, when_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when_s < math.inf:
+            self._timer = self._loop.call_at(when_s, self.look)
+
+    def _maybe_expire(self, queue: PartitionQueue, now_s: float) -> float:
+        """Fail what took too long; when the next will have."""
+        while True:
+            first = queue.waiting[0] if queue.waiting else queue.open
+            if first is None:
+                if queue.is_empty:
+                    self._forget(queue)
+                return math.inf
+            deadline_s = first.created_s + self._delivery_s
+            if deadline_s > now_s:
+                return deadline_s
+            if not queue.waiting:
+                self._seal(queue)
+            self._settling.expire(queue.waiting.popleft())
+
+    def _forget(self, queue: PartitionQueue) -> None:
+        with self._accumulator.lock:
+            if queue.is_empty:
+                self._accumulator.active.pop(queue, None)
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        with self._accumulator.lock:
+            if queue.open is not None:
+                self._accumulator.seal(queue, is_known=True)
+
+    def _due_s(self, queue: PartitionQueue) -> float:
+        if not queue.may_send:
+            return math.inf  # an answer will kick
+        if queue.waiting:
+            return queue.retry_at_s
+        batch = queue.open
+        if batch is None:
+            return math.inf
+        if batch.is_hurried or self._accumulator.memory.is_wanted:
+            return queue.retry_at_s
+        return max(queue.retry_at_s, batch.created_s + self._linger_s)
+
+    # Sending
+
+    def _send_to(self, leader: int, queues: deque[PartitionQueue], now_s: float) -> None:
+        if leader == NO_LEADER or leader not in self._topics.addresses:
+            self._topics.want({queue.topic for queue in queues})
+            return
+        link = self._links.get(leader)
+        if link is None:
+            link = Link(self._network, self._link_settings, self.kick)
+            self._links[leader] = link
+        if link.resting_until_s > now_s:
+            return
+        if not link.may_send():
+            link.maybe_connect(self._topics.addresses, leader, now_s)
+            if link.error is not None:
+                self._topics.want({queue.topic for queue in queues})  # it may lead no more
+            return
+        if self._identities is not None:
+            queues = deque(queue for queue in queues if self._is_identified(queue))
+        while queues and link.may_send():
+            self._post(link, self._take(queues, link.version))
+
+    def _is_identified(self, queue: PartitionQueue) -> bool:
+        """Whether the partition's batches may be numbered."""
+        if queue.identity != NOBODY and not queue.is_stale:
+            return True
+        assert self._identities is not None, "only asked with idempotence"
+        if self._identities.fatal is not None:
+            self._fail_all(queue, self._identities.fatal)
+            return False
+        newer = self._identities.newer_than(queue.identity)
+        if newer is None or queue.flying:
+            return False
+        queue.begin_anew(newer)
+        return True
+
+    def _fail_all(self, queue: PartitionQueue, error: BaseException) -> None:
+        self._seal(queue)
+        while queue.waiting:
+            self._settling.fail(queue.waiting.popleft(), error)
+
+    def _take(self, queues: deque[PartitionQueue], version: int) -> list[Batch]:
+        """One request's batches: one of each partition, as far as they fit; or a large one."""
+        taken: list[Batch] = []
+        room_bytes = self._request_bytes_max
+        for _ in range(len(queues)):
+            queue = queues.popleft()
+            batch = self._first(queue, version)
+            size = len(batch.frame or b"")
+            if taken and (size > room_bytes or size >= _ALONE_BYTES):
+                queues.appendleft(queue)  # for the next request
+                break
+            room_bytes -= size
+            queue.waiting.popleft()
+            queue.take_off(batch)
+            taken.append(batch)
+            if queue.waiting and queue.may_send:
+                queues.append(queue)
+            if size >= _ALONE_BYTES:
+                break
+        return taken
+
+    def _first(self, queue: PartitionQueue, version: int) -> Batch:
+        """The batch that is next, encoded and numbered."""
+        if not queue.waiting:
+            self._seal(queue)
+        batch = queue.waiting[0]
+        is_new = batch.frame is None
+        if is_new:
+            if self._on_dequeue is not None and not batch.attempts:
+                self._on_dequeue(batch)
+            self._asking.encode(batch, version)
+        if (self._identities is not None and queue.number(batch)) or is_new:
+            stamp(batch)
+        return batch
+
+    def _post(self, link: Link, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            batch.attempts += 1
+        if len(batches) == 1:
+            frame = self._asking.frame(batches[0], link.version)
+        else:
+            frame = self._asking.join(batches, link.version)
+        assert link.pipe is not None, "asked before"
+        link.in_flight += 1
+        answered = link.pipe.post(frame, link.version, is_answered=self._is_answered)
+        answered.add_done_callback(partial(self._answered, link, batches))
+
+    def _answered(
+        self, link: Link, batches: Sequence[Batch], answered: asyncio.Future[Any]
+    ) -> None:
+        link.in_flight -= 1
+        try:
+            response = answered.result()
+        except ApiError as error:
+            self._settling.lose(batches, error)
+        else:
+            self._settling.answer(batches, response)
+            if response is not None and response.throttle_time_ms:
+                link.rest(response.throttle_time_ms)  # KIP-219
+        if not self._is_kicked:
+            self.look()

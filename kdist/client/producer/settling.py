@@ -1,0 +1,155 @@
+"""Answers, and what they mean for the batches of a request.
+
+A batch is settled once: then its memory is given back and whoever waits is called. Until then it is
+put back into its queue as its `Verdict` says, for as long as `retries` and the delivery timeout let
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kdist.client.producer.accumulator import Accumulator
+from kdist.client.producer.batch import Batch
+from kdist.client.producer.encoding import cut_in_two
+from kdist.client.producer.faults import DeliveryTimedOut
+from kdist.client.producer.settings import ProducerSettings
+from kdist.client.producer.verdicts import Verdict, judge
+from kdist.errors import ApiError, Error
+from kdist.model import NO_OFFSET, NO_TIMESTAMP
+
+_BACKOFF_DOUBLINGS_MAX = 16
+
+
+class Settling:
+    """Owner: the loop. `look_up` asks for fresh metadata of a topic."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: ProducerSettings,
+        accumulator: Accumulator,
+        look_up: Callable[[Iterable[str]], None],
+        *,
+        is_idempotent: bool,
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._accumulator = accumulator
+        self._look_up = look_up
+        self._is_idempotent = is_idempotent
+
+    # Answers
+
+    def answer(self, batches: Iterable[Batch], response: Any) -> None:
+        """The broker's answer to a request with these batches; None with acks=0."""
+        results = {}
+        if response is not None:
+            results = {
+                (topic.name, each.index): each
+                for topic in response.responses
+                for each in topic.partition_responses
+            }
+        for batch in batches:
+            queue = batch.queue
+            queue.land(batch)
+            if response is None:
+                self.deliver(batch, NO_OFFSET, NO_TIMESTAMP)
+                continue
+            result = results.get((queue.topic, queue.partition))
+            if result is None:
+                self._refuse(batch, Error.UNKNOWN_SERVER_ERROR, "the answer leaves it out")
+            elif result.error_code:
+                self._refuse(batch, Error.of(result.error_code), result.error_message)
+            else:
+                self.deliver(batch, result.base_offset, result.log_append_time_ms)
+
+    def lose(self, batches: Iterable[Batch], error: ApiError) -> None:
+        """No answer came to a request: the connection is gone."""
+        for batch in batches:
+            batch.queue.land(batch)
+            self._refuse(batch, error.error, str(error))
+
+    def _refuse(self, batch: Batch, error: Error, message: str | None) -> None:
+        queue = batch.queue
+        verdict = judge(
+            error,
+            batch.count,
+            is_first=queue.is_first(batch),
+            is_idempotent=self._is_idempotent,
+        )
+        if verdict is Verdict.DONE:
+            self.deliver(batch, NO_OFFSET, NO_TIMESTAMP)
+        elif verdict is Verdict.FOLLOW:
+            queue.put_back(batch)
+        elif verdict is Verdict.CUT:
+            queue.put_back_parts(cut_in_two(batch))
+        elif verdict is Verdict.FAIL or batch.attempts > self._settings.retries:
+            self.fail(batch, _api_error(batch, error, message))
+        else:
+            if verdict is Verdict.RENUMBER:
+                queue.is_stale = True
+            else:
+                self._look_up((queue.topic,))
+            batch.error = _api_error(batch, error, message)  # in case that time is up
+            queue.put_back(batch)
+            queue.retry_at_s = self._loop.time() + self._backoff_s(batch.attempts)
+
+    def _backoff_s(self, attempts: int) -> float:
+        doublings = min(attempts - 1, _BACKOFF_DOUBLINGS_MAX)
+        pause_ms = self._settings.retry_backoff_ms * 2**doublings
+        return min(float(pause_ms), self._settings.retry_backoff_max_ms) / 1000
+
+    # The end of a batch
+
+    def expire(self, batch: Batch) -> None:
+        """It took too long; the batch is in its queue no more."""
+        last = f": {batch.error}" if batch.error is not None else ""
+        name = f"{batch.queue.topic}-{batch.queue.partition}"
+        limit_ms = self._settings.delivery_timeout_ms
+        self.fail(
+            batch, DeliveryTimedOut(f"{name} did not acknowledge it within {limit_ms} ms{last}")
+        )
+
+    def fail(self, batch: Batch, error: BaseException) -> None:
+        """Give it up. If it had a sequence, there is a gap now."""
+        if self._is_idempotent and batch.attempts:
+            batch.queue.is_stale = True
+        batch.error = error
+        self._settle(batch)
+
+    def deliver(self, batch: Batch, base_offset: int, append_time_ms: int) -> None:
+        """It is acknowledged."""
+        batch.error = None
+        batch.base_offset = base_offset
+        if append_time_ms != NO_TIMESTAMP:
+            batch.timestamp_ms = append_time_ms
+            batch.timestamps = None
+        self._settle(batch)
+
+    def _settle(self, batch: Batch) -> None:
+        accumulator = self._accumulator
+        batch.frame = None
+        with accumulator.lock:
+            accumulator.memory.free += batch.held_bytes
+        accumulator.memory.wake()
+        self._finish(batch)
+        whole = batch.whole
+        while whole is not None and all(part.is_done for _, part in whole.parts):
+            with accumulator.lock:
+                accumulator.memory.free += whole.held_bytes
+            self._finish(whole)
+            whole = whole.whole
+
+    def _finish(self, batch: Batch) -> None:
+        batch.is_done = True
+        if batch.callbacks:
+            self._loop.call_soon(batch.call_back, self._loop)
+
+
+def _api_error(batch: Batch, error: Error, message: str | None) -> ApiError:
+    name = f"{batch.queue.topic}-{batch.queue.partition}"
+    sentence = (message or error.sentence).removeprefix(f"{error.name}: ")
+    return ApiError(error, f"{name}: {sentence}")

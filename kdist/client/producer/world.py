@@ -1,0 +1,24 @@
+"""What a producer is given of the world: a network with its loop, a clock, chance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import NamedTuple
+
+from kdist.network.world import AsyncioNetwork, Network
+from kdist.runtime.chance import system_chance
+from kdist.runtime.clock import Clock, SystemClock
+
+
+class World(NamedTuple):
+    """The machine's (`World.of`), or a simulator's."""
+
+    network: Network
+    clock: Clock
+    chance: random.Random
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> World:
+        """The machine's, on a loop."""
+        return cls(AsyncioNetwork(loop), SystemClock(), system_chance())
