@@ -35,6 +35,7 @@ from kdist.runtime.clock import Clock
 
 _FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; then four times as much, and so on
 _GROWTH = 4
+_PLACES_MAX = 1 << 16  # keys whose partition is kept: it takes 3 us to find
 _OVERHEAD = RECORD_OVERHEAD_BYTES
 
 
@@ -113,6 +114,52 @@ class Accumulator:
             self.maybe_make_plain(name, batch)
             return Sent(batch, index)
 
+    def add_quick(
+        self, name: str, value: bytes, key: bytes | None, partition: int | None
+    ) -> Sent | None:
+        """As `add`, of the usual record; None if anything about it or its batch is not usual."""
+        with self.lock:
+            if key is None and partition is None:
+                batch = self.plain.get(name)
+            else:
+                batch = self._open_batch(name, key, partition)
+            if batch is None:
+                return None
+            size = batch.size_bytes + len(value) + _OVERHEAD
+            if key is not None:
+                size += len(key)
+            if size > batch.limit_bytes:
+                return None
+            batch.size_bytes = size
+            if batch.keys is not None:
+                batch.keys.append(key)
+            values = batch.values
+            values.append(value)
+            return Sent(batch, len(values) - 1)
+
+    def _open_batch(self, name: str, key: bytes | None, partition: int | None) -> Batch | None:
+        """The batch that such a record may be added to, if there is one."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return None
+        if partition is None:
+            if not self.is_sticky:
+                return None
+            partition = topic.places.get(key)
+            if partition is None:
+                return None
+        elif not 0 <= partition < len(topic.queues):
+            return None
+        batch = topic.queues[partition].open
+        if (
+            batch is None
+            or batch.headers is not None
+            or batch.timestamps is not None
+            or (key is not None and batch.keys is None)
+        ):
+            return None
+        return batch
+
     def _size(self, row: Row) -> int:
         value, key, headers, timestamp = row
         size = _OVERHEAD + len(value or b"") + len(key or b"")
@@ -177,7 +224,10 @@ class Accumulator:
                 )
             return chosen
         if key is not None:
-            return partition_for(key, count)
+            if len(topic.places) >= _PLACES_MAX:
+                topic.places.clear()
+            place = topic.places[key] = partition_for(key, count)
+            return place
         topic.turn += 1
         return topic.turn % count
 

@@ -72,6 +72,12 @@ class AsyncProducer:
         timestamp: int | None = None,
     ) -> Sent | SentMany:
         """As `Producer.send`: returns once the record is in a batch; await what it returns too."""
+        accumulator = self._started.accumulator
+        is_plain = headers is None and timestamp is None and accumulator.has_short_way
+        if is_plain and type(value) is bytes and (key is None or type(key) is bytes):
+            sent = accumulator.add_quick(topic, value, key, partition)
+            if sent is not None:
+                return sent
         if isinstance(value, MessageSet):
             return await self._drive(self._started.add_each(topic, value))
         message = Message(value, key, headers or (), partition, timestamp)

@@ -22,9 +22,12 @@ _BYTES = {bytes, type(None)}
 
 
 def to_column(rows: Sequence[Any], what: str) -> Column:
-    """A list of its own, of bytes; `TypeError` names the row that is none."""
+    """A list of bytes; `TypeError` names the row that is none.
+
+    A list is taken as it is: each look at records that are not in the core's cache costs 50 ns.
+    """
     if set(map(type, rows)) <= _BYTES:
-        return list(rows)
+        return rows if isinstance(rows, list) else list(rows)
     return bytes_column(rows, what)
 
 

@@ -50,8 +50,10 @@ class Core:
         self.accumulator = Accumulator(
             settings, callables.partitioner, loop, world.clock, world.chance, self._kick
         )
-        self.accumulator.has_short_way = not (
-            self._handler or callables.value_encoder or callables.key_encoder
+        self.accumulator.has_short_way = (
+            self._handler is None
+            and callables.value_encoder is None
+            and callables.key_encoder is None
         )
         self._topics = Topics(self._cluster, self.accumulator.topics, self._hurry, self._kick)
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None

@@ -172,7 +172,9 @@ class Sender:
         if self._identities is not None:
             queues = deque(queue for queue in queues if self._is_identified(queue))
         while queues and link.may_send():
-            self._post(link, self._take(queues, link.version))
+            batches = self._take(queues, link.version)
+            if batches:
+                self._post(link, batches)
 
     def _is_identified(self, queue: PartitionQueue) -> bool:
         """Whether the partition's batches may be numbered."""
@@ -200,6 +202,8 @@ class Sender:
         for _ in range(len(queues)):
             queue = queues.popleft()
             batch = self._first(queue, version)
+            if batch is None:
+                continue
             size = len(batch.frame or b"")
             if taken and (size > room_bytes or size >= _ALONE_BYTES):
                 queues.appendleft(queue)  # for the next request
@@ -214,8 +218,8 @@ class Sender:
                 break
         return taken
 
-    def _first(self, queue: PartitionQueue, version: int) -> Batch:
-        """The batch that is next, encoded and numbered."""
+    def _first(self, queue: PartitionQueue, version: int) -> Batch | None:
+        """The batch that is next, encoded and numbered; None if it cannot be."""
         if not queue.waiting:
             self._seal(queue)
         batch = queue.waiting[0]
@@ -223,7 +227,11 @@ class Sender:
         if is_new:
             if self._on_dequeue is not None and not batch.attempts:
                 self._on_dequeue(batch)
-            self._asking.encode(batch, version)
+            try:
+                self._asking.encode(batch, version)
+            except (TypeError, ValueError) as error:  # of records that were changed since
+                self._settling.fail(queue.waiting.popleft(), error)
+                return None
         if (self._identities is not None and queue.number(batch)) or is_new:
             stamp(batch)
         return batch

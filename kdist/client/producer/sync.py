@@ -41,6 +41,7 @@ class Producer:
             self._background.stop()
             raise
         self._accumulator = self._core.accumulator
+        self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
         self._plain = self._accumulator.plain
 
@@ -92,6 +93,11 @@ class Producer:
                         values = batch.values
                         values.append(value)
                         return Sent(batch, len(values) - 1)
+        is_plain = headers is None and timestamp is None and self._has_short_way
+        if is_plain and type(value) is bytes and (key is None or type(key) is bytes):
+            sent = self._accumulator.add_quick(topic, value, key, partition)
+            if sent is not None:
+                return sent
         if isinstance(value, MessageSet):
             return self._drive(self._core.add_each(topic, value))
         message = Message(value, key, headers or (), partition, timestamp)

@@ -29,13 +29,14 @@ _PAUSE_S = 0.1
 class Topic:
     """One topic. Owner: the loop; others read it under the accumulator's lock."""
 
-    __slots__ = ("error", "name", "queues", "sticky", "turn")
+    __slots__ = ("error", "name", "places", "queues", "sticky", "turn")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue | None = None
         self.turn = 0  # of round robin
+        self.places: dict[bytes | None, int] = {}  # partitions of keys that came lately
         self.error: Error | None = None  # what metadata said last
 
     def stick(self, chance: random.Random) -> PartitionQueue:
@@ -132,4 +133,6 @@ class Topics:
         for number in range(len(topic.queues), len(leaders)):
             leader = leaders.get(number, NO_LEADER)
             new.append(PartitionQueue(topic.name, number, leader, self._hurry))
-        topic.queues += new  # at once: a count in between would put keys where they do not belong
+        if new:
+            topic.places = {}
+            topic.queues += new  # at once: counts in between would put keys where none belongs
