@@ -250,7 +250,8 @@ def show(task: str, results: Mapping[str, Sample]) -> None:
             rate, cpu_ns = results[name]
             print(
                 f"  {name:30}  {rate / 1e3:8,.0f} k messages/s  "
-                f"{rate / yardstick.per_second:5.2f} x   {cpu_ns:6,.0f} ns of CPU  {yardstick.cpu_ns / cpu_ns:5.2f} x"
+                f"{rate / yardstick.per_second:5.2f} x   "
+                f"{cpu_ns:6,.0f} ns of CPU  {yardstick.cpu_ns / cpu_ns:5.2f} x"
             )
 
 

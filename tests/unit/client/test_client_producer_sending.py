@@ -1,0 +1,351 @@
+"""A producer and brokers that fail, in virtual time: what arrives, in which order, how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kdist.client.producer.faults import (
+    BufferFull,
+    DeliveryTimedOut,
+    ProducerClosed,
+    RecordTooLarge,
+)
+from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.results import Sent
+from kdist.errors import ApiError, Error
+from kdist.model import OffsetRange, TopicPartition
+from kdist.protocol.init_producer_id import InitProducerIdRequest
+from kdist.protocol.produce import ProduceRequest
+from kdist.records.batch import BatchHeader
+from tests.unit.client.producer_world import FINE, Fault, Scene, play
+
+T0 = TopicPartition("t", 0)
+SMALL: dict[str, Any] = {"batch_size": 200, "linger_ms": 0}
+
+
+def once(fault: Fault, at: int = 0) -> Callable[[TopicPartition, BatchHeader], Fault]:
+    """This fault for the batch that is `at` in order, and none for the others."""
+    left = [FINE] * at + [fault]
+    return lambda *_: left.pop(0) if left else FINE
+
+
+async def send_some(scene: Scene, count: int = 60, **settings: Any) -> list[int]:
+    """The offsets of records `0` to `count`, sent without waiting for each."""
+    async with scene.producer(**SMALL | settings) as producer:
+        sent = []
+        for number in range(count):
+            sent.append(await producer.send("t", b"%d" % number))
+            await asyncio.sleep(0)
+        return [(await each).offset for each in sent]
+
+
+def numbers(count: int = 60) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_records_arrive_in_order_with_their_offsets() -> None:
+    async def work(scene: Scene) -> None:
+        assert await send_some(scene) == list(range(60))
+        assert scene.brokers.kept[T0].values() == numbers()
+        assert len(scene.brokers.kept[T0].batches) > 5
+
+    play(work)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(is_cut=True),
+        Fault(is_written=False, is_cut=True),
+        Fault(error=Error.REQUEST_TIMED_OUT),
+        Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS),
+        Fault(error=Error.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
+        Fault(is_written=False, error=Error.UNKNOWN_TOPIC_OR_PARTITION),
+        Fault(delay_s=40),
+        Fault(is_written=False, error=Error.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        Fault(is_written=False, error=Error.UNKNOWN_PRODUCER_ID),
+        Fault(is_written=False, error=Error.INVALID_PRODUCER_EPOCH),
+    ],
+)
+def test_what_passes_is_overcome_and_every_record_written_once(fault: Fault) -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = once(fault, at=2)
+        assert await send_some(scene) == list(range(60))
+        assert scene.brokers.kept[T0].values() == numbers()
+
+    play(work)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fails_every_record_is_written_once_and_in_order(seed: int) -> None:
+    faults = [
+        Fault(is_cut=True),
+        Fault(is_written=False, is_cut=True),
+        Fault(error=Error.REQUEST_TIMED_OUT),
+        Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS),
+        Fault(delay_s=0.3),
+    ]
+
+    async def work(scene: Scene) -> None:
+        brokers, chance = scene.brokers, scene.chance
+
+        def fault(partition: TopicPartition, header: BatchHeader) -> Fault:
+            if chance.random() < 0.05:
+                brokers.leaders[partition] = chance.randrange(2)
+            return chance.choice(faults) if chance.random() < 0.3 else FINE
+
+        brokers.fault = fault
+        async with scene.producer(**SMALL) as producer:
+            sent: list[tuple[int, Sent]] = []
+            for number in range(400):
+                place = chance.randrange(3)
+                sent.append((place, await producer.send("t", b"%d" % number, partition=place)))
+                if chance.random() < 0.1:
+                    await asyncio.sleep(chance.random() / 50)
+            for number, (place, each) in enumerate(sent):
+                kept = brokers.kept[TopicPartition("t", place)]
+                assert kept.records[(await each).offset].value == b"%d" % number
+        for place in range(3):
+            values = brokers.kept[TopicPartition("t", place)].values()
+            assert values == [b"%d" % n for n, (at, _) in enumerate(sent) if at == place]
+
+    play(work, hosts=2, partitions=3, seed=seed)
+
+
+def test_a_leader_that_moved_is_followed() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=0) as producer:
+            await producer.send_and_wait("t", b"a")
+            scene.brokers.leaders[T0] = 1
+            assert (await producer.send_and_wait("t", b"b")).offset == 1
+
+    play(work, hosts=2)
+
+
+def test_a_batch_that_is_too_large_is_cut_until_it_fits() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.batch_bytes_max = 150
+        async with scene.producer() as producer:
+            many = await producer.send_many("t", numbers(50))
+            last = await producer.send("t", b"50")
+            assert await many == {0: [OffsetRange(0, 50)]}
+            assert (await last).offset == 50
+        assert scene.brokers.kept[T0].values() == numbers(51)
+
+    play(work)
+
+
+def test_a_record_that_is_too_large_fails_alone() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.batch_bytes_max = 150
+        async with scene.producer(linger_ms=0) as producer:
+            sent = [await producer.send("t", value) for value in (b"a", b"x" * 200, b"b")]
+            assert (await sent[0]).offset == 0
+            with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE: t-0"):
+                await sent[1]
+            assert (await sent[2]).offset == 1
+            with pytest.raises(RecordTooLarge):
+                await producer.send("t", b"x" * 2_000_000)
+            many = await producer.send_many("t", [b"c", b"x" * 2_000_000, b"d"])
+            with pytest.raises(RecordTooLarge):
+                await many
+            assert [error for _, _, error in many.failures()]
+        assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c", b"d"]
+
+    play(work)
+
+
+def test_what_fails_for_good_leaves_no_gap_for_those_behind_it() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = once(Fault(is_written=False, error=Error.INVALID_RECORD), at=1)
+        async with scene.producer(**SMALL) as producer:
+            sent = [await producer.send("t", number) for number in numbers()]
+            await producer.flush()
+            failed = [each for each in sent if each.exception(0) is not None]
+            assert 0 < len(failed) < 60
+        values = [
+            number for number, each in zip(numbers(), sent, strict=True) if each not in failed
+        ]
+        assert scene.brokers.kept[T0].values() == values
+        bumps = [each for each in scene.brokers.requests if isinstance(each, InitProducerIdRequest)]
+        assert [(each.producer_id, each.producer_epoch) for each in bumps] == [(-1, -1), (1000, 0)]
+
+    play(work)
+
+
+def test_a_record_that_nobody_acknowledges_times_out() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+        async with scene.producer(delivery_timeout_ms=5_000) as producer:
+            with pytest.raises(DeliveryTimedOut, match="5000 ms: NOT_ENOUGH_REPLICAS"):
+                await producer.send_and_wait("t", b"a")
+            assert 5 <= scene.clock.monotonic_ns() / 1e9 < 7
+            scene.brokers.fault = lambda *_: FINE
+            assert (await producer.send_and_wait("t", b"b")).offset == 0
+
+    play(work)
+
+
+def test_retries_end_where_they_are_told_to() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+        async with scene.producer(retries=2) as producer:
+            with pytest.raises(ApiError, match="NOT_ENOUGH_REPLICAS"):
+                await producer.send_and_wait("t", b"a")
+        produces = [each for each in scene.brokers.requests if isinstance(each, ProduceRequest)]
+        assert len(produces) == 3
+
+    play(work)
+
+
+def test_sending_blocks_while_memory_is_used_up() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(delay_s=1)
+        async with scene.producer(buffer_memory=20_000, batch_size=5_000) as producer:
+            for _ in range(100):
+                await producer.send("t", b"x" * 1000)
+            await producer.flush()
+        assert scene.clock.monotonic_ns() / 1e9 > 4
+        assert len(scene.brokers.kept[T0].records) == 100
+
+    play(work)
+
+
+def test_a_buffer_that_stays_full_is_an_error_and_all_of_it_comes_free_again() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(delay_s=20)
+        async with scene.producer(buffer_memory=20_000, max_block_ms=500) as producer:
+            with pytest.raises(BufferFull, match="20000 bytes of buffer_memory"):
+                for _ in range(100):
+                    await producer.send("t", b"x" * 1000)
+            with pytest.raises(BufferFull):
+                await producer.send_many("t", [b"x" * 1000] * 100)
+            scene.brokers.fault = lambda *_: FINE
+            await producer.flush()
+            memory = producer._started.accumulator.memory
+            assert memory.free == memory.size
+
+    play(work)
+
+
+def test_a_topic_that_cannot_be_is_an_error_at_once() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.topic_errors["t"] = Error.TOPIC_AUTHORIZATION_FAILED
+        async with scene.producer() as producer:
+            with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED: topic t"):
+                await producer.send("t", b"a")
+            assert scene.clock.monotonic_ns() / 1e9 < 1
+
+    play(work)
+
+
+def test_a_topic_that_does_not_come_is_an_error_in_the_end() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.topic_errors["t"] = Error.UNKNOWN_TOPIC_OR_PARTITION
+        async with scene.producer(max_block_ms=3_000) as producer:
+            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION.*3000 ms"):
+                await producer.send("t", b"a")
+
+    play(work)
+
+
+def test_a_partition_that_is_not_there_is_an_error() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            with pytest.raises(ApiError, match="t has partitions 0 to 1, and no 2"):
+                await producer.send("t", b"a", partition=2)
+            scene.brokers.partitions = 3
+            assert (await producer.send_and_wait("t", b"a", partition=2)).partition == 2
+
+    play(work, partitions=2)
+
+
+def test_a_closed_producer_delivers_what_it_has_and_takes_no_more() -> None:
+    async def work(scene: Scene) -> None:
+        producer = await scene.producer().start()
+        sent = await producer.send("t", b"a")
+        await producer.close()
+        assert (await sent).offset == 0
+        with pytest.raises(ProducerClosed):
+            await producer.send("t", b"b")
+        await producer.close()
+
+    play(work)
+
+
+def test_closing_ends_when_its_time_is_up() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+        producer = await scene.producer().start()
+        sent = await producer.send("t", b"a")
+        await producer.close(timeout=2)
+        assert 2 <= scene.clock.monotonic_ns() / 1e9 < 3
+        with pytest.raises(ProducerClosed, match="before this was acknowledged"):
+            await sent
+
+    play(work)
+
+
+def test_a_batch_lingers_unless_somebody_waits_for_it() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=1_000) as producer:
+            first = await producer.send("t", b"a")
+            await first
+            assert scene.clock.monotonic_ns() / 1e9 < 0.5
+            second = await producer.send("t", b"b")
+            await asyncio.sleep(0.9)
+            assert not second.done()
+            await asyncio.sleep(0.3)
+            assert second.done()
+
+    play(work)
+
+
+def test_without_acknowledgements_there_are_no_offsets() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(acks=0) as producer:
+            assert (await producer.send_and_wait("t", b"a")).offset == -1
+            await asyncio.sleep(1)
+        (header,) = scene.brokers.kept[T0].batches
+        assert header.producer_id == -1
+
+    play(work)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_all_parts_of_a_record_arrive(codec: str) -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(compression_type=codec) as producer:
+            await producer.send("t", None, b"k", [("h", b"1"), ("h", None)], timestamp=7)
+            await producer.send("t", bytearray(b"v"))
+            await producer.send("t", MessageSet([b"w", Message(b"x", timestamp=9)]))
+            await producer.flush()
+        one, two, three, four = scene.brokers.kept[T0].records
+        assert one[1:] == (7, b"k", None, (("h", b"1"), ("h", None)))
+        assert two[2:] == (None, b"v", ())
+        assert (three.value, four.value, four.timestamp) == (b"w", b"x", 9)
+        assert abs(two.timestamp - scene.clock.now_ms()) < 10_000
+
+    play(work)
+
+
+def test_what_is_no_bytes_is_refused_with_the_name_of_the_remedy() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(value_encoder=str.encode) as producer:
+            assert (await producer.send_and_wait("t", "ä")).offset == 0
+            with pytest.raises(TypeError, match="a key is of type str.*key_encoder"):
+                await producer.send("t", "ä", key="k")
+            with pytest.raises(TypeError, match="header"):
+                await producer.send("t", "ä", headers=[("h", "1")])
+            with pytest.raises(TypeError, match="timestamp"):
+                await producer.send("t", "ä", timestamp=1.5)
+        async with scene.producer() as producer:
+            with pytest.raises(TypeError, match="value 1 is of type int"):
+                await producer.send_many("t", [b"a", 1])
+        assert scene.brokers.kept[T0].values() == ["ä".encode()]
+
+    play(work)
