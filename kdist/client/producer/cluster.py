@@ -97,7 +97,6 @@ class Link:
         "_network",
         "_on_change",
         "_settings",
-        "error",
         "in_flight",
         "pipe",
         "resting_until_s",
@@ -111,12 +110,16 @@ class Link:
         self.version = VERSION_MAX
         self.in_flight = 0
         self.resting_until_s = 0.0  # after a failure, or since the broker asked for it
-        self.error: ApiError | None = None  # of the last attempt to connect
         self._network = network
         self._settings = settings
         self._on_change = on_change
         self._connecting: asyncio.Task[None] | None = None
         self._failures = 0
+
+    @property
+    def is_down(self) -> bool:
+        """Whether there is no connection."""
+        return self.pipe is None or self.pipe.is_closed
 
     def may_send(self) -> bool:
         """Whether another request may go out now."""
@@ -130,7 +133,7 @@ class Link:
 
     def maybe_connect(self, addresses: Mapping[int, Address], broker: int, now_s: float) -> None:
         """Connect, unless there is a connection, or no address, or a failure just now."""
-        if self.pipe is not None and not self.pipe.is_closed:
+        if not self.is_down:
             return
         if self._connecting is not None or self.resting_until_s > now_s:
             return
@@ -145,22 +148,18 @@ class Link:
             pipe.on_writable = self._on_change
             await pipe.negotiate()
             self.version = pipe.produce_version(oldest=self._settings.version_min)
-        except (ApiError, TimeoutError) as error:
+        except (ApiError, TimeoutError):  # metadata, asked for meanwhile, tells who leads instead
             if pipe is not None:
                 pipe.close()
-            self._fail(error, address)
+            self._fail()
         else:
             self.pipe = pipe
-            self.error = None
             self._failures = 0
         finally:
             self._connecting = None
         self._on_change()
 
-    def _fail(self, error: Exception, address: Address) -> None:
-        if not isinstance(error, ApiError):
-            error = ApiError(Error.NETWORK_EXCEPTION, f"{address} did not answer in time")
-        self.error = error
+    def _fail(self) -> None:
         pause_ms = self._settings.backoff_ms * 2 ** min(self._failures, 16)
         self._failures += 1
         self.rest(min(pause_ms, self._settings.backoff_ms_max))

@@ -44,10 +44,12 @@ class Memory:
         Once a quarter is free, not one record's worth: who is woken runs for a while then, instead
         of taking turns with the loop, each waiting for the other to let go of the interpreter.
         """
+        left = self.free
         while self._waiting:
             size, came = self._waiting[0]
-            if self.free < max(size, self.size // 4):
+            if left < max(size, self.size // 4):
                 return
+            left -= size
             self._waiting.popleft()
             if not came.done():
                 came.set_result(None)

@@ -39,8 +39,17 @@ class _Promise(Generic[T]):
     def _batches(self) -> Iterable[Batch]:
         raise NotImplementedError
 
-    def _get(self) -> T:
+    def _error(self) -> BaseException | None:
         raise NotImplementedError
+
+    def _found(self) -> T:
+        raise NotImplementedError
+
+    def _get(self) -> T:
+        error = self._error()
+        if error is not None:
+            raise error.with_traceback(None)  # others raise it too, each with its own
+        return self._found()
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -51,26 +60,20 @@ class _Promise(Generic[T]):
 
         `TimeoutError` if it is not known by then. Not from the producer's own callbacks.
         """
+        self._wait(timeout)
+        return self._get()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What went wrong, or None, waiting as `result` does."""
+        self._wait(timeout)
+        return self._error()
+
+    def _wait(self, timeout: float | None) -> None:
         if not self.done():
             is_known = threading.Event()
             self._when_done(is_known.set)
             if not is_known.wait(timeout):
                 raise TimeoutError("not acknowledged yet")
-        return self._get()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What went wrong, or None, waiting as `result` does."""
-        try:
-            self.result(timeout)
-        except TimeoutError:
-            if not self.done():
-                raise
-            return None  # cannot be: outcomes are no TimeoutErrors
-        except BaseException as error:
-            if not self.done():
-                raise
-            return error
-        return None
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback` with this once the outcome is known: on the producer's loop, or at once.
@@ -130,10 +133,11 @@ class Sent(_Promise[RecordMetadata]):
         batch = self._batch
         return batch.is_done and (not batch.parts or batch.find(self._index)[0].is_done)
 
-    def _get(self) -> RecordMetadata:
+    def _error(self) -> BaseException | None:
+        return self._batch.find(self._index)[0].error
+
+    def _found(self) -> RecordMetadata:
         batch, index = self._batch.find(self._index)
-        if batch.error is not None:
-            raise batch.error
         queue = batch.queue
         timestamp = batch.timestamp_ms
         if batch.timestamps is not None:
@@ -189,11 +193,12 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
             if batch.error is not None
         ]
 
-    def _get(self) -> dict[int, list[OffsetRange]]:
+    def _error(self) -> BaseException | None:
+        return next((batch.error for batch, _, _ in self._resolved() if batch.error), None)
+
+    def _found(self) -> dict[int, list[OffsetRange]]:
         ranges: dict[int, list[OffsetRange]] = {}
         for batch, start, end in self._resolved():
-            if batch.error is not None:
-                raise batch.error
             found = ranges.setdefault(batch.queue.partition, [])
             if batch.base_offset == NO_OFFSET:
                 continue

@@ -96,16 +96,19 @@ class Sender:
             return
         now_s = self._loop.time()
         wake_s = math.inf
-        due: dict[int, deque[PartitionQueue]] = {}
+        due: dict[int, list[PartitionQueue]] = {}
         for queue in tuple(self._accumulator.active):
             deadline_s = self._maybe_expire(queue, now_s)
             due_s = self._due_s(queue)
             if due_s <= now_s:
-                due.setdefault(queue.leader, deque()).append(queue)
+                due.setdefault(queue.leader, []).append(queue)
                 due_s = math.inf
             wake_s = min(wake_s, due_s, deadline_s)
         for leader, queues in due.items():
-            self._send_to(leader, queues, now_s)
+            self._send_to(leader, deque(queues), now_s)
+            for queue in queues:
+                due_s = self._due_s(queue)  # of what came behind; if it is now, somebody will kick
+                wake_s = min(wake_s, due_s if due_s > now_s else math.inf)
         self._wake_at(wake_s)
 
     def _wake_at(self, when_s: float) -> None:
@@ -166,7 +169,7 @@ class Sender:
             return
         if not link.may_send():
             link.maybe_connect(self._topics.addresses, leader, now_s)
-            if link.error is not None:
+            if link.is_down:
                 self._topics.want({queue.topic for queue in queues})  # it may lead no more
             return
         if self._identities is not None:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Producer:
     """Sends records to topics. Threads may share one; close it in the end.
 
-    Settings are Kafka's producer's in snake case (docs/reference/producer-settings.md);
+    Settings are Kafka's producer's in snake case, as `ProducerSettings` and `Callables` have them;
     `UserError` for one that is wrong.
 
     >>> with Producer(bootstrap_servers=broker) as producer:

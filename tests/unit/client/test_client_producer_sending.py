@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.faults import (
     BufferFull,
     DeliveryTimedOut,
@@ -215,13 +216,17 @@ def test_sending_blocks_while_memory_is_used_up() -> None:
     play(work)
 
 
+async def send_large(producer: AsyncProducer) -> None:
+    for _ in range(100):
+        await producer.send("t", b"x" * 1000)
+
+
 def test_a_buffer_that_stays_full_is_an_error_and_all_of_it_comes_free_again() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = lambda *_: Fault(delay_s=20)
         async with scene.producer(buffer_memory=20_000, max_block_ms=500) as producer:
             with pytest.raises(BufferFull, match="20000 bytes of buffer_memory"):
-                for _ in range(100):
-                    await producer.send("t", b"x" * 1000)
+                await send_large(producer)
             with pytest.raises(BufferFull):
                 await producer.send_many("t", [b"x" * 1000] * 100)
             scene.brokers.fault = lambda *_: FINE
@@ -247,7 +252,7 @@ def test_a_topic_that_does_not_come_is_an_error_in_the_end() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.topic_errors["t"] = Error.UNKNOWN_TOPIC_OR_PARTITION
         async with scene.producer(max_block_ms=3_000) as producer:
-            with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION.*3000 ms"):
+            with pytest.raises(ApiError, match=r"UNKNOWN_TOPIC_OR_PARTITION.*3000 ms"):
                 await producer.send("t", b"a")
 
     play(work)
@@ -337,7 +342,7 @@ def test_what_is_no_bytes_is_refused_with_the_name_of_the_remedy() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(value_encoder=str.encode) as producer:
             assert (await producer.send_and_wait("t", "ä")).offset == 0
-            with pytest.raises(TypeError, match="a key is of type str.*key_encoder"):
+            with pytest.raises(TypeError, match=r"a key is of type str.*key_encoder"):
                 await producer.send("t", "ä", key="k")
             with pytest.raises(TypeError, match="header"):
                 await producer.send("t", "ä", headers=[("h", "1")])

@@ -1,0 +1,373 @@
+"""The producer and a `kdist standalone`, read back by a client that nobody here wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+from cutting_proxy import CuttingProxy
+from peer.kafka_broker import KafkaBroker
+from standalone_process import Standalone, free_ports, standalone
+
+from kdist.client.cluster import NoBroker
+from kdist.client.producer import asynchronous, callbacks, message, sync
+from kdist.client.producer.asynchronous import AsyncProducer
+from kdist.client.producer.callbacks import CallbackHandler
+from kdist.client.producer.faults import BufferFull, ProducerClosed
+from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.results import Sent
+from kdist.client.producer.sync import Producer
+from kdist.errors import ApiError, Error, UserError
+from kdist.model import OffsetRange
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("producer")) as run:
+        yield run
+
+
+def address(cluster: Standalone) -> str:
+    return f"127.0.0.1:{cluster.port}"
+
+
+def read(where: str, topic: str, partitions: int = 1) -> list[list[confluent_kafka.Message]]:
+    """Everything in the topic, by partition."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": where, "group.id": "read", "auto.offset.reset": "earliest"}
+    )
+    places = [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
+    left = sum(consumer.get_watermark_offsets(place, timeout=WAIT_S)[1] for place in places)
+    consumer.assign(places)
+    found: list[list[confluent_kafka.Message]] = [[] for _ in places]
+    deadline_s = time.monotonic() + WAIT_S
+    while left > 0:
+        assert time.monotonic() < deadline_s, "records are missing"
+        for each in consumer.consume(min(left, 10_000), 0.2):
+            found[each.partition()].append(each)
+            left -= 1
+    consumer.close()
+    return found
+
+
+def values(where: str, topic: str) -> list[bytes]:
+    (messages,) = read(where, topic)
+    return [each.value() for each in messages]
+
+
+def numbers(count: int, size: int = 20) -> list[bytes]:
+    return [(b"%d " % number).ljust(size, b"x") for number in range(count)]
+
+
+def test_every_part_of_a_record_arrives(cluster: Standalone) -> None:
+    with Producer(bootstrap_servers=address(cluster)) as producer:
+        sent = producer.send("parts", b"v", b"k", [("h", b"1"), ("h", None)], 0, 1234567890123)
+        assert sent.result(WAIT_S) == ("parts", 0, 0, 1234567890123)
+        assert producer.send("parts", None, b"k").result(WAIT_S).offset == 1
+    one, two = read(address(cluster), "parts")[0]
+    assert (one.key(), one.value(), one.timestamp()[1]) == (b"k", b"v", 1234567890123)
+    assert one.headers() == [("h", b"1"), ("h", None)]
+    assert (two.key(), two.value()) == (b"k", None)
+    assert abs(two.timestamp()[1] / 1000 - time.time()) < 60
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_many_records_arrive_in_order(cluster: Standalone, codec: str, acks: str) -> None:
+    topic = f"many-{codec}-{acks}"
+    where = address(cluster)
+    with Producer(
+        bootstrap_servers=where, acks=acks, compression_type=codec, batch_size=50_000
+    ) as producer:
+        producer.send(topic, b"0 ".ljust(20, b"x")).result(WAIT_S)
+        for each in numbers(5_000)[1:2_000]:
+            producer.send(topic, each)
+        producer.send_many(topic, numbers(5_000)[2_000:])
+        producer.flush(WAIT_S)
+        last = producer.send(topic, b"last", partition=0)
+        assert last.result(WAIT_S).offset == (-1 if acks == "0" else 5_000)
+    found = values(where, topic) if acks != "0" else wait_for_values(where, topic, 5_001)
+    assert found == [*numbers(5_000), b"last"]
+
+
+def wait_for_values(where: str, topic: str, count: int) -> list[bytes]:
+    """Of a topic that was written without acknowledgements."""
+    while len(found := values(where, topic)) < count:
+        pass
+    return found
+
+
+def test_keys_land_where_other_clients_put_them(cluster: Standalone) -> None:
+    where = address(cluster)
+    for topic in ("keys-ours", "keys-many", "keys-theirs"):
+        cluster.run("topics", "create", topic, "--partitions", 7)
+    keys = [b"user-%d" % (number * 37) for number in range(300)]
+    theirs = confluent_kafka.Producer({"bootstrap.servers": where, "partitioner": "murmur2_random"})
+    with Producer(bootstrap_servers=where) as ours:
+        for key in keys:
+            ours.send("keys-ours", b"v", key)
+            theirs.produce("keys-theirs", b"v", key)
+        ours.send_many("keys-many", [b"v"] * 300, keys).result(WAIT_S)
+    assert theirs.flush(WAIT_S) == 0
+    places = [
+        [[each.key() for each in found] for found in read(where, topic, 7)]
+        for topic in ("keys-ours", "keys-many", "keys-theirs")
+    ]
+    assert places[0] == places[1] == places[2]
+
+
+def test_an_own_partitioner_and_encoders_are_asked(cluster: Standalone) -> None:
+    cluster.run("topics", "create", "own", "--partitions", 3)
+    with Producer(
+        bootstrap_servers=[address(cluster)],
+        partitioner=lambda key, count: count - 1 if key else 0,
+        key_encoder=str.encode,
+        value_encoder=lambda value: repr(value).encode(),
+    ) as producer:
+        assert producer.send("own", {"a": 1}, "k").result(WAIT_S).partition == 2
+        assert producer.send("own", [1]).result(WAIT_S).partition == 0
+        assert set(producer.send_many("own", [1, 2], ["k", None]).result(WAIT_S)) == {0, 2}
+    found = read(address(cluster), "own", 3)
+    assert [each.value() for each in found[2]] == [b"{'a': 1}", b"1"]
+
+
+def test_records_without_a_key_go_to_all_partitions(cluster: Standalone) -> None:
+    cluster.run("topics", "create", "spread", "--partitions", 4)
+    with Producer(bootstrap_servers=address(cluster), batch_size=10_000) as producer:
+        sent = producer.send_many("spread", numbers(20_000)).result(WAIT_S)
+        assert sorted(sent) == [0, 1, 2, 3]
+        assert sum(each.end - each.start for found in sent.values() for each in found) == 20_000
+
+
+def test_threads_share_a_producer(cluster: Standalone) -> None:
+    with Producer(bootstrap_servers=address(cluster), batch_size=20_000) as producer:
+        offsets: list[list[int]] = [[] for _ in range(4)]
+
+        def work(thread: int) -> None:
+            sent = [producer.send("shared", b"%d %d" % (thread, n)) for n in range(3_000)]
+            offsets[thread] += [each.result(WAIT_S).offset for each in sent]
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = values(address(cluster), "shared")
+    assert len(found) == 12_000
+    for thread, mine in enumerate(offsets):
+        assert [found[offset] for offset in mine] == [b"%d %d" % (thread, n) for n in range(3_000)]
+        assert mine == sorted(mine)
+
+
+@pytest.fixture
+def behind_a_proxy(tmp_path: Path) -> Iterator[tuple[str, CuttingProxy]]:
+    """A broker that calls itself by its proxy's address."""
+    port = free_ports(5)
+    proxy = CuttingProxy(port + 4, port)
+    advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{port + 4}"
+    with standalone(tmp_path, "--config", advertised, port=port):
+        yield f"127.0.0.1:{port + 4}", proxy
+    proxy.close()
+
+
+def test_connections_that_are_cut_neither_lose_nor_repeat_a_record(
+    behind_a_proxy: tuple[str, CuttingProxy],
+) -> None:
+    where, proxy = behind_a_proxy
+    with Producer(bootstrap_servers=where, batch_size=3_000, retry_backoff_ms=1) as producer:
+        producer.send("cut", b"first").result(WAIT_S)
+        proxy.bytes_between_cuts = 100_000
+        sent = [producer.send("cut", each) for each in numbers(20_000, 100)]
+        assert [each.result(WAIT_S).offset for each in sent] == list(range(1, 20_001))
+        proxy.bytes_between_cuts = 0
+    assert proxy.cuts > 5
+    assert values(where, "cut") == [b"first", *numbers(20_000, 100)]
+
+
+def test_a_broker_that_hangs_fills_the_buffer_and_that_is_an_error(
+    behind_a_proxy: tuple[str, CuttingProxy],
+) -> None:
+    where, proxy = behind_a_proxy
+    with Producer(bootstrap_servers=where, buffer_memory=500_000, max_block_ms=300) as producer:
+        producer.send("held", b"first").result(WAIT_S)
+        proxy.may_pass.clear()
+        sent: list[Sent] = []
+        with pytest.raises(BufferFull):
+            sent.extend(producer.send("held", each) for each in numbers(100_000, 100))
+        assert 1_000 < len(sent) < 10_000
+        proxy.may_pass.set()
+        assert sent[-1].result(WAIT_S).offset == len(sent)
+
+
+def test_a_broker_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    port = free_ports(3)
+    with standalone(tmp_path, port=port) as first:
+        producer = Producer(bootstrap_servers=f"127.0.0.1:{port}", batch_size=5_000)
+        sent = [producer.send("again", each) for each in numbers(5_000, 100)]
+        os.kill(
+            first.pids[next(name for name in first.pids if name != "zookeeper")], signal.SIGKILL
+        )
+        sent += [producer.send("again", each) for each in numbers(10_000, 100)[5_000:]]
+    with standalone(tmp_path, port=port):
+        assert [each.result(WAIT_S).offset for each in sent] == list(range(10_000))
+        producer.close()
+        assert values(f"127.0.0.1:{port}", "again") == numbers(10_000, 100)
+
+
+def test_a_batch_larger_than_the_topic_takes_is_cut(cluster: Standalone) -> None:
+    cluster.run("topics", "create", "narrow", "--config", "max.message.bytes=2000")
+    with Producer(bootstrap_servers=address(cluster)) as producer:
+        many = producer.send_many("narrow", numbers(1_000))
+        assert many.result(WAIT_S) == {0: [OffsetRange(0, 1_000)]}
+        with pytest.raises(ApiError) as raised:
+            producer.send("narrow", b"x" * 3_000).result(WAIT_S)
+        assert raised.value.error is Error.MESSAGE_TOO_LARGE
+        assert producer.send("narrow", b"after").result(WAIT_S).offset == 1_000
+    assert values(address(cluster), "narrow") == [*numbers(1_000), b"after"]
+
+
+def test_what_is_wrong_is_said(cluster: Standalone) -> None:
+    with Producer(bootstrap_servers=address(cluster)) as producer:
+        with pytest.raises(ApiError, match="INVALID_TOPIC_EXCEPTION"):
+            producer.send("not a name", b"v")
+        with pytest.raises(ApiError, match="wrong has partitions 0 to 0, and no 5"):
+            producer.send("wrong", b"v", partition=5)
+        with pytest.raises(TypeError, match="value_encoder"):
+            producer.send("wrong", "text")
+        with pytest.raises(ValueError, match="2 keys for 1 values"):
+            producer.send_many("wrong", [b"v"], [b"a", b"b"])
+    with pytest.raises(ProducerClosed):
+        producer.send("wrong", b"v")
+    with (
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=300) as producer,
+        pytest.raises(NoBroker, match=r"127.0.0.1:1 \(connection refused"),
+    ):
+        producer.send("wrong", b"v")
+
+
+def test_brokers_are_found_by_each_of_the_names(cluster: Standalone) -> None:
+    zookeeper = cluster.addresses["zookeeper"]
+    for given in ({"broker_list": address(cluster)}, {"zk_connect": zookeeper}):
+        with Producer(**given) as producer:
+            producer.send("found", b"v").result(WAIT_S)
+    with pytest.raises(UserError, match="bootstrap_servers, broker_list or zk_connect"):
+        Producer()
+    with pytest.raises(UserError, match="give one"):
+        Producer(broker_list=address(cluster), zk_connect=zookeeper)
+
+
+class Watching(CallbackHandler):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def before_enqueue(self, topic: str, message: Message) -> Message:
+        return message._replace(value=message.value.upper())
+
+    def after_enqueue(self, topic: str, message: Message, *, was_added: bool) -> None:
+        self.told.append(("enqueued", message.value, was_added))
+
+    def after_dequeue(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        self.told.append(("dequeued", partition, [each.value for each in messages]))
+
+    def last_batch_before_close(self) -> list[tuple[str, Message]]:
+        return [("stages", Message(b"last"))]
+
+
+def test_a_callback_handler_sees_the_stages_of_the_queue(cluster: Standalone) -> None:
+    handler = Watching()
+    with Producer(
+        bootstrap_servers=address(cluster), callback_handler=handler, max_block_ms=300
+    ) as producer:
+        producer.send("stages", MessageSet([b"a", Message(b"b", key=b"k")])).result(WAIT_S)
+        with pytest.raises(ApiError):
+            producer.send("stages", b"c", partition=3)
+    assert handler.told == [
+        ("enqueued", b"A", True),
+        ("enqueued", b"B", True),
+        ("dequeued", 0, [b"A", b"B"]),
+        ("enqueued", b"C", False),
+        ("dequeued", 0, [b"last"]),
+    ]
+    assert values(address(cluster), "stages") == [b"A", b"B", b"last"]
+
+
+def test_done_callbacks_are_called_and_one_that_raises_stops_no_other(cluster: Standalone) -> None:
+    called: list[int] = []
+    all_called = threading.Event()
+    with Producer(bootstrap_servers=address(cluster)) as producer:
+        sent = producer.send("called", b"v")
+        sent.add_done_callback(lambda each: called.append(each.result().offset))
+        sent.add_done_callback(lambda each: 1 // 0)
+        sent.add_done_callback(lambda each: all_called.set())
+        assert all_called.wait(WAIT_S)
+        assert called == [0]
+        assert producer.send("called", b"v").result(WAIT_S).offset == 1
+
+
+def test_the_asyncio_front_sends_as_the_other_does(cluster: Standalone) -> None:
+    async def main() -> None:
+        async with AsyncProducer(bootstrap_servers=address(cluster)) as producer:
+            sent = [await producer.send("aio", each) for each in numbers(1_000)]
+            assert [each.offset for each in await asyncio.gather(*map(wait, sent))] == list(
+                range(1_000)
+            )
+            many = await producer.send_many("aio", numbers(2_000)[1_000:])
+            assert await many == {0: [OffsetRange(1_000, 2_000)]}
+            assert (await producer.send_and_wait("aio", b"v", key=b"k")).offset == 2_000
+
+    async def wait(sent: Any) -> Any:
+        return await sent
+
+    asyncio.run(main())
+    assert values(address(cluster), "aio") == [*numbers(2_000), b"v"]
+
+
+def test_the_examples_run_as_they_are_written(cluster: Standalone) -> None:
+    world = {
+        "broker": address(cluster),
+        "asyncio": asyncio,
+        "Message": Message,
+        "MessageSet": MessageSet,
+    }
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for module in (message, callbacks, sync, asynchronous):
+        tests = finder.find(module, extraglobs=world)
+        for each in sorted(tests, key=lambda test: test.lineno or 0):
+            runner.run(each)
+    assert runner.summarize(verbose=False).failed == 0
+    assert runner.tries == 8
+
+
+@pytest.mark.peer
+def test_apache_kafka_takes_what_is_sent(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "kafka", auto_create_topics_enable="true") as kafka:
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+            with Producer(
+                bootstrap_servers=kafka.address, compression_type=codec, batch_size=20_000
+            ) as producer:
+                many = producer.send_many(f"to-{codec}", numbers(3_000))
+                assert many.result(WAIT_S) == {0: [OffsetRange(0, 3_000)]}
+            assert values(kafka.address, f"to-{codec}") == numbers(3_000)
+        producer = Producer(bootstrap_servers=kafka.address, batch_size=2_000)
+        sent = [producer.send("killed", each) for each in numbers(2_000)]
+        sent[0].result(WAIT_S)
+        pid = kafka.pid
+        os.kill(pid, signal.SIGSTOP)
+        sent += [producer.send("killed", each) for each in numbers(4_000)[2_000:]]
+        os.kill(pid, signal.SIGCONT)
+        assert [each.result(WAIT_S).offset for each in sent] == list(range(4_000))
+        producer.close()
+        assert values(kafka.address, "killed") == numbers(4_000)

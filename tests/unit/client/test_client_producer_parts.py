@@ -1,0 +1,150 @@
+"""The producer's parts by themselves: settings, verdicts, memory, hashes of many keys, results."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.client.partitioner import murmur2, murmur2_many, partition_for, partitions_for
+from kdist.client.producer.memory import Memory
+from kdist.client.producer.settings import ProducerSettings, read_settings
+from kdist.client.producer.verdicts import Verdict, judge
+from kdist.errors import Error, UserError
+from tests.unit.client.producer_world import Scene, play
+
+
+@given(
+    st.integers(0, 40).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n), min_size=1))
+)
+def test_many_keys_of_one_length_are_hashed_as_each_is(keys: list[bytes]) -> None:
+    if keys[0]:
+        assert murmur2_many(keys) == [murmur2(key) for key in keys]
+
+
+@given(st.lists(st.none() | st.binary(max_size=9)), st.integers(1, 50))
+def test_many_keys_find_the_partition_that_each_would(keys: list[bytes | None], count: int) -> None:
+    expected = [None if key is None else partition_for(key, count) for key in keys]
+    assert partitions_for(keys, count) == expected
+
+
+@pytest.mark.parametrize(
+    ("given_", "sentence"),
+    [
+        ({"lingerms": 5}, "a producer has no setting lingerms: did you mean linger_ms?"),
+        ({"acks": 2}, "acks=2: it is one of all, -1, 1, 0"),
+        ({"batch_size": "many"}, "batch_size='many': it is an integer from 0 to 2147483647"),
+        ({"compression_type": "rar"}, "it is one of none, gzip, snappy, lz4, zstd"),
+        ({"partitioner": "best"}, "partitioner='best': it is one of sticky, round_robin"),
+        ({"value_encoder": "utf-8"}, "value_encoder='utf-8': it is a callable that gives bytes"),
+        ({"callback_handler": print}, "it is a CallbackHandler"),
+        ({"enable_idempotence": True, "acks": 1}, "enable_idempotence takes acks=all"),
+    ],
+)
+def test_a_wrong_setting_is_said_in_a_sentence(given_: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        read_settings(given_)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_settings_are_taken_as_python_has_them_and_as_text() -> None:
+    config = read_settings({"linger_ms": "0.5", "acks": 1, "bootstrap_servers": ["a:1", "b:2"]})
+    assert config.plain == ProducerSettings(
+        linger_ms=0.5, acks="1", bootstrap_servers=("a:1", "b:2")
+    )
+    assert not config.is_idempotent
+    assert read_settings({}).is_idempotent
+    assert not read_settings({"enable_idempotence": False}).is_idempotent
+
+
+@pytest.mark.parametrize(
+    ("error", "count", "is_first", "verdict"),
+    [
+        (Error.DUPLICATE_SEQUENCE_NUMBER, 1, True, Verdict.DONE),
+        (Error.NOT_LEADER_OR_FOLLOWER, 1, True, Verdict.RETRY),
+        (Error.NETWORK_EXCEPTION, 1, False, Verdict.RETRY),
+        (Error.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, False, Verdict.FOLLOW),
+        (Error.OUT_OF_ORDER_SEQUENCE_NUMBER, 1, True, Verdict.RENUMBER),
+        (Error.UNKNOWN_PRODUCER_ID, 1, False, Verdict.RENUMBER),
+        (Error.MESSAGE_TOO_LARGE, 2, True, Verdict.CUT),
+        (Error.MESSAGE_TOO_LARGE, 1, True, Verdict.FAIL),
+        (Error.TOPIC_AUTHORIZATION_FAILED, 1, True, Verdict.FAIL),
+    ],
+)
+def test_a_verdict_follows_from_the_error_and_the_batchs_place(
+    error: Error, count: int, is_first: bool, verdict: Verdict
+) -> None:
+    assert judge(error, count, is_first=is_first, is_idempotent=True) is verdict
+
+
+def test_without_idempotence_a_wrong_sequence_is_final() -> None:
+    error = Error.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert judge(error, 1, is_first=True, is_idempotent=False) is Verdict.FAIL
+
+
+def test_memory_is_given_to_those_who_wait_in_their_order() -> None:
+    async def main() -> None:
+        memory = Memory(100)
+        assert memory.take(90)
+        assert not memory.take(20)
+        came: list[int] = []
+
+        async def wait(number: int, size: int) -> None:
+            await memory.wait(size)
+            came.append(number)
+            assert memory.take(size)
+
+        waiting = [asyncio.create_task(wait(number, 40)) for number in range(2)]
+        await asyncio.sleep(0)
+        memory.free += 40
+        memory.wake()
+        await asyncio.wait([waiting[0]])
+        assert came == [0]
+        memory.free += 50
+        memory.wake()
+        await asyncio.wait(waiting)
+        assert came == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_a_record_larger_than_all_memory_takes_all_of_it() -> None:
+    memory = Memory(100)
+    assert memory.take(500)
+    assert not memory.take(1)
+    memory.free += 500
+    assert memory.free == 100
+
+
+def test_a_future_that_nobody_waits_for_longer_leaves_the_record_as_it_is() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=500) as producer:
+            sent = await producer.send("t", b"a")
+            with pytest.raises(TimeoutError, match="not acknowledged yet"):
+                sent.result(timeout=0)
+            with pytest.raises(TimeoutError):
+                sent.exception(timeout=0)
+            assert (await sent).offset == 0
+            assert sent.exception() is None
+
+    play(work)
+
+
+def test_keys_spread_by_turns_with_round_robin() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(partitioner="round_robin") as producer:
+            sent = [await producer.send("t", b"a") for _ in range(6)]
+            places = [(await each).partition for each in sent]
+            assert sorted(places) == [0, 0, 1, 1, 2, 2]
+            many = await (await producer.send_many("t", [b"a"] * 6))
+            assert {place: sum(e - s for s, e in found) for place, found in many.items()} == {
+                0: 2,
+                1: 2,
+                2: 2,
+            }
+
+    play(work, partitions=3)
