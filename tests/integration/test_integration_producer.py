@@ -18,8 +18,9 @@ from cutting_proxy import CuttingProxy
 from peer.kafka_broker import KafkaBroker
 from standalone_process import Standalone, free_ports, standalone
 
+from kdist.client import partitioner
 from kdist.client.cluster import NoBroker
-from kdist.client.producer import asynchronous, callbacks, message, sync
+from kdist.client.producer import asynchronous, callbacks, faults, message, results, sync
 from kdist.client.producer.asynchronous import AsyncProducer
 from kdist.client.producer.callbacks import CallbackHandler
 from kdist.client.producer.faults import BufferFull, ProducerClosed
@@ -336,19 +337,16 @@ def test_the_asyncio_front_sends_as_the_other_does(cluster: Standalone) -> None:
 
 
 def test_the_examples_run_as_they_are_written(cluster: Standalone) -> None:
-    world = {
-        "broker": address(cluster),
-        "asyncio": asyncio,
-        "Message": Message,
-        "MessageSet": MessageSet,
-    }
-    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
-    for module in (message, callbacks, sync, asynchronous):
+    world = {"broker": address(cluster), "asyncio": asyncio, "Producer": Producer}
+    world |= {"Message": Message, "MessageSet": MessageSet}
+    finder = doctest.DocTestFinder()
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for module in (message, callbacks, sync, asynchronous, results, faults, partitioner):
         tests = finder.find(module, extraglobs=world)
         for each in sorted(tests, key=lambda test: test.lineno or 0):
             runner.run(each)
     assert runner.summarize(verbose=False).failed == 0
-    assert runner.tries == 8
+    assert runner.tries > 20
 
 
 @pytest.mark.peer

@@ -83,8 +83,9 @@ class Accumulator:
         self.memory = Memory(settings.buffer_memory)
         self.is_closed = False
         self.has_short_way = True
-        self.batch_bytes = max(1, settings.batch_size)
         self.record_bytes_max = settings.max_request_size
+        # No more than a request: so whatever fits into a batch that is open may be sent.
+        self.batch_bytes = max(1, min(settings.batch_size, self.record_bytes_max - HEADER_SIZE))
         self._partitioner = partitioner
         self.is_sticky = partitioner == "sticky"
         self._now_s = loop.time

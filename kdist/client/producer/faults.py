@@ -6,17 +6,37 @@ from kdist.errors import ApiError, Error, KdistError
 
 
 class BufferFull(KdistError):
-    """`buffer_memory` was in use for all of `max_block_ms`: the brokers do not keep up, or away."""
+    """`buffer_memory` was in use for all of `max_block_ms`: the brokers do not keep up.
+
+    >>> with Producer(bootstrap_servers=broker, max_block_ms=10_000) as producer:
+    ...     try:
+    ...         sent = producer.send("clicks", b"there was room")
+    ...     except BufferFull:
+    ...         sent = None  # drop it, or try later
+    """
 
 
 class ProducerClosed(KdistError):
-    """The producer was closed: it takes no more, and did not deliver this."""
+    """The producer was closed: it takes no more, and did not deliver this.
+
+    >>> producer = Producer(bootstrap_servers=broker)
+    >>> producer.close()
+    >>> producer.send("clicks", b"late")
+    Traceback (most recent call last):
+    kdist.client.producer.faults.ProducerClosed: the producer is closed
+    """
 
 
 class DeliveryTimedOut(ApiError):
     """The record was not acknowledged within `delivery_timeout_ms`.
 
     It may have been written nevertheless, if its last attempt was under way.
+
+    >>> with Producer(bootstrap_servers=broker, delivery_timeout_ms=60_000) as producer:
+    ...     try:
+    ...         offset = producer.send("clicks", b"in time").result().offset
+    ...     except DeliveryTimedOut:
+    ...         offset = None
     """
 
     def __init__(self, detail: str) -> None:
@@ -24,7 +44,13 @@ class DeliveryTimedOut(ApiError):
 
 
 class RecordTooLarge(ApiError):
-    """A record that no request could carry: larger than `max_request_size`."""
+    """A record that no request could carry: larger than `max_request_size`.
+
+    >>> with Producer(bootstrap_servers=broker, max_request_size=100) as producer:
+    ...     producer.send("clicks", b"x" * 100)
+    Traceback (most recent call last):
+    kdist.client.producer.faults.RecordTooLarge: MESSAGE_TOO_LARGE: a record ...
+    """
 
     def __init__(self, detail: str) -> None:
         super().__init__(Error.MESSAGE_TOO_LARGE, detail)

@@ -23,6 +23,9 @@ class RecordMetadata(NamedTuple):
 
     `timestamp` is in ms: the one that was given, or the batch's, or the broker's under
     LogAppendTime.
+
+    >>> RecordMetadata("clicks", partition=0, offset=7, timestamp=1795190382741).offset
+    7
     """
 
     topic: str
@@ -115,7 +118,15 @@ def _make_known(known: asyncio.Future[None]) -> None:
 
 
 class Sent(_Promise[RecordMetadata]):
-    """The future of one record."""
+    """The future of one record.
+
+    >>> with Producer(bootstrap_servers=broker) as producer:
+    ...     sent = producer.send("clicks", b"e")
+    ...     sent.add_done_callback(lambda each: print("at", each.result().topic))
+    at clicks
+    >>> sent.done(), sent.exception()
+    (True, None)
+    """
 
     __slots__ = ("_batch", "_index")
 
@@ -153,6 +164,11 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
 
     In a partition they are in the order of the call. It fails with the first error, whatever
     became of the others: `failures` tells.
+
+    >>> with Producer(bootstrap_servers=broker, max_request_size=1000) as producer:
+    ...     many = producer.send_many("clicks", [b"f", b"x" * 2000, b"g"])
+    >>> [(partition, count) for partition, count, error in many.failures()]
+    [(0, 1)]
     """
 
     __slots__ = ("count", "pieces")

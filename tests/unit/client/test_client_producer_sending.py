@@ -160,6 +160,22 @@ def test_a_record_that_is_too_large_fails_alone() -> None:
     play(work)
 
 
+def test_a_record_larger_than_a_request_is_refused_by_every_way_in() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(max_request_size=1_000) as producer:
+            await producer.send("t", b"a")
+            for key in (None, b"k"):
+                with pytest.raises(RecordTooLarge):
+                    await producer.send("t", b"x" * 2_000, key)
+            many = await producer.send_many("t", [b"b", b"x" * 2_000, b"c"])
+            with pytest.raises(RecordTooLarge):
+                await many
+            assert [(place, count) for place, count, _ in many.failures()] == [(0, 1)]
+        assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c"]
+
+    play(work)
+
+
 def test_what_fails_for_good_leaves_no_gap_for_those_behind_it() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = once(Fault(is_written=False, error=Error.INVALID_RECORD), at=1)
