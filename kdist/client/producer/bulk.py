@@ -2,6 +2,9 @@
 
 A step puts as many records as its batch has room for, or says what it takes first; the front goes
 from step to step, waiting in its own way.
+
+Encoding is the loop's. Done here, in the caller's thread, it brought 1.4 M records of 100 bytes a
+second instead of 2.4 M: the two threads waited for each other to let go of the interpreter.
 """
 
 from __future__ import annotations
