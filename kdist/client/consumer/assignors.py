@@ -1,0 +1,131 @@
+"""Who reads which partition: the assignors, as Java's consumers have them (pure).
+
+    name                 shares out                                     rebalance
+    range                each topic in runs, the first members more     eager
+    roundrobin           all partitions in turn                         eager
+    sticky               evenly, each keeps what it can (`sticky.py`)   eager
+    cooperative-sticky   the same; what moves is given up first         cooperative (KIP-429)
+
+A group's leader assigns for members of any client, so names and bytes are Java's: the subscription
+of `protocol.consumer_protocol`, and in it the user data of `sticky`. Eager members give up all
+their partitions before they join; cooperative ones keep them, and give up only what moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import NamedTuple
+
+from kdist.client.consumer.sticky import share_evenly
+from kdist.model import TopicPartition
+
+NO_GENERATION = -1
+
+
+class Member(NamedTuple):
+    """A member as its subscription describes it; `owned` since `generation`."""
+
+    id: str
+    topics: frozenset[str]
+    instance_id: str | None = None
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+
+    @property
+    def rank(self) -> tuple[bool, str]:
+        """The order of members: static ones first, by instance id, so that restarts keep it."""
+        return (self.instance_id is None, self.instance_id or self.id)
+
+
+Assignment = dict[str, list[TopicPartition]]
+"""Each member's partitions, by member id; every member is in it."""
+
+Assign = Callable[[Mapping[str, int], Sequence[Member]], Assignment]
+
+
+class Assignor(NamedTuple):
+    """`assign` takes the number of partitions by topic, and the members."""
+
+    name: str
+    assign: Assign
+    is_cooperative: bool = False
+    keeps_owned_in_user_data: bool = False  # as eager members own nothing when they join
+
+
+def assign_ranges(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    """Topic by topic: runs of partitions to its members in order, the first get one more.
+
+    >>> a, b = Member("a", frozenset({"t"})), Member("b", frozenset({"t"}))
+    >>> {name: [p.partition for p in given] for name, given in assign_ranges({"t": 3}, [a, b]).items()}
+    {'a': [0, 1], 'b': [2]}
+    """
+    found: Assignment = {member.id: [] for member in members}
+    for topic in sorted(counts):
+        takers = sorted((m for m in members if topic in m.topics), key=lambda m: m.rank)
+        start = 0
+        for index, member in enumerate(takers):
+            each, more = divmod(counts[topic], len(takers))
+            end = start + each + (index < more)
+            found[member.id] += [TopicPartition(topic, number) for number in range(start, end)]
+            start = end
+    return found
+
+
+def assign_in_turn(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    """All partitions of all topics in order, to the members in turn; who did not ask is passed."""
+    found: Assignment = {member.id: [] for member in members}
+    turns = cycle(sorted(members, key=lambda m: m.rank))
+    for topic in sorted(counts):
+        if not any(topic in member.topics for member in members):
+            continue
+        for number in range(counts[topic]):
+            taker = next(member for member in turns if topic in member.topics)
+            found[taker.id].append(TopicPartition(topic, number))
+    return found
+
+
+def assign_sticky(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    """Evenly, as few as possible moved from who owned them last."""
+    topics = {member.id: member.topics for member in sorted(members, key=lambda m: m.rank)}
+    return share_evenly(counts, topics, _last_owners(members))
+
+
+def assign_cooperatively(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
+    """As `assign_sticky`, but what another still owns is given to nobody in this generation.
+
+    Its owner sees it missing, gives it up and joins again: then it is free.
+    """
+    found = assign_sticky(counts, members)
+    owners: dict[TopicPartition, set[str]] = {}
+    for member in members:
+        for partition in member.owned:
+            owners.setdefault(partition, set()).add(member.id)
+    return {
+        taker: [each for each in given if owners.get(each, {taker}) <= {taker}]
+        for taker, given in found.items()
+    }
+
+
+def _last_owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
+    """Who owned each partition in the latest generation; nobody where two claim the same."""
+    claims: dict[TopicPartition, tuple[int, str | None]] = {}
+    for member in members:
+        for partition in member.owned:
+            generation, owner = claims.get(partition, (NO_GENERATION - 1, None))
+            if member.generation > generation:
+                claims[partition] = (member.generation, member.id)
+            elif member.generation == generation and owner != member.id:
+                claims[partition] = (generation, None)
+    return {each: owner for each, (_, owner) in claims.items() if owner is not None}
+
+
+ASSIGNORS = {
+    assignor.name: assignor
+    for assignor in (
+        Assignor("range", assign_ranges),
+        Assignor("roundrobin", assign_in_turn),
+        Assignor("sticky", assign_sticky, keeps_owned_in_user_data=True),
+        Assignor("cooperative-sticky", assign_cooperatively, is_cooperative=True),
+    )
+}

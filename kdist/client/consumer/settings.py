@@ -1,0 +1,238 @@
+"""The settings of a consumer: Kafka's names in snake case, each declared once (pure).
+
+Defaults are Java's, but where a row says why not. `read_settings` takes what an application gave,
+and refuses a wrong name or value in one sentence.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kdist.config.declare import Setting, Settings, setting, settings
+from kdist.config.kinds import NOUNS, Kind, int32
+from kdist.errors import UserError
+
+GROUP, OFFSETS, FETCHING, CONNECTIONS = "Group", "Offsets", "Fetching", "Connections"
+
+Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
+
+
+@settings
+class ConsumerSettings(Settings):
+    """What a consumer can be told, besides brokers and decoders."""
+
+    group_id: str | None = setting(
+        "group_id",
+        default=None,
+        subject=GROUP,
+        doc="The group to be a member of, and to commit offsets for.",
+    )
+    group_instance_id: str | None = setting(
+        "group_instance_id",
+        default=None,
+        subject=GROUP,
+        doc="Makes the member static: one that comes back in time causes no rebalance (KIP-345).",
+    )
+    partition_assignment_strategy: tuple[Strategy, ...] = setting(
+        "partition_assignment_strategy",
+        default=("range", "cooperative-sticky"),
+        subject=GROUP,
+        doc="How partitions are shared out, in order of preference; the group takes one that all "
+        "its members have.",
+    )
+    session_timeout_ms: int32 = setting(
+        "session_timeout_ms",
+        default=45_000,
+        minimum=1,
+        unit="ms",
+        subject=GROUP,
+        doc="A member not heard of for so long is taken for dead.",
+    )
+    heartbeat_interval_ms: int32 = setting(
+        "heartbeat_interval_ms",
+        default=3_000,
+        minimum=1,
+        unit="ms",
+        subject=GROUP,
+        doc="How often a member tells that it lives, and hears of rebalances.",
+    )
+    max_poll_interval_ms: int32 = setting(
+        "max_poll_interval_ms",
+        default=300_000,
+        minimum=1,
+        unit="ms",
+        subject=GROUP,
+        doc="A member that does not ask for records for so long leaves its group (KIP-62).",
+    )
+    auto_offset_reset: Literal["earliest", "latest", "none"] = setting(
+        "auto_offset_reset",
+        default="latest",
+        subject=OFFSETS,
+        doc="Where to begin without a committed offset, or with one that is gone; none: an error.",
+    )
+    enable_auto_commit: bool = setting(
+        "enable_auto_commit",
+        default=True,
+        subject=OFFSETS,
+        doc="Whether what was given is committed when more is asked for; only in a group.",
+    )
+    auto_commit_interval_ms: int32 = setting(
+        "auto_commit_interval_ms",
+        default=5_000,
+        minimum=0,
+        unit="ms",
+        subject=OFFSETS,
+        doc="How often, with enable_auto_commit.",
+    )
+    isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
+        "isolation_level",
+        default="read_uncommitted",
+        subject=FETCHING,
+        doc="Whether records of open and aborted transactions are given too.",
+    )
+    max_poll_records: int32 = setting(
+        "max_poll_records",
+        default=500,
+        minimum=1,
+        subject=FETCHING,
+        doc="How many records one `poll` gives at most; `poll_batches` gives whole batches.",
+    )
+    fetch_min_bytes: int32 = setting(
+        "fetch_min_bytes",
+        default=1,
+        minimum=0,
+        unit="bytes",
+        subject=FETCHING,
+        doc="A broker waits for so much before it answers a fetch.",
+    )
+    fetch_max_wait_ms: int32 = setting(
+        "fetch_max_wait_ms",
+        default=500,
+        minimum=0,
+        unit="ms",
+        subject=FETCHING,
+        doc="But no longer than this.",
+    )
+    fetch_max_bytes: int32 = setting(
+        "fetch_max_bytes",
+        default=50 << 20,
+        minimum=1,
+        unit="bytes",
+        subject=FETCHING,
+        doc="How much one fetch asks for, and how much is held ready: at most twice that.",
+    )
+    max_partition_fetch_bytes: int32 = setting(
+        "max_partition_fetch_bytes",
+        default=1 << 20,
+        minimum=1,
+        unit="bytes",
+        subject=FETCHING,
+        doc="How much of it one partition may give; a larger batch is given whole.",
+    )
+    check_crcs: bool = setting(
+        "check_crcs",
+        default=True,
+        subject=FETCHING,
+        doc="Whether the checksum of every batch is compared.",
+    )
+    client_rack: str = setting(
+        "client_rack",
+        default="",
+        subject=FETCHING,
+        doc="The rack to read from, where the brokers have a replica there (KIP-392).",
+    )
+    client_id: str = setting(
+        "client_id",
+        default="kdist",
+        subject=CONNECTIONS,
+        doc="How the brokers' logs and metrics call this client.",
+    )
+    metadata_max_age_ms: int32 = setting(
+        "metadata_max_age_ms",
+        default=300_000,
+        minimum=1,
+        unit="ms",
+        subject=CONNECTIONS,
+        doc="How often to look for new topics and partitions.",
+    )
+    request_timeout_ms: int32 = setting(
+        "request_timeout_ms",
+        default=30_000,
+        minimum=1,
+        unit="ms",
+        subject=CONNECTIONS,
+        doc="How long a broker may take to answer.",
+    )
+    default_api_timeout_ms: int32 = setting(
+        "default_api_timeout_ms",
+        default=60_000,
+        minimum=1,
+        unit="ms",
+        subject=CONNECTIONS,
+        doc="How long calls without a timeout of their own try again what may pass.",
+    )
+    retry_backoff_ms: int32 = setting(
+        "retry_backoff_ms",
+        default=100,
+        minimum=1,
+        unit="ms",
+        subject=CONNECTIONS,
+        doc="How long to wait before trying again; up to a fifth more or less, by chance.",
+    )
+
+    @property
+    def is_committed_only(self) -> bool:
+        """Whether records of transactions wait for these to end."""
+        return self.isolation_level == "read_committed"
+
+
+_TABLE = {row.attribute: row for row in ConsumerSettings.TABLE}
+_TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
+
+
+def read_settings(given: Mapping[str, Any]) -> ConsumerSettings:
+    """The settings that an application gave, checked; `UserError` names the one that is wrong."""
+    for name in given:
+        if name not in _TABLE:
+            near = difflib.get_close_matches(name.replace(".", "_"), _TABLE, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise UserError(f"a consumer has no setting {name!r}{hint}")
+    found = ConsumerSettings(**{name: _value(_TABLE[name], each) for name, each in given.items()})
+    _check_together(found)
+    return found
+
+
+def _value(row: Setting, value: Any) -> Any:
+    if value is None and row.shape.nullable:
+        return None
+    if row.shape.kind is Kind.LIST:
+        value = (value,) if isinstance(value, str) else value
+        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            value = tuple(value)
+            if row.admits(value):
+                return value
+    elif type(value) is _TYPES[row.shape.kind] and row.admits(value):
+        return value
+    allowed = "True or False" if row.shape.kind is Kind.BOOLEAN else _allowed(row)
+    raise UserError(f"{row.name} is {value!r}, and must be {allowed}")
+
+
+def _allowed(row: Setting) -> str:
+    if row.shape.kind is Kind.STRING and not row.shape.choices:
+        return NOUNS.get(Kind.STRING, "text") + (" or None" if row.shape.nullable else "")
+    return row.allowed()
+
+
+def _check_together(found: ConsumerSettings) -> None:
+    """Faults that no row alone has."""
+    if found.group_id == "":
+        raise UserError("group_id is empty: give a name, or None for no group")
+    if found.group_instance_id is not None and found.group_id is None:
+        raise UserError("group_instance_id is of a member, and there is no group_id")
+    if found.heartbeat_interval_ms >= found.session_timeout_ms:
+        raise UserError(
+            f"heartbeat_interval_ms is {found.heartbeat_interval_ms}, and must be less than"
+            f" session_timeout_ms, {found.session_timeout_ms}"
+        )
