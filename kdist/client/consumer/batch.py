@@ -1,0 +1,286 @@
+"""What a consumer gives: batches of records, and records out of them, decoded when looked at (pure).
+
+A batch is a partition's run of records as the producer sent them; it stays bytes until something is
+asked of it. Measured, records of 100 bytes: `values()` takes 40 ns a record, a record of `poll`
+150 ns with its value, and 350 ns more where key, timestamp or headers are looked at, all records of
+a batch at once. A record keeps its batch, and the bytes that were fetched with it, in memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import count, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
+from kdist.records.batch import BatchHeader, TimestampType
+from kdist.records.build import decode_body, read_body
+from kdist.records.codec import decode_values
+from kdist.records.record import Record
+from kdist.wire.varint import Buffer
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-not-found, unused-ignore]
+
+T = TypeVar("T")
+Decoder = Callable[[bytes], Any]
+ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
+
+
+class NotDecoded(ApiError):
+    """A key or value that the application's decoder refuses; `offset` is where to `seek` past."""
+
+    def __init__(self, partition: TopicPartition, offset: int, cause: Exception) -> None:
+        super().__init__(
+            Error.INVALID_RECORD,
+            f"{partition}, offset {offset}: the decoder refuses it: {cause!r}",
+        )
+        self.partition = partition
+        self.offset = offset
+
+
+class _Place(NamedTuple):
+    """A record as its batch has it. A tuple, since any other object takes twice as long to make."""
+
+    batch: Batch
+    index: int
+    value: Any
+
+
+class ConsumedRecord(_Place):
+    """One record: `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.
+
+    `timestamp` is ms since the epoch. `key` and `value` are bytes, or what the decoders made of
+    them; None is null. `headers` are pairs of name and bytes.
+    """
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        """The topic it was read from."""
+        return self.batch.partition.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self.batch.partition.partition
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        return self.batch.offset_of(self.index)
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch, by the producer or, with log append time, the broker."""
+        return self.batch.all_records[self.index].timestamp
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """Whose clock that was."""
+        return self.batch.header.timestamp_type
+
+    @property
+    def key(self) -> Any:
+        """What the producer chose the partition by, or None."""
+        return self.batch.key_of(self.index)
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        """Pairs of name and value; a name may come more than once."""
+        return self.batch.all_records[self.index].headers
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the leader that appended it, to be committed with the offset (KIP-320)."""
+        return self.batch.header.partition_leader_epoch
+
+    def __repr__(self) -> str:
+        fields = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+        return f"ConsumedRecord({', '.join(f'{name}={getattr(self, name)!r}' for name in fields)})"
+
+
+_make_record = partial(tuple.__new__, ConsumedRecord)
+
+
+class Batch:
+    """Records of one partition with offsets from `start` up to, not including, `end`.
+
+    `len(batch)` and iteration are of those records. `header` and the bytes are the producer's
+    batch, which may begin before `start`.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        header: BatchHeader,
+        buffer: Buffer,
+        at: int,
+        start: int,
+        decoders: tuple[Decoder | None, Decoder | None] = (None, None),
+    ) -> None:
+        self.partition = partition
+        self.header = header
+        self.start = max(start, header.base_offset)
+        self.end = header.next_offset
+        self._buffer = buffer
+        self._at = at
+        self._decode_key, self._decode_value = decoders
+        # Without gaps, as a batch is unless it was compacted, a record's offset is told by its
+        # place, and so the place of `start` without decoding anything.
+        self._is_dense = header.record_count == header.last_offset_delta + 1
+
+    def part(self, start: int, end: int) -> Batch:
+        """The same batch, but for records before `start` or from `end` on."""
+        decoders = (self._decode_key, self._decode_value)
+        part = Batch(self.partition, self.header, self._buffer, self._at, start, decoders)
+        part.end = end
+        part.body = self.body  # decompressed once
+        return part
+
+    @cached_property
+    def body(self) -> Buffer:
+        """The records' bytes, decompressed."""
+        return read_body(self._buffer, self._at, self.header)
+
+    @cached_property
+    def all_records(self) -> list[Record]:
+        """The records as the codec gives them, those before `start` included."""
+        return decode_body(self.body, self.header)
+
+    @cached_property
+    def _keys(self) -> list[Any]:
+        keys: list[bytes | None] = [record.key for record in self.raw_records()]
+        return self._decoded(keys, self._decode_key)
+
+    def key_of(self, index: int) -> Any:
+        """The key of a record by its index in `all_records`."""
+        start: int = self._places.start
+        return self._keys[index - start]
+
+    @cached_property
+    def _places(self) -> slice:
+        """The indexes of the records from `start` to `end`."""
+        base, start, end = self.header.base_offset, self.start, self.end
+        if self._is_dense:
+            return slice(start - base, end - base)
+        offsets = [record.offset for record in self.all_records]
+        return slice(bisect_left(offsets, start), bisect_left(offsets, end))
+
+    def _given(self, rows: list[T]) -> list[T]:
+        """Of a column of all records, those from `start` to `end`."""
+        places = self._places
+        return rows if places.stop - places.start == len(rows) else rows[places]
+
+    def offset_of(self, index: int) -> int:
+        """The offset of a record by its index in `all_records`."""
+        if self._is_dense:
+            return self.header.base_offset + index
+        return self.all_records[index].offset
+
+    def __len__(self) -> int:
+        places = self._places
+        stop: int = places.stop
+        return stop - places.start
+
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        return iter(self.records())
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self.partition}, offsets {self.start} to {self.end}>"
+
+    # As lists
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.partition.topic
+
+    def values(self) -> list[Any]:
+        """The values alone: the fastest way there is."""
+        return self._decoded(self.raw_values(), self._decode_value)
+
+    def keys(self) -> list[Any]:
+        """The keys alone."""
+        return list(self._keys)
+
+    def offsets(self) -> Sequence[int]:
+        """The records' offsets; a `range`, where they have no gaps."""
+        if self._is_dense:
+            return range(self.start, self.end)
+        return [record.offset for record in self.raw_records()]
+
+    def timestamps(self) -> list[int]:
+        """The records' timestamps, ms since the epoch."""
+        return [record.timestamp for record in self.raw_records()]
+
+    def records(self) -> list[ConsumedRecord]:
+        """The records, each with all that belongs to it."""
+        if self._decode_key is not None:
+            self.keys()  # what it refuses is raised here, and not where a record's key is read
+        start: int = self._places.start
+        return list(map(_make_record, zip(repeat(self), count(start), self.values())))  # noqa: B905
+
+    def raw_records(self) -> list[Record]:
+        """The records as the codec gives them, no decoder asked."""
+        return self._given(self.all_records)
+
+    def raw_values(self) -> list[bytes | None]:
+        """The values in bytes, no decoder asked."""
+        return self._given(decode_values(self.body, self.header.record_count))  # type: ignore[arg-type]
+
+    def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
+        """The items from `start` on, as the application's decoder has them."""
+        if decode is None:
+            return items
+        done: list[Any] = []
+        try:
+            for item in items:
+                done.append(None if item is None else decode(item))
+        except Exception as cause:
+            offset = self.offsets()[len(done)]
+            raise NotDecoded(self.partition, offset, cause) from cause
+        return done
+
+    # As Arrow
+
+    def to_arrow(self, columns: Sequence[str] = ARROW_COLUMNS) -> pyarrow.RecordBatch:
+        """The records as Arrow, which must be installed; `columns` of `ARROW_COLUMNS`.
+
+        Offsets are int64, timestamps in ms, keys and values binary (decoders are not asked),
+        headers a list of name and value. Only what is named is decoded.
+        """
+        import pyarrow  # noqa: PLC0415 - optional
+
+        arrays = [_ARROW[name](pyarrow, self) for name in columns]
+        return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _arrow_headers(arrow: Any, batch: Batch) -> Any:
+    pair = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
+    rows = [
+        [{"name": name, "value": value} for name, value in record.headers] for record in batch.raw_records()
+    ]
+    return arrow.array(rows, arrow.list_(pair))
+
+
+def _arrow_integers(arrow: Any, kind: Any, numbers: Sequence[int]) -> Any:
+    return arrow.Array.from_buffers(
+        kind, len(numbers), [None, arrow.py_buffer(array("q", numbers))]
+    )
+
+
+_ARROW: dict[str, Callable[[Any, Batch], Any]] = {
+    "offset": lambda arrow, batch: _arrow_integers(arrow, arrow.int64(), batch.offsets()),
+    "timestamp": lambda arrow, batch: _arrow_integers(
+        arrow, arrow.timestamp("ms", tz="UTC"), batch.timestamps()
+    ),
+    "key": lambda arrow, batch: arrow.array([each.key for each in batch.raw_records()], arrow.binary()),
+    "value": lambda arrow, batch: arrow.array(batch.raw_values(), arrow.binary()),
+    "headers": _arrow_headers,
+}

@@ -1,0 +1,154 @@
+"""Committing positions to the group's coordinator, and reading them back.
+
+Commits of one consumer are sent one after the other, so that an older one never overtakes. Source:
+KIP-320 (leader epochs), KIP-447 (offsets of open transactions are waited for).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kdist.client.cluster import by_topic
+from kdist.client.consumer.coordinator import Coordinator
+from kdist.client.consumer.membership import Membership
+from kdist.client.consumer.world import World
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from kdist.protocol import offset_fetch
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
+
+_VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once
+_VERSION_OF_STABLE = 7
+_FENCED = frozenset(
+    (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID)
+)
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What is committed: the offset of the next record to read, a note, the last one's epoch."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class CommitFailed(ApiError):
+    """The group has gone on without this member: its partitions are others', who read them again.
+
+    Process less between two polls, or raise `max_poll_interval_ms`.
+    """
+
+
+class Commits:
+    """Of one group; `membership` None commits from outside of any membership."""
+
+    def __init__(self, world: World, group_id: str, membership: Membership | None) -> None:
+        self._world = world
+        self._group_id = group_id
+        self._membership = membership
+        self._coordinator = membership.coordinator if membership else Coordinator(world, group_id)
+        self._in_turn = asyncio.Lock()
+
+    async def commit(self, offsets: Offsets, timeout_s: float | None = None) -> None:
+        """Commit, trying again what may pass. `CommitFailed`, or `ApiError`."""
+        if offsets:
+            async with self._in_turn:
+                await self._world.retried(lambda: self._commit_once(offsets), timeout_s)
+
+    async def _commit_once(self, offsets: Offsets) -> None:
+        request = OffsetCommitRequest(group_id=self._group_id, topics=_committed_topics(offsets))
+        member = self._membership
+        if member is not None and member.topics:
+            if not member.is_member:
+                # As an outsider's it might be taken, while the partitions are others'.
+                raise CommitFailed(Error.UNKNOWN_MEMBER_ID, f"not in group {self._group_id}")
+            request.generation_id = member.generation
+            request.member_id = member.member_id
+            request.group_instance_id = self._world.settings.group_instance_id
+        answer = await self._coordinator.ask(request)
+        codes = {each.error_code for topic in answer.topics for each in topic.partitions}
+        fenced = _FENCED & {Error.of(code) for code in codes}
+        if fenced:
+            self._fenced(fenced.pop())
+        for code in sorted(codes, key=lambda code: Error.of(code).retriable):
+            self._coordinator.check(code)
+
+    def _fenced(self, error: Error) -> None:
+        if self._membership is not None and self._membership.is_member:
+            self._membership.fenced(error)
+        raise CommitFailed(error, f"group {self._group_id}: {error.sentence}")
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What is committed for each; None for nothing."""
+        wanted = list(partitions)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
+        if wanted:
+            found.update(
+                await self._world.retried(lambda: self._committed_once(wanted), timeout_s)
+            )
+        return found
+
+    async def _committed_once(
+        self, wanted: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        client = await self._coordinator.client()
+        answer = await self._coordinator.ask(
+            self._fetch_request(wanted, client.version_of(offset_fetch.API))
+        )
+        found: Any = answer.groups[0] if answer.groups else answer
+        self._coordinator.check(found.error_code)
+        committed = {}
+        for topic in found.topics:
+            for each in topic.partitions:
+                key = TopicPartition(topic.name, each.partition_index)
+                self._coordinator.check(each.error_code, f"group {self._group_id}, {key}")
+                if each.committed_offset != NO_OFFSET:
+                    committed[key] = OffsetAndMetadata(
+                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                    )
+        return committed
+
+    def _fetch_request(self, wanted: list[TopicPartition], version: int) -> OffsetFetchRequest:
+        topics = [
+            OffsetFetchTopic(name=name, partition_indexes=numbers)
+            for name, numbers in by_topic(wanted).items()
+        ]
+        is_stable = version >= _VERSION_OF_STABLE
+        if version >= _VERSION_OF_MANY:
+            group = OffsetFetchGroup(group_id=self._group_id, topics=topics)
+            return OffsetFetchRequest(groups=[group], require_stable=is_stable)
+        return OffsetFetchRequest(group_id=self._group_id, topics=topics, require_stable=is_stable)
+
+
+def _committed_topics(offsets: Offsets) -> list[OffsetCommitTopic]:
+    return [
+        OffsetCommitTopic(
+            name=name,
+            partitions=[
+                _committed_partition(number, offsets[TopicPartition(name, number)])
+                for number in numbers
+            ],
+        )
+        for name, numbers in by_topic(offsets).items()
+    ]
+
+
+def _committed_partition(number: int, given: OffsetAndMetadata) -> OffsetCommitPartition:
+    return OffsetCommitPartition(
+        partition_index=number,
+        committed_offset=given.offset,
+        committed_leader_epoch=given.leader_epoch,
+        committed_metadata=given.metadata,
+    )

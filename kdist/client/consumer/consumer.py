@@ -1,0 +1,304 @@
+"""The consumer that blocks.
+
+    with Consumer("localhost:9092", group_id="clicks") as consumer:
+        consumer.subscribe(["clicks"])
+        for record in consumer:
+            print(record.key, record.value)
+
+One thread at a time uses it, but for `wakeup`, which any may call. Records are fetched, and the
+group is told that the consumer lives, by a thread of its own beside the application.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from itertools import chain
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.consumer.core import Core, OnCommitted
+from kdist.client.consumer.given import (
+    Bootstrap,
+    Given,
+    addresses,
+    found_offsets,
+    ignore,
+    to_commit,
+)
+from kdist.client.consumer.iteration import Iteration
+from kdist.client.consumer.loop_thread import LoopThread
+from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
+from kdist.client.consumer.rebalancing import RebalanceListener
+from kdist.client.consumer.settings import read_settings
+from kdist.errors import UserError
+from kdist.model import NO_EPOCH, TopicPartition
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.chance import system_chance
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Consumer:
+    """Reads topics. `settings` are those of `ConsumerSettings`; `UserError` for a wrong one.
+
+    `key_decoder` and `value_decoder` make what they like of bytes; null stays None.
+
+    >>> Consumer("localhost:9092", grup_id="clicks")
+    Traceback (most recent call last):
+    kdist.errors.UserError: a consumer has no setting 'grup_id': did you mean group_id?
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        *,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+        **settings: Any,
+    ) -> None:
+        found = read_settings(settings)
+        brokers = addresses(bootstrap_servers)
+        self._poll_records_max = found.max_poll_records
+        self._iteration = Iteration()
+        self._thread = thread = LoopThread("kdist-consumer")
+        decoders = (key_decoder, value_decoder)
+
+        def make() -> Core:
+            network = AsyncioNetwork(thread.loop)
+            return Core(network, brokers, found, system_chance(), decoders, thread.call_back)
+
+        self._core = thread.call(make)
+        self._shelf = self._core.shelf
+        self._is_closed = False
+
+    # What is read
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str],
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or all whose names a pattern matches, sharing them with the group.
+
+        A second call replaces the first. `listener` is told of rebalances within `poll`.
+        """
+        if isinstance(topics, str):
+            raise UserError(f"give a list of topics: [{topics!r}]")
+        self._call(self._core.subscribe, topics, listener)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed."""
+        return self._core.subscribed
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read just these partitions, without sharing them with anyone."""
+        self._iteration.settle()
+        self._iteration.drop()
+        self._call(self._core.assign, list(partitions))
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are read."""
+        return frozenset(self._core.partitions)
+
+    def unsubscribe(self) -> None:
+        """Read nothing more; leave the group."""
+        self._iteration.settle()
+        self._iteration.drop()
+        self._run(self._core.unsubscribe())
+
+    # Records
+
+    def poll(self, timeout_s: float | None = None, max_records: int | None = None) -> list[ConsumedRecord]:  # fmt: skip
+        """Records as soon as there are some; none if `timeout_s` passes before (None: never).
+
+        At most `max_records`, by default `max_poll_records`. With auto-commit, asking again says
+        that those before are done with.
+        """
+        if rest := self._iteration.rest():
+            return rest
+        count = max_records or self._poll_records_max
+        return self._taken(lambda: self._shelf.take_records(count), timeout_s)
+
+    def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
+        """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
+        self._iteration.settle()
+        self._iteration.drop(self._give_back)
+        return self._taken(lambda: self._shelf.take_batches(max_batches), timeout_s)
+
+    def _give_back(self, partition: Any) -> bool:
+        """What iteration was given and has not passed on is fetched again."""
+        if partition.position is not None:
+            self._call(self._core.seek, partition.key, partition.position, NO_EPOCH)
+        return True
+
+    def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+        core, shelf = self._core, self._shelf
+        if core.is_calm:
+            core.note_poll()
+            taken = take()
+            if taken:
+                self._maybe_kick()
+                return taken
+        end_s = None if timeout_s is None else core.world.now_s() + timeout_s
+        while True:
+            left_s = None if end_s is None else end_s - core.world.now_s()
+            self._run(core.ready(left_s))
+            taken = take()
+            self._maybe_kick()
+            if taken or (left_s is not None and left_s <= 0 and shelf.is_empty):
+                return taken
+
+    def _maybe_kick(self) -> None:
+        if self._shelf.is_hungry:
+            self._shelf.is_hungry = False
+            self._thread.loop.call_soon_threadsafe(self._core.kick)
+
+    def __iter__(self) -> Iterator[ConsumedRecord]:
+        """Records, one after the other; waits for more, and never ends."""
+        return chain.from_iterable(self._runs())
+
+    def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
+        iteration, shelf = self._iteration, self._shelf
+
+        def take() -> list[Any]:
+            partition, records = shelf.take_run(self._poll_records_max)
+            return [partition, records] if records else []
+
+        while True:
+            iteration.finish()
+            partition, records = self._taken(take, None)
+            yield iteration.begin(partition, records)
+
+    def wakeup(self) -> None:
+        """Have `poll`, now or the next time, raise `WakenUp`. May be called from any thread."""
+        self._thread.loop.call_soon_threadsafe(self._core.wake_up)
+
+    # Positions
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        """Go on from `offset`; with the epoch it was committed with, truncation is noticed."""
+        self._drop(partition)
+        self._call(self._core.seek, partition, offset, leader_epoch)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on from the oldest record of these, or of all that are assigned."""
+        self._drop(*partitions)
+        self._call(self._core.seek_to, "earliest", partitions)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on from the next record that comes."""
+        self._drop(*partitions)
+        self._call(self._core.seek_to, "latest", partitions)
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go on from the first record at or after a time, from the end where there is none."""
+        wanted = partitions or tuple(self.assignment())
+        found = self.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
+        for partition, offset in found.items():
+            if offset is None:
+                self.seek_to_end(partition)
+            else:
+                self.seek(partition, offset.offset, offset.leader_epoch)
+
+    def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """The offset of the next record that will be given."""
+        self._iteration.settle()
+        return self._run(self._core.position(partition, timeout_s))
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each time; None where there is none."""
+        return self._run(self._core.list_offsets(dict(timestamps_ms)))
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each."""
+        return self._ends(TIMESTAMPS["earliest"], partitions)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the next record of each; with read_committed, of the next decided."""
+        return self._ends(TIMESTAMPS["latest"], partitions)
+
+    def _ends(self, which: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return found_offsets(self._run(self._core.list_offsets(dict.fromkeys(partitions, which))))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Give nothing of these until `resume`; the group still counts them as read here."""
+        self._iteration.settle()
+        self._iteration.drop(self._give_back)
+        self._call(self._core.pause, partitions, True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Give of these again."""
+        self._call(self._core.pause, partitions, False)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Those that are paused."""
+        return frozenset(p.key for p in self._core.partitions.values() if p.is_paused)
+
+    # Commits
+
+    def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
+        """Commit `offsets`, by default of all that was given; returns when they are committed.
+
+        An offset is a number, or an `OffsetAndMetadata`. `CommitFailed` if the group has gone on
+        without this member, `ApiError` for what lasts longer than `timeout_s`.
+        """
+        self._iteration.settle()
+        self._run(self._core.commit(to_commit(offsets), timeout_s))
+
+    def commit_async(self, offsets: Given | None = None, on_committed: OnCommitted = ignore) -> None:
+        """Commit in the background; `on_committed(offsets, error)` is called in that thread."""
+        self._iteration.settle()
+        self._call(self._core.commit_soon, to_commit(offsets), on_committed)
+
+    def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None for nothing."""
+        return self._run(self._core.committed(list(partitions), timeout_s))
+
+    # The end
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Commit, with auto-commit, and leave the group; a static member stays in it."""
+        if not self._is_closed:
+            self._iteration.settle()
+            self._iteration.drop()
+            try:
+                self._thread.run(self._core.close(timeout_s))
+            finally:
+                self._is_closed = True
+                self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Calls to the loop
+
+    def _drop(self, *partitions: TopicPartition) -> None:
+        self._iteration.settle()
+        self._iteration.drop(lambda each: not partitions or each.key in partitions)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_closed:
+            work.close()
+            raise UserError("the consumer is closed")
+        return self._thread.run(work)
+
+    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        if self._is_closed:
+            raise UserError("the consumer is closed")
+        return self._thread.call(function, *arguments)

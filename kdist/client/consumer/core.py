@@ -1,0 +1,365 @@
+"""A consumer without a front: all its parts on one loop, and what a poll does before it gives.
+
+The fronts (`consumer`, `aio`) call `ready`, and then take from `shelf` themselves. Everything else
+here runs on the loop. Positions are those of records given; a commit without offsets commits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from kdist.client.cluster import Address
+from kdist.client.consumer.batch import Decoder
+from kdist.client.consumer.commits import Commits, OffsetAndMetadata, Offsets
+from kdist.client.consumer.fetcher import Fetcher
+from kdist.client.consumer.membership import Membership
+from kdist.client.consumer.offsets import OffsetAndTimestamp, list_offsets
+from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.positions import Positions
+from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
+from kdist.client.consumer.settings import ConsumerSettings
+from kdist.client.consumer.topics import Topics
+from kdist.client.consumer.world import World
+from kdist.errors import ApiError, KdistError, UserError
+from kdist.model import TopicPartition, topic_name_fault
+from kdist.network.world import Network
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_BEFORE_REBALANCE_S = 5.0
+
+OnCommitted = Callable[[Offsets, KdistError | None], object]
+
+
+class WakenUp(KdistError):
+    """`wakeup` was called, and this is the poll that it woke up."""
+
+
+class Core:
+    """Owner: the loop, but for `shelf`. `close` it in the end."""
+
+    def __init__(
+        self,
+        network: Network,
+        bootstrap: Sequence[Address],
+        settings: ConsumerSettings,
+        chance: random.Random,
+        decoders: tuple[Decoder | None, Decoder | None],
+        tell: Tell,
+    ) -> None:
+        self.settings = settings
+        self.world = World(network, bootstrap, settings, chance)
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.shelf = Shelf()
+        self.subscribed: frozenset[str] = frozenset()
+        self.is_waking = False
+        self._commit_at_s = float("inf")
+        self._background: set[asyncio.Task[None]] = set()
+        self.topics = Topics(self.world, self._topics_changed)
+        self.membership: Membership | None = None
+        self.rebalancing: Rebalancing | None = None
+        self.commits: Commits | None = None
+        if settings.group_id is not None:
+            self.membership = Membership(self.world, settings.group_id, self.topics.count)
+            self.commits = Commits(self.world, settings.group_id, self.membership)
+            self.rebalancing = Rebalancing(
+                self.world, self.membership, self.partitions, tell, self._commit_before_rebalance
+            )
+        self._fetcher = Fetcher(
+            self.world, self.topics, self.partitions, self.shelf, decoders, self.kick
+        )
+        self._positions = Positions(self.world, self.partitions, self.commits, self.kick)
+
+    # What is read
+
+    def subscribe(
+        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None
+    ) -> None:
+        """Read these topics, or all that match, as a member of the group."""
+        if self.membership is None or self.rebalancing is None:
+            raise UserError("to subscribe takes a group_id; without one, assign partitions")
+        if self.partitions and not self._is_subscribed:
+            raise UserError("partitions are assigned by hand: unsubscribe first")
+        self.rebalancing.listener = listener or RebalanceListener()
+        if isinstance(topics, re.Pattern):
+            self.topics.pattern, self.topics.wanted = topics, set()
+            self.topics.matched = frozenset()
+        else:
+            names = _checked_names(topics)
+            self.topics.pattern, self.topics.wanted = None, names
+            self._want(frozenset(names))
+        self.topics.start()
+
+    @property
+    def _is_subscribed(self) -> bool:
+        return bool(self.subscribed) or self.topics.pattern is not None
+
+    def _want(self, topics: frozenset[str]) -> None:
+        assert self.membership is not None
+        if topics != self.subscribed or not self.membership.is_member:
+            self.subscribed = self.membership.topics = topics
+            self.membership.want_join()
+            self._schedule_commit()
+
+    def _topics_changed(self) -> None:
+        """Metadata was looked up: the group may have more to share out."""
+        member = self.membership
+        if self.topics.pattern is not None and self.topics.matched != self.subscribed:
+            self._want(self.topics.matched)
+        elif member is not None and member.group_counts is not None:
+            now = {t: self.topics.counts.get(t, n) for t, n in member.group_counts.items()}
+            now |= {t: self.topics.counts[t] for t in self.subscribed & self.topics.counts.keys()}
+            if now != member.group_counts:
+                member.group_counts = None
+                member.want_join()
+        self.kick()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read just these, which is nobody else's business; positions of those kept stay."""
+        if self._is_subscribed:
+            raise UserError("topics are subscribed: unsubscribe first")
+        wanted = [TopicPartition(*each) for each in partitions]
+        _checked_names(each.topic for each in wanted)
+        for gone in set(self.partitions) - set(wanted):
+            self.partitions.pop(gone).is_revoked = True
+        for each in wanted:
+            if each not in self.partitions:
+                self.partitions[each] = Partition(each)
+        self.topics.wanted = {each.topic for each in wanted}
+        if wanted:
+            self.topics.start()
+            self._schedule_commit()
+
+    async def unsubscribe(self) -> None:
+        """Read nothing more, and leave the group."""
+        if self.rebalancing is not None and self._is_subscribed:
+            await self.rebalancing.leave()
+        for partition in self.partitions.values():
+            partition.is_revoked = True
+        self.partitions.clear()
+        self.topics.pattern, self.topics.wanted = None, set()
+        self.subscribed = frozenset()
+        if self.membership is not None:
+            self.membership.topics = self.subscribed
+
+    # Polling
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether a poll may give what is ready at once. Asked from any thread."""
+        return (
+            not self.world.is_troubled
+            and not self.is_waking
+            and (self.rebalancing is None or self.rebalancing.is_quiet)
+            and self.world.now_s() < self._commit_at_s
+        )
+
+    def note_poll(self) -> None:
+        """The application polls: it lives."""
+        if self.membership is not None:
+            self.membership.polled_at_s = self.world.now_s()
+
+    async def ready(self, timeout_s: float | None) -> None:
+        """All a poll has to do first: until something can be given, or time is up (None: never).
+
+        Raises what went wrong since the last poll, `WakenUp`, and what listeners raise.
+        """
+        end_s = None if timeout_s is None else self.world.now_s() + timeout_s
+        while True:
+            self.note_poll()
+            if self.is_waking:
+                self.is_waking = False
+                raise WakenUp("the poll was woken up")
+            self.world.raise_trouble()
+            self.world.news.clear()
+            if self.rebalancing is not None:
+                await self.rebalancing.take_part()
+            self._maybe_commit()
+            self.kick()
+            left_s = None if end_s is None else end_s - self.world.now_s()
+            if not self.shelf.is_empty or (left_s is not None and left_s <= 0):
+                return
+            try:
+                await asyncio.wait_for(self.world.news.wait(), left_s)
+            except TimeoutError:
+                pass  # one more look: a rebalance may be over
+
+    def kick(self) -> None:
+        """Look up missing positions, and fetch what can be fetched."""
+        self._positions.kick()
+        self._fetcher.kick()
+        if not self.shelf.is_empty:
+            self.world.news.set()
+
+    def wake_up(self) -> None:
+        """Have the poll that waits, or the next, raise `WakenUp`."""
+        self.is_waking = True
+        self.world.news.set()
+
+    # Positions
+
+    def partition(self, key: TopicPartition) -> Partition:
+        """What is known of a partition that is read; `UserError` for any other."""
+        try:
+            return self.partitions[TopicPartition(*key)]
+        except KeyError:
+            raise UserError(f"{TopicPartition(*key)} is not assigned to this consumer") from None
+
+    def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Go on from an offset."""
+        if offset < 0:
+            raise UserError(f"{offset} is no offset: offsets begin at 0")
+        self.partition(key).seek(offset, leader_epoch)
+        self.kick()
+
+    def seek_to(self, to: str, keys: Iterable[TopicPartition]) -> None:
+        """Go on from the first offset or the end, looked up when records are asked for."""
+        for partition in [self.partition(key) for key in keys] or self.partitions.values():
+            partition.reset(to)
+        self.kick()
+
+    async def position(self, key: TopicPartition, timeout_s: float | None) -> int:
+        """The offset of the next record that will be given."""
+        partition = self.partition(key)
+        if timeout_s is None:
+            timeout_s = self.settings.default_api_timeout_ms / 1000
+        end_s = self.world.now_s() + timeout_s
+        while partition.position is None:
+            self.world.raise_trouble()
+            self._positions.kick()
+            self.world.news.clear()
+            await asyncio.wait_for(self._positions_found(), end_s - self.world.now_s())
+        return partition.position
+
+    async def _positions_found(self) -> None:
+        await self.world.back_off()
+
+    def pause(self, keys: Iterable[TopicPartition], is_paused: bool) -> None:
+        """Give nothing of these for now, or give again; what was fetched is kept."""
+        for partition in [self.partition(key) for key in keys]:
+            partition.is_paused = is_paused
+            self.shelf.offer(partition)
+        self.kick()
+
+    async def list_offsets(
+        self, timestamps: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """As `offsets.list_offsets`, of any partitions."""
+        committed_only = self.settings.is_committed_only
+        return await list_offsets(
+            self.world.cluster, timestamps, is_committed_only=committed_only
+        )
+
+    # Committing
+
+    def positions(self, partitions: Collection[Partition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:  # fmt: skip
+        """What a commit without offsets commits."""
+        return {
+            each.key: OffsetAndMetadata(each.position, "", each.position_epoch)
+            for each in (self.partitions.values() if partitions is None else partitions)
+            if each.position is not None
+        }
+
+    async def commit(self, offsets: Offsets | None, timeout_s: float | None) -> None:
+        """Commit these, or all positions; returns once the coordinator has them."""
+        await self._group_commits().commit(
+            self.positions() if offsets is None else offsets, timeout_s
+        )
+
+    def commit_soon(self, offsets: Offsets | None, on_committed: OnCommitted) -> None:
+        """Commit in the background, then tell."""
+        commits = self._group_commits()
+        given = self.positions() if offsets is None else dict(offsets)
+
+        async def commit() -> None:
+            error: KdistError | None = None
+            try:
+                await commits.commit(given)
+            except KdistError as refused:
+                error = refused
+            on_committed(given, error)
+
+        self._keep(commit())
+
+    def _keep(self, work: asyncio._CoroutineLike[None]) -> None:  # type: ignore[name-defined]
+        task = self.world.loop.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _group_commits(self) -> Commits:
+        if self.commits is None:
+            raise UserError("offsets are committed for a group: give a group_id")
+        return self.commits
+
+    async def committed(
+        self, keys: Iterable[TopicPartition], timeout_s: float | None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed."""
+        keys = [TopicPartition(*key) for key in keys]
+        return await self._group_commits().committed(keys, timeout_s)
+
+    def _schedule_commit(self) -> None:
+        settings = self.settings
+        if settings.enable_auto_commit and self.commits is not None:
+            self._commit_at_s = self.world.now_s() + settings.auto_commit_interval_ms / 1000
+
+    def _maybe_commit(self) -> None:
+        if self.world.now_s() >= self._commit_at_s:
+            self._schedule_commit()
+            if self.partitions:
+                self.commit_soon(None, _log_failure)
+
+    async def _commit_before_rebalance(self, partitions: Collection[Partition]) -> None:
+        if not self.settings.enable_auto_commit:
+            return
+        try:
+            await self._group_commits().commit(
+                self.positions(partitions), _COMMIT_BEFORE_REBALANCE_S
+            )
+        except ApiError as error:
+            _log_failure({}, error)  # they will be given again, to whoever has them next
+
+    # The end
+
+    async def close(self, timeout_s: float) -> None:
+        """Commit, with auto-commit, leave the group, close all connections."""
+        try:
+            await asyncio.wait_for(self._finish(), timeout_s)
+        except TimeoutError:
+            logger.warning("the group was not left in time: the session will time out")
+        finally:
+            self._fetcher.stop()
+            self._positions.stop()
+            self.topics.stop()
+            if self.membership is not None:
+                self.membership.stop_beating()
+            for task in self._background:
+                task.cancel()
+            self.world.close()
+            self.partitions.clear()
+
+    async def _finish(self) -> None:
+        if self._background:
+            await asyncio.wait(set(self._background))
+        if self.rebalancing is not None and self._is_subscribed:
+            await self.rebalancing.leave()
+        elif self.commits is not None and self.partitions:
+            await self._commit_before_rebalance(self.partitions.values())
+
+
+def _log_failure(_: Offsets, error: KdistError | None) -> None:
+    if error is not None:
+        logger.warning("an auto-commit failed: %s", error)
+
+
+def _checked_names(topics: Iterable[str]) -> set[str]:
+    names = set(topics)
+    for name in names:
+        fault = topic_name_fault(name)
+        if fault:
+            raise UserError(f"topic {name!r} {fault}")
+    return names

@@ -1,0 +1,253 @@
+"""Reading ahead: one fetch under way at each broker, until enough is ready.
+
+A partition is fetched while it has less ready than two answers' worth, and all together less than
+`fetch_max_bytes`; so what is held is bounded, and a consumer that keeps up never waits for the
+network. An answer for a position that was left meanwhile is dropped. What a broker refuses is looked
+up anew and tried again; an offset that is gone goes to `auto_offset_reset`. Source: KIP-227
+(sessions), KIP-320 (truncation), KIP-392 (a replica nearby).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from kdist.client.cluster import NO_LEADER, raise_for
+from kdist.client.consumer.batch import Decoder
+from kdist.client.consumer.fetch_session import FetchSession
+from kdist.client.consumer.opening import Opening, open_fetched
+from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.topics import Topics
+from kdist.client.consumer.world import World
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from kdist.protocol import fetch
+from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse
+
+_AHEAD = 2  # answers' worth of one partition
+_VERSION_OF_EPOCHS = 12
+_READ_COMMITTED = 1
+
+
+class OffsetOutOfRange(ApiError):
+    """A position that the partition does not hold, with `auto_offset_reset` none."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(Error.OFFSET_OUT_OF_RANGE, f"{partition} has no offset {offset}")
+        self.partition = partition
+        self.offset = offset
+
+
+class LogTruncated(OffsetOutOfRange):
+    """The log lost records that were read, by an unclean election; `end` is what is left."""
+
+    def __init__(self, partition: TopicPartition, offset: int, end: int) -> None:
+        super().__init__(partition, offset)
+        self.args = (
+            f"{self.error.name}: {partition} was read up to {offset}, but lost all from {end} on",
+        )
+        self.end = end
+
+
+class Fetcher:
+    """Fetches for `partitions` on to the shelf. Owner: the loop."""
+
+    def __init__(
+        self,
+        world: World,
+        topics: Topics,
+        partitions: Mapping[TopicPartition, Partition],
+        shelf: Shelf,
+        decoders: tuple[Decoder | None, Decoder | None],
+        on_reset: Callable[[], None],
+    ) -> None:
+        self._world = world
+        self._settings = world.settings
+        self._topics = topics
+        self._partitions = partitions
+        self._shelf = shelf
+        self._decoders = decoders
+        self._on_reset = on_reset
+        self._sessions: dict[int, FetchSession] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def kick(self) -> None:
+        """Fetch where there is something to fetch, and no fetch under way."""
+        for broker in self._plan():
+            if broker not in self._tasks:
+                task = self._world.loop.create_task(self._fetch_from(broker))
+                self._tasks[broker] = task
+                task.add_done_callback(lambda done, broker=broker: self._ended(broker, done))
+
+    def stop(self) -> None:
+        """Fetch no more."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    # What to fetch
+
+    def _plan(self) -> dict[int, list[Partition]]:
+        """The partitions to fetch now, by broker."""
+        now_s, settings = self._world.now_s(), self._settings
+        enough_bytes = _AHEAD * settings.max_partition_fetch_bytes
+        found: dict[int, list[Partition]] = {}
+        ready_bytes = sum(each.ready_bytes for each in self._partitions.values())
+        for partition in self._partitions.values():
+            partition.starved_above_bytes = 0
+            if partition.position is None or not partition.may_give:
+                continue
+            if ready_bytes >= settings.fetch_max_bytes:
+                partition.starved_above_bytes = partition.ready_bytes
+            elif partition.ready_bytes >= enough_bytes:
+                partition.starved_above_bytes = enough_bytes
+            elif partition.retry_at_s <= now_s:
+                broker = self._source(partition)
+                if broker == NO_LEADER:
+                    self._put_off(partition)
+                else:
+                    found.setdefault(broker, []).append(partition)
+        return found
+
+    def _source(self, partition: Partition) -> int:
+        if partition.preferred_replica is not None:
+            return partition.preferred_replica
+        return self._topics.leader(partition.key).id
+
+    def _asked(self, partition: Partition, version: int) -> FetchPartition:
+        epoch = self._topics.leader(partition.key).epoch
+        is_changed = epoch != partition.checked_epoch and version >= _VERSION_OF_EPOCHS
+        return FetchPartition(
+            partition=partition.key.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=partition.fetch_position,
+            # Only asked once in each epoch: between elections no log is truncated.
+            last_fetched_epoch=partition.fetch_epoch if is_changed else NO_EPOCH,
+            partition_max_bytes=self._settings.max_partition_fetch_bytes,
+        )
+
+    # Fetching
+
+    def _ended(self, broker: int, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(broker) is task:
+            del self._tasks[broker]
+        if not task.cancelled() and task.exception() is not None:
+            task.result()  # a bug: to the loop's handler
+
+    async def _fetch_from(self, broker: int) -> None:
+        """One fetch after the other from a broker, as long as there is something to fetch."""
+        session = self._sessions.setdefault(broker, FetchSession())
+        while partitions := self._plan().get(broker):
+            try:
+                await self._fetch(broker, session, partitions)
+            except ApiError as error:
+                session.failed(error.error)
+                if not error.error.retriable:
+                    self._world.report(error)
+                if error.error not in (
+                    Error.FETCH_SESSION_ID_NOT_FOUND,
+                    Error.INVALID_FETCH_SESSION_EPOCH,
+                ):
+                    for partition in partitions:
+                        self._put_off(partition)
+                    return
+
+    async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
+        client = await self._world.fetching.client(broker)
+        version = client.version_of(fetch.API)
+        wanted = {each.key: self._asked(each, version) for each in partitions}
+        said = session.say(wanted)
+        settings = self._settings
+        request = FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=_READ_COMMITTED if settings.is_committed_only else 0,
+            session_id=said.session_id,
+            session_epoch=said.session_epoch,
+            topics=said.topics,
+            forgotten_topics_data=said.forgotten,
+            rack_id=settings.client_rack,
+        )
+        timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
+        answer: FetchResponse = await client.send(request, version, timeout_ms)
+        raise_for(answer.error_code)
+        session.answered(answer.session_id, said)
+        for topic in answer.responses:
+            for result in topic.partitions:
+                key = TopicPartition(topic.topic, result.partition_index)
+                if key in wanted:
+                    self._note(key, wanted[key], result)
+
+    # Answers
+
+    def _note(self, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult) -> None:
+        partition = self._partitions.get(key)
+        if partition is None or partition.fetch_position != asked.fetch_offset:
+            return  # given back, or sought elsewhere, since it was asked
+        if result.error_code:
+            self._refused(partition, Error.of(result.error_code))
+            return
+        if result.diverging_epoch is not None:
+            self._truncated(partition, result.diverging_epoch.end_offset)
+            return
+        partition.checked_epoch = asked.current_leader_epoch
+        partition.high_watermark = result.high_watermark
+        partition.last_stable_offset = result.last_stable_offset
+        partition.log_start_offset = result.log_start_offset
+        if result.records:
+            self._shelve(partition, result)
+        elif result.preferred_read_replica != NO_LEADER:
+            partition.preferred_replica = result.preferred_read_replica
+
+    def _shelve(self, partition: Partition, result: FetchPartitionResult) -> None:
+        assert not hasattr(result.records, "chunks"), "what is decoded is a buffer"
+        opening = Opening(
+            partition.key,
+            partition.fetch_position,
+            result.aborted_transactions if self._settings.is_committed_only else None,
+            self._settings.check_crcs,
+            self._decoders,
+        )
+        self._shelf.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
+        self._world.news.set()
+
+    def _refused(self, partition: Partition, error: Error) -> None:
+        if error is Error.OFFSET_OUT_OF_RANGE:
+            if partition.preferred_replica is not None:
+                partition.preferred_replica = None  # it may only be behind the leader
+            else:
+                self._out_of_range(partition)
+        elif error.retriable:
+            self._put_off(partition)
+        else:
+            partition.retry_at_s = self._world.now_s() + 1
+            self._world.report(ApiError(error, f"{partition.key}: {error.sentence}"))
+
+    def _put_off(self, partition: Partition) -> None:
+        """Try again a little later, with what metadata says then."""
+        partition.preferred_replica = None
+        delay_s = self._world.backoff_s()
+        partition.retry_at_s = self._world.now_s() + delay_s
+        self._world.loop.call_later(delay_s, self.kick)
+        self._topics.refresh()
+
+    def _out_of_range(self, partition: Partition) -> None:
+        """What is ready is given first: the log may only have lost what is behind it."""
+        if self._settings.auto_offset_reset == "none":
+            partition.retry_at_s = self._world.now_s() + 1
+            self._world.report(OffsetOutOfRange(partition.key, partition.fetch_position))
+        elif partition.ready:
+            partition.retry_at_s = self._world.now_s() + self._world.backoff_s()
+        else:
+            partition.reset(self._settings.auto_offset_reset)
+            self._on_reset()
+
+    def _truncated(self, partition: Partition, end: int) -> None:
+        if self._settings.auto_offset_reset == "none":
+            partition.retry_at_s = self._world.now_s() + 1
+            self._world.report(LogTruncated(partition.key, partition.fetch_position, end))
+        elif end == NO_OFFSET:
+            partition.reset(self._settings.auto_offset_reset)
+            self._on_reset()
+        else:
+            partition.seek(end)

@@ -1,0 +1,46 @@
+"""What applications may give, in more than one form, as the core has it (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kdist.client.cluster import Address, parse_addresses
+from kdist.client.consumer.commits import OffsetAndMetadata, Offsets
+from kdist.client.consumer.offsets import OffsetAndTimestamp
+from kdist.errors import KdistError, UserError
+from kdist.model import TopicPartition
+
+Bootstrap = str | Iterable[str]
+"""`host:port`, several between commas, or a list of them."""
+
+Given = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+
+def addresses(given: Bootstrap) -> tuple[Address, ...]:
+    """Where the brokers are."""
+    return parse_addresses(given if isinstance(given, str) else ",".join(given))
+
+
+def to_commit(given: Given | None) -> Offsets | None:
+    """Offsets to commit; None, for all positions, stays that."""
+    if given is None:
+        return None
+    offsets = {
+        TopicPartition(*key): OffsetAndMetadata(each) if isinstance(each, int) else each
+        for key, each in given.items()
+    }
+    for key, each in offsets.items():
+        if each.offset < 0:
+            raise UserError(f"{each.offset} is no offset to commit for {key}")
+    return offsets
+
+
+def found_offsets(
+    found: Mapping[TopicPartition, OffsetAndTimestamp | None],
+) -> dict[TopicPartition, int]:
+    """The offsets alone; every partition has a first and a next one."""
+    return {key: each.offset for key, each in found.items() if each is not None}
+
+
+def ignore(offsets: Offsets, error: KdistError | None) -> None:
+    """Nobody wants to know how a commit ended."""

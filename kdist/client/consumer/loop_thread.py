@@ -1,0 +1,92 @@
+"""An event loop in a thread of its own, for a front that blocks.
+
+Who calls waits for the outcome. What the work must have called where the caller is, a rebalance
+listener, comes to the waiting caller in between; it may call again from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Step = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class LoopThread:
+    """The loop and its thread, which runs until `close`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+        self._callers: list[SimpleQueue[_Step | None]] = []  # who waits, the innermost last
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` gives, or raises. A KeyboardInterrupt cancels it."""
+        steps: SimpleQueue[_Step | None] = SimpleQueue()
+        self._callers.append(steps)
+        running = asyncio.run_coroutine_threadsafe(work, self.loop)
+        running.add_done_callback(lambda _: steps.put(None))
+        try:
+            while (step := steps.get()) is not None:
+                function, arguments = step
+                function(*arguments)
+        except BaseException:
+            running.cancel()
+            raise
+        finally:
+            self._callers.remove(steps)
+        return running.result()
+
+    async def call_back(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have who waits call `function`; raises what it raises. For the loop's work."""
+        called: asyncio.Future[None] = self.loop.create_future()
+
+        def call() -> None:
+            try:
+                function(*arguments)
+            except BaseException as error:
+                self._tell(called, error)
+                raise
+            self._tell(called, None)
+
+        self._callers[-1].put((call, ()))
+        await called
+
+    def _tell(self, called: asyncio.Future[None], error: BaseException | None) -> None:
+        def tell() -> None:
+            if called.done():
+                return  # the caller was interrupted, and has cancelled
+            if error is None:
+                called.set_result(None)
+            else:
+                called.cancel()
+
+        self.loop.call_soon_threadsafe(tell)
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What `function` gives on the loop."""
+
+        async def work() -> T:
+            return function(*arguments)
+
+        return self.run(work())
+
+    def close(self) -> None:
+        """Stop the loop, cancel what is left on it, and end the thread."""
+        self.run(_cancel_others())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)

@@ -1,0 +1,63 @@
+"""Offsets that partitions' leaders know: the first, the next, the first at or after a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
+from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kdist.protocol.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record found by its time: its offset, its timestamp in ms, its leader's epoch."""
+
+    offset: int
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = NO_EPOCH
+
+
+async def list_offsets(
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, is_committed_only: bool
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """For each partition the first record at or after its timestamp (ms, or one of `TIMESTAMPS`).
+
+    None where no record is as late. Under `is_committed_only` the end is the last stable offset.
+    """
+
+    async def ask(leader: int, wanted: list[TopicPartition]) -> Outcomes:
+        topics = [
+            ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsPartition(
+                        partition_index=number, timestamp=timestamps[TopicPartition(name, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in by_topic(wanted).items()
+        ]
+        request = ListOffsetsRequest(topics=topics, isolation_level=int(is_committed_only))
+        answer = await cluster.ask(request, leader)
+        return {
+            TopicPartition(topic.name, each.partition_index): Outcome(
+                each.error_code,
+                None
+                if each.error_code or each.offset == NO_OFFSET
+                else OffsetAndTimestamp(each.offset, each.timestamp, each.leader_epoch),
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    return await cluster.ask_leaders(timestamps, ask)

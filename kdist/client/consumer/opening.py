@@ -1,0 +1,99 @@
+"""A fetch's record batches, one by one: checked, and without those that are not to be given (pure).
+
+Left out are control batches and, with read_committed, what aborted transactions wrote. The broker
+says which those are, by producer and first offset; each ends with its marker. What is left out still
+moves the position. A fault ends the fetch's batches and is kept in its place, so that who asks for
+records gets all before it, and then the error. Source: KIP-98.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kdist.client.consumer.batch import Batch, Decoder
+from kdist.errors import CorruptRecords
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import AbortedTransaction
+from kdist.records.batch import BatchHeader, crc_fault, iter_headers
+from kdist.records.build import read_records
+from kdist.records.control import ControlType, read_control_type
+from kdist.wire.varint import Buffer
+
+
+class Ready(NamedTuple):
+    """The next of a partition: a batch, or None where one was left out, or what is wrong with it.
+
+    `next_offset` is the position behind it.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    size_bytes: int
+    batch: Batch | None = None
+    error: CorruptRecords | None = None
+
+
+class Opening(NamedTuple):
+    """How one partition's fetch is to be opened; `aborted` None gives whatever is there."""
+
+    partition: TopicPartition
+    position: int
+    aborted: Iterable[AbortedTransaction] | None = None
+    check_crcs: bool = True
+    decoders: tuple[Decoder | None, Decoder | None] = (None, None)
+
+
+def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
+    """What `buffer` holds at and behind the position, in order."""
+    aborted = _Aborted(opening.aborted or ())
+    position = opening.position
+    try:
+        for at, header in iter_headers(buffer, may_end_partial=True):
+            next_offset = header.next_offset
+            if next_offset <= opening.position:
+                continue  # all before the position: the broker gives from a batch's beginning
+            if opening.check_crcs:
+                _check(buffer, at, header)
+            batch: Batch | None = None
+            if header.is_control:
+                aborted.end(buffer, at, header)
+            elif not aborted.covers(header) and header.record_count:
+                batch = Batch(
+                    opening.partition, header, buffer, at, opening.position, opening.decoders
+                )
+            yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
+            position = next_offset
+    except CorruptRecords as error:
+        sentence = str(error).removeprefix(f"{error.error.name}: ")
+        told = CorruptRecords(f"{opening.partition}, at offset {position}: {sentence}")
+        yield Ready(position, -1, 0, error=told)
+
+
+def _check(buffer: Buffer, at: int, header: BatchHeader) -> None:
+    fault = crc_fault(buffer, at, header)
+    if fault:
+        raise CorruptRecords(fault)
+
+
+class _Aborted:
+    """Whose records are left out, as the batches go by."""
+
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._coming = sorted(transactions, key=lambda each: each.first_offset)[::-1]
+        self._open: set[int] = set()  # producers whose aborted transaction has begun
+
+    def covers(self, header: BatchHeader) -> bool:
+        """Whether a batch belongs to an aborted transaction."""
+        while self._coming and self._coming[-1].first_offset <= header.last_offset:
+            self._open.add(self._coming.pop().producer_id)
+        return header.is_transactional and header.producer_id in self._open
+
+    def end(self, buffer: Buffer, at: int, header: BatchHeader) -> None:
+        """Note an abort marker: what its producer wrote behind it is another transaction's."""
+        self.covers(header)
+        if header.producer_id not in self._open:
+            return
+        (marker,) = read_records(buffer, at, header)
+        if read_control_type(marker.key) is ControlType.ABORT:
+            self._open.discard(header.producer_id)

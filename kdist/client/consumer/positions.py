@@ -1,0 +1,107 @@
+"""Where to begin: what the group committed, else the first or the last offset there is.
+
+Looked up in the background for every partition without a position, until it has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from kdist.client.cluster import NoBroker
+from kdist.client.consumer.commits import Commits
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.consumer.partition import Partition
+from kdist.client.consumer.world import World
+from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
+
+
+class NoOffset(ApiError):
+    """Nothing is committed for a partition, and `auto_offset_reset` is none."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        super().__init__(
+            Error.OFFSET_OUT_OF_RANGE,
+            f"nothing is committed for {partition}, and auto_offset_reset is none",
+        )
+        self.partition = partition
+
+
+class Positions:
+    """Of `partitions`. Owner: the loop."""
+
+    def __init__(
+        self,
+        world: World,
+        partitions: Mapping[TopicPartition, Partition],
+        commits: Commits | None,
+        on_found: Callable[[], None],
+    ) -> None:
+        self._world = world
+        self._partitions = partitions
+        self._commits = commits
+        self._on_found = on_found
+        self._task: asyncio.Task[None] | None = None
+
+    def kick(self) -> None:
+        """Look up what is missing, unless that is under way."""
+        if self._task is None and self._missing():
+            self._task = self._world.loop.create_task(self._look_up())
+
+    def stop(self) -> None:
+        """Look up no more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _missing(self) -> list[Partition]:
+        return [
+            each
+            for each in self._partitions.values()
+            if each.position is None and not each.is_revoked
+        ]
+
+    async def _look_up(self) -> None:
+        try:
+            while missing := self._missing():
+                unset = [each for each in missing if each.reset_to is None]
+                if unset:
+                    await self._begin_at_committed(unset)
+                else:
+                    await self._begin_at_end(missing)
+                self._on_found()
+        except (ApiError, NoBroker) as error:
+            self._world.report(error)
+        finally:
+            self._task = None
+
+    async def _begin_at_committed(self, partitions: list[Partition]) -> None:
+        keys = [each.key for each in partitions]
+        committed = await self._commits.committed(keys) if self._commits else {}
+        for partition in partitions:
+            found = committed.get(partition.key)
+            if partition.position is not None or partition.reset_to is not None:
+                continue  # sought meanwhile
+            if found is not None:
+                partition.seek(found.offset, found.leader_epoch)
+            elif self._world.settings.auto_offset_reset == "none":
+                raise NoOffset(partition.key)
+            else:
+                partition.reset(self._world.settings.auto_offset_reset)
+
+    async def _begin_at_end(self, partitions: list[Partition]) -> None:
+        wanted = {each.key: each.reset_to for each in partitions}
+        found = await list_offsets(
+            self._world.cluster,
+            {key: TIMESTAMPS[to] for key, to in wanted.items() if to is not None},
+            is_committed_only=self._world.settings.is_committed_only,
+        )
+        for partition in partitions:
+            offset = found.get(partition.key)
+            if (
+                partition.position is None
+                and partition.reset_to == wanted[partition.key]
+                and offset is not None
+            ):
+                partition.seek(offset.offset)

@@ -1,0 +1,150 @@
+"""An application's side of rebalances: what is given back, what is new, and who is told.
+
+Nothing here happens but while the application polls, so that what one poll gave is its own until the
+next. Eager members give back all before they join; cooperative ones keep reading, and give back what
+the new assignment lacks, then join again so that others may have it (KIP-429). What was given is
+committed first, with `enable_auto_commit`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+
+from kdist.client.consumer.membership import Membership
+from kdist.client.consumer.partition import Partition
+from kdist.client.consumer.world import World
+from kdist.errors import ApiError
+from kdist.model import TopicPartition
+
+Partitions = Collection[TopicPartition]
+
+
+class RebalanceListener:
+    """Told of a group's rebalances, within `poll`. Override what you need.
+
+    The methods may use the consumer: commit, seek, pause. With `kdist.aio` they may be coroutines.
+    """
+
+    def on_assigned(self, partitions: Partitions) -> object:
+        """These are read from now on, beside those that were before."""
+
+    def on_revoked(self, partitions: Partitions) -> object:
+        """These are given back: the last moment to commit for them."""
+
+    def on_lost(self, partitions: Partitions) -> object:
+        """These were taken away, and may be read by others already; `on_revoked` by default."""
+        return self.on_revoked(partitions)
+
+
+Tell = Callable[[Callable[[Partitions], object], Partitions], Awaitable[None]]
+"""Calls a listener where the application is: in its thread, or in its loop."""
+
+CommitFor = Callable[[Collection[Partition]], Awaitable[None]]
+
+
+class Rebalancing:
+    """Owner: the loop. `partitions` are those that are read."""
+
+    def __init__(
+        self,
+        world: World,
+        membership: Membership,
+        partitions: dict[TopicPartition, Partition],
+        tell: Tell,
+        commit_for: CommitFor,
+    ) -> None:
+        self.listener = RebalanceListener()
+        self._world = world
+        self._membership = membership
+        self._partitions = partitions
+        self._tell = tell
+        self._commit_for = commit_for
+        self._joining: asyncio.Task[tuple[TopicPartition, ...]] | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether there is nothing to take part in."""
+        member = self._membership
+        return not (member.must_join or member.is_lost or self._joining)
+
+    async def take_part(self) -> None:
+        """Go on with a rebalance, as far as it is; `news` tells when it is further."""
+        if self._membership.is_lost:
+            await self._lose()
+        if self._joining is None and self._membership.must_join:
+            await self._prepare()
+            self._joining = self._world.loop.create_task(self._membership.join())
+            self._joining.add_done_callback(lambda _: self._world.news.set())
+        if self._joining is not None and self._joining.done():
+            joined, self._joining = self._joining, None
+            try:
+                assigned = joined.result()
+            except ApiError:
+                self._membership.want_join()  # the next poll may have more luck, or hears it too
+                raise
+            await self._take(assigned)
+
+    async def _prepare(self) -> None:
+        """Before joining: give back all, or what is no longer subscribed."""
+        topics = self._membership.topics
+        gone = [
+            each
+            for each in self._partitions
+            if not self._membership.is_cooperative or each.topic not in topics
+        ]
+        if gone:
+            await self._give_back(gone)
+        elif self._partitions:
+            await self._commit_for(self._partitions.values())
+
+    async def _take(self, assigned: tuple[TopicPartition, ...]) -> None:
+        gone = [each for each in self._partitions if each not in assigned]
+        if gone:
+            await self._give_back(gone)
+            self._membership.want_join()
+        new = [each for each in assigned if each not in self._partitions]
+        self._partitions.update((each, Partition(each)) for each in new)
+        self._membership.owned = tuple(self._partitions)
+        await self._tell(self.listener.on_assigned, new)
+
+    async def _give_back(self, gone: Collection[TopicPartition]) -> None:
+        leaving = [self._partitions[each] for each in gone]
+        for partition in leaving:
+            partition.is_revoked = True
+            partition.drop_ready()
+        await self._commit_for(leaving)
+        try:
+            await self._tell(self.listener.on_revoked, list(gone))
+        finally:
+            self._drop(gone)
+
+    async def _lose(self) -> None:
+        self._membership.is_lost = False
+        gone = list(self._partitions)
+        for partition in self._partitions.values():
+            partition.is_revoked = True
+            partition.drop_ready()
+        try:
+            if gone:
+                await self._tell(self.listener.on_lost, gone)
+        finally:
+            self._drop(gone)
+
+    def _drop(self, gone: Collection[TopicPartition]) -> None:
+        for each in gone:
+            self._partitions.pop(each, None)
+        self._membership.owned = tuple(self._partitions)
+
+    async def leave(self) -> None:
+        """Give back all and leave the group."""
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.wait([self._joining])
+            self._joining = None
+        if self._membership.is_lost:
+            await self._lose()
+        if self._partitions:
+            await self._give_back(list(self._partitions))
+        self._membership.must_join = False
+        await self._membership.leave("the consumer was closed")

@@ -1,0 +1,122 @@
+"""What a consumer knows of topics: who leads their partitions, in which epoch, and how many.
+
+Looked up again every `metadata_max_age_ms`, and soon after someone found it to be old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from kdist.client.cluster import NO_LEADER, NoBroker, raise_for
+from kdist.client.consumer.world import World, may_pass
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, TopicPartition
+from kdist.protocol.metadata import MetadataResponse
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, and since when."""
+
+    id: int = NO_LEADER
+    epoch: int = NO_EPOCH
+
+
+_UNKNOWN = Leader()
+_FOR_GOOD = frozenset((Error.INVALID_TOPIC_EXCEPTION, Error.TOPIC_AUTHORIZATION_FAILED))
+_REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this often
+
+
+class Topics:
+    """Of the topics in `wanted`, or of all that `pattern` matches. Owner: the loop."""
+
+    def __init__(self, world: World, on_change: Callable[[], None]) -> None:
+        self.wanted: set[str] = set()
+        self.pattern: re.Pattern[str] | None = None
+        self.counts: dict[str, int] = {}
+        self.matched: frozenset[str] = frozenset()
+        self.version = 0  # counts the answers
+        self._world = world
+        self._on_change = on_change
+        self._leaders: dict[TopicPartition, Leader] = {}
+        self._ids: dict[str, uuid.UUID] = {}
+        self._is_stale = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look up now, and from then on."""
+        if self._task is None:
+            self._task = self._world.loop.create_task(self._keep_fresh())
+        self.refresh()
+
+    def stop(self) -> None:
+        """Look up no more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def refresh(self) -> None:
+        """What is known has turned out to be old."""
+        self._is_stale.set()
+
+    def leader(self, partition: TopicPartition) -> Leader:
+        """Who leads a partition, as far as known."""
+        return self._leaders.get(partition, _UNKNOWN)
+
+    async def count(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions each of these has; those that do not exist are left out."""
+        names = set(topics)
+        if names:
+            await self._world.retried(lambda: self._look_up(names))
+        return {name: self.counts[name] for name in names if name in self.counts}
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            names = None if self.pattern is not None else set(self.wanted)
+            wait_s = self._world.settings.metadata_max_age_ms / 1000
+            try:
+                self._is_stale.clear()
+                if names is None or names:
+                    await self._look_up(names)
+                if any(name not in self.counts for name in self.wanted):
+                    wait_s = min(wait_s, _REFRESH_UNKNOWN_S)
+            except (ApiError, NoBroker) as error:
+                if not may_pass(error) or not self._world.cluster.brokers:
+                    self._world.report(error)
+                wait_s = self._world.backoff_s()
+            try:
+                await asyncio.wait_for(self._is_stale.wait(), wait_s)
+                await self._world.back_off()  # not as fast as errors come
+            except TimeoutError:
+                pass  # its time has come anyway
+
+    async def _look_up(self, names: set[str] | None) -> None:
+        answer = await self._world.cluster.metadata(None if names is None else sorted(names))
+        self._note(answer)
+        self.version += 1
+        self._on_change()
+
+    def _note(self, answer: MetadataResponse) -> None:
+        for topic in answer.topics:
+            assert topic.name is not None, "topics were asked for by name"
+            if Error.of(topic.error_code) in _FOR_GOOD and self.pattern is None:
+                raise_for(topic.error_code, f"topic {topic.name}")
+            if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
+                self.counts.pop(topic.name, None)
+            elif not topic.error_code:
+                self.counts[topic.name] = len(topic.partitions)
+            is_same = self._ids.get(topic.name) == topic.topic_id
+            self._ids[topic.name] = topic.topic_id
+            for each in topic.partitions:
+                key = TopicPartition(topic.name, each.partition_index)
+                # What is older comes from a broker left behind; a topic made anew begins anew.
+                if not is_same or each.leader_epoch >= self.leader(key).epoch:
+                    self._leaders[key] = Leader(each.leader_id, each.leader_epoch)
+        if self.pattern is not None:
+            found = {topic.name or "" for topic in answer.topics if not topic.is_internal}
+            for name in set(self.counts) - {topic.name for topic in answer.topics}:
+                del self.counts[name]
+            self.matched = frozenset(name for name in found if self.pattern.match(name))

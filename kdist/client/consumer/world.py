@@ -1,0 +1,99 @@
+"""What all parts of one consumer share: settings, the brokers, chance, and what to tell who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from kdist.client.cluster import Address, Cluster, NoBroker
+from kdist.client.consumer.lane import Lane
+from kdist.client.consumer.settings import ConsumerSettings
+from kdist.errors import ApiError, KdistError
+from kdist.network.client import ClientSettings
+from kdist.network.world import Network
+
+T = TypeVar("T")
+_JITTER = 0.2
+
+
+class World:
+    """Owner: the loop. `news` is set whenever something happened that a poll may wait for."""
+
+    def __init__(
+        self,
+        network: Network,
+        bootstrap: Sequence[Address],
+        settings: ConsumerSettings,
+        chance: random.Random,
+    ) -> None:
+        self.loop = network.loop
+        self.settings = settings
+        self.news = asyncio.Event()
+        self._trouble: KdistError | None = None
+        self._chance = chance
+        connections = ClientSettings(
+            settings.client_id, request_timeout_ms=settings.request_timeout_ms
+        )
+        self.cluster = Cluster(network, bootstrap, connections, settings.default_api_timeout_ms)
+        self.fetching = Lane(network, self.cluster, connections)
+        self.group = Lane(network, self.cluster, connections)
+        self.joining = Lane(network, self.cluster, connections)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in (self.cluster, self.fetching, self.group, self.joining):
+            each.close()
+
+    # Time
+
+    def now_s(self) -> float:
+        """The loop's time."""
+        return self.loop.time()
+
+    def backoff_s(self) -> float:
+        """How long to wait before something is tried again."""
+        spread = 1 + self._chance.uniform(-_JITTER, _JITTER)
+        return self.settings.retry_backoff_ms / 1000 * spread
+
+    async def back_off(self) -> None:
+        """Wait so long."""
+        await asyncio.sleep(self.backoff_s())
+
+    async def retried(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
+        """What `work` gives once it raises nothing that may pass; that error when time is up."""
+        if timeout_s is None:
+            timeout_s = self.settings.default_api_timeout_ms / 1000
+        end_s = self.now_s() + timeout_s
+        while True:
+            try:
+                return await work()
+            except (ApiError, NoBroker) as error:
+                if not may_pass(error) or self.now_s() >= end_s:
+                    raise
+            await self.back_off()
+
+    # What the next poll must hear
+
+    def report(self, error: KdistError) -> None:
+        """Raise `error` in the next poll; the first of several."""
+        if self._trouble is None:
+            self._trouble = error
+        self.news.set()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether there is an error to raise."""
+        return self._trouble is not None
+
+    def raise_trouble(self) -> None:
+        """Raise what was reported, once."""
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+
+def may_pass(error: KdistError) -> bool:
+    """Whether to try again."""
+    return isinstance(error, NoBroker) or (isinstance(error, ApiError) and error.error.retriable)
