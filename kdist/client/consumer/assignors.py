@@ -57,8 +57,9 @@ def assign_ranges(counts: Mapping[str, int], members: Sequence[Member]) -> Assig
     """Topic by topic: runs of partitions to its members in order, the first get one more.
 
     >>> a, b = Member("a", frozenset({"t"})), Member("b", frozenset({"t"}))
-    >>> {name: [p.partition for p in given] for name, given in assign_ranges({"t": 3}, [a, b]).items()}
-    {'a': [0, 1], 'b': [2]}
+    >>> found = assign_ranges({"t": 3}, [a, b])
+    >>> {name: [str(each) for each in given] for name, given in found.items()}
+    {'a': ['t-0', 't-1'], 'b': ['t-2']}
     """
     found: Assignment = {member.id: [] for member in members}
     for topic in sorted(counts):

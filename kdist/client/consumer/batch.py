@@ -1,7 +1,7 @@
-"""What a consumer gives: batches of records, and records out of them, decoded when looked at (pure).
+"""What a consumer gives: batches, and records out of them, decoded when looked at (pure).
 
-A batch is a partition's run of records as the producer sent them; it stays bytes until something is
-asked of it. Measured, records of 100 bytes: `values()` takes 40 ns a record, a record of `poll`
+A batch is a partition's run of records as the producer sent them; it stays bytes until something
+is asked of it. Measured, records of 100 bytes: `values()` takes 40 ns a record, a record of `poll`
 150 ns with its value, and 350 ns more where key, timestamp or headers are looked at, all records of
 a batch at once. A record keeps its batch, and the bytes that were fetched with it, in memory.
 """
@@ -24,7 +24,7 @@ from kdist.records.record import Record
 from kdist.wire.varint import Buffer
 
 if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-not-found, unused-ignore]
+    import pyarrow  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 T = TypeVar("T")
 Decoder = Callable[[bytes], Any]
@@ -47,7 +47,7 @@ class _Place(NamedTuple):
     """A record as its batch has it. A tuple, since any other object takes twice as long to make."""
 
     batch: Batch
-    index: int
+    place: int
     value: Any
 
 
@@ -73,12 +73,12 @@ class ConsumedRecord(_Place):
     @property
     def offset(self) -> int:
         """Its place in the partition."""
-        return self.batch.offset_of(self.index)
+        return self.batch.offset_of(self.place)
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since the epoch, by the producer or, with log append time, the broker."""
-        return self.batch.all_records[self.index].timestamp
+        return self.batch.all_records[self.place].timestamp
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -88,12 +88,12 @@ class ConsumedRecord(_Place):
     @property
     def key(self) -> Any:
         """What the producer chose the partition by, or None."""
-        return self.batch.key_of(self.index)
+        return self.batch.key_of(self.place)
 
     @property
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
         """Pairs of name and value; a name may come more than once."""
-        return self.batch.all_records[self.index].headers
+        return self.batch.all_records[self.place].headers
 
     @property
     def leader_epoch(self) -> int:
@@ -158,10 +158,10 @@ class Batch:
         keys: list[bytes | None] = [record.key for record in self.raw_records()]
         return self._decoded(keys, self._decode_key)
 
-    def key_of(self, index: int) -> Any:
-        """The key of a record by its index in `all_records`."""
+    def key_of(self, place: int) -> Any:
+        """The key of a record by its place in `all_records`."""
         start: int = self._places.start
-        return self._keys[index - start]
+        return self._keys[place - start]
 
     @cached_property
     def _places(self) -> slice:
@@ -177,16 +177,17 @@ class Batch:
         places = self._places
         return rows if places.stop - places.start == len(rows) else rows[places]
 
-    def offset_of(self, index: int) -> int:
-        """The offset of a record by its index in `all_records`."""
+    def offset_of(self, place: int) -> int:
+        """The offset of a record by its place in `all_records`."""
         if self._is_dense:
-            return self.header.base_offset + index
-        return self.all_records[index].offset
+            return self.header.base_offset + place
+        return self.all_records[place].offset
 
     def __len__(self) -> int:
         places = self._places
+        start: int = places.start
         stop: int = places.stop
-        return stop - places.start
+        return stop - start
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
         return iter(self.records())
@@ -224,7 +225,7 @@ class Batch:
         if self._decode_key is not None:
             self.keys()  # what it refuses is raised here, and not where a record's key is read
         start: int = self._places.start
-        return list(map(_make_record, zip(repeat(self), count(start), self.values())))  # noqa: B905
+        return list(map(_make_record, zip(repeat(self), count(start), self.values())))
 
     def raw_records(self) -> list[Record]:
         """The records as the codec gives them, no decoder asked."""
@@ -232,7 +233,7 @@ class Batch:
 
     def raw_values(self) -> list[bytes | None]:
         """The values in bytes, no decoder asked."""
-        return self._given(decode_values(self.body, self.header.record_count))  # type: ignore[arg-type]
+        return self._given(decode_values(self.body, self.header.record_count))
 
     def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
         """The items from `start` on, as the application's decoder has them."""
@@ -240,8 +241,7 @@ class Batch:
             return items
         done: list[Any] = []
         try:
-            for item in items:
-                done.append(None if item is None else decode(item))
+            done.extend(None if item is None else decode(item) for item in items)
         except Exception as cause:
             offset = self.offsets()[len(done)]
             raise NotDecoded(self.partition, offset, cause) from cause
@@ -255,7 +255,7 @@ class Batch:
         Offsets are int64, timestamps in ms, keys and values binary (decoders are not asked),
         headers a list of name and value. Only what is named is decoded.
         """
-        import pyarrow  # noqa: PLC0415 - optional
+        import pyarrow
 
         arrays = [_ARROW[name](pyarrow, self) for name in columns]
         return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
@@ -264,7 +264,8 @@ class Batch:
 def _arrow_headers(arrow: Any, batch: Batch) -> Any:
     pair = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
     rows = [
-        [{"name": name, "value": value} for name, value in record.headers] for record in batch.raw_records()
+        [{"name": name, "value": value} for name, value in record.headers]
+        for record in batch.raw_records()
     ]
     return arrow.array(rows, arrow.list_(pair))
 
@@ -280,7 +281,9 @@ _ARROW: dict[str, Callable[[Any, Batch], Any]] = {
     "timestamp": lambda arrow, batch: _arrow_integers(
         arrow, arrow.timestamp("ms", tz="UTC"), batch.timestamps()
     ),
-    "key": lambda arrow, batch: arrow.array([each.key for each in batch.raw_records()], arrow.binary()),
+    "key": lambda arrow, batch: arrow.array(
+        [each.key for each in batch.raw_records()], arrow.binary()
+    ),
     "value": lambda arrow, batch: arrow.array(batch.raw_values(), arrow.binary()),
     "headers": _arrow_headers,
 }

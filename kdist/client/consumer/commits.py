@@ -26,9 +26,7 @@ from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, Of
 
 _VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once
 _VERSION_OF_STABLE = 7
-_FENCED = frozenset(
-    (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID)
-)
+_FENCED = frozenset((Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID))
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -79,7 +77,7 @@ class Commits:
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         fenced = _FENCED & {Error.of(code) for code in codes}
         if fenced:
-            self._fenced(fenced.pop())
+            self._fenced(min(fenced))
         for code in sorted(codes, key=lambda code: Error.of(code).retriable):
             self._coordinator.check(code)
 
@@ -95,9 +93,7 @@ class Commits:
         wanted = list(partitions)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         if wanted:
-            found.update(
-                await self._world.retried(lambda: self._committed_once(wanted), timeout_s)
-            )
+            found.update(await self._world.retried(lambda: self._committed_once(wanted), timeout_s))
         return found
 
     async def _committed_once(

@@ -24,6 +24,7 @@ from kdist.client.consumer.given import (
     Bootstrap,
     Given,
     addresses,
+    checked_topics,
     found_offsets,
     ignore,
     to_commit,
@@ -86,9 +87,7 @@ class Consumer:
 
         A second call replaces the first. `listener` is told of rebalances within `poll`.
         """
-        if isinstance(topics, str):
-            raise UserError(f"give a list of topics: [{topics!r}]")
-        self._call(self._core.subscribe, topics, listener)
+        self._call(self._core.subscribe, checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:
         """The topics subscribed."""
@@ -112,7 +111,9 @@ class Consumer:
 
     # Records
 
-    def poll(self, timeout_s: float | None = None, max_records: int | None = None) -> list[ConsumedRecord]:  # fmt: skip
+    def poll(
+        self, timeout_s: float | None = None, max_records: int | None = None
+    ) -> list[ConsumedRecord]:
         """Records as soon as there are some; none if `timeout_s` passes before (None: never).
 
         At most `max_records`, by default `max_poll_records`. With auto-commit, asking again says
@@ -196,13 +197,8 @@ class Consumer:
 
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Go on from the first record at or after a time, from the end where there is none."""
-        wanted = partitions or tuple(self.assignment())
-        found = self.offsets_for_times(dict.fromkeys(wanted, timestamp_ms))
-        for partition, offset in found.items():
-            if offset is None:
-                self.seek_to_end(partition)
-            else:
-                self.seek(partition, offset.offset, offset.leader_epoch)
+        self._drop(*partitions)
+        self._run(self._core.seek_to_time(timestamp_ms, partitions))
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that will be given."""
@@ -238,7 +234,7 @@ class Consumer:
 
     def paused(self) -> frozenset[TopicPartition]:
         """Those that are paused."""
-        return frozenset(p.key for p in self._core.partitions.values() if p.is_paused)
+        return self._core.paused()
 
     # Commits
 
@@ -251,7 +247,9 @@ class Consumer:
         self._iteration.settle()
         self._run(self._core.commit(to_commit(offsets), timeout_s))
 
-    def commit_async(self, offsets: Given | None = None, on_committed: OnCommitted = ignore) -> None:
+    def commit_async(
+        self, offsets: Given | None = None, on_committed: OnCommitted = ignore
+    ) -> None:
         """Commit in the background; `on_committed(offsets, error)` is called in that thread."""
         self._iteration.settle()
         self._call(self._core.commit_soon, to_commit(offsets), on_committed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdist.client.cluster import raise_for
+from kdist.client.cluster import NoBroker, raise_for
 from kdist.client.consumer.lane import Lane
 from kdist.client.consumer.world import World
 from kdist.errors import ApiError, Error
@@ -61,7 +61,10 @@ class Coordinator:
 
     async def _find(self) -> int:
         cluster = self._world.cluster
-        await cluster.metadata()
+        try:
+            await cluster.metadata()
+        except NoBroker as error:  # a cluster that was there, and may be again
+            raise ApiError(Error.NETWORK_EXCEPTION, str(error)) from error
         broker = min(cluster.brokers)
         for each in sorted(cluster.brokers):
             try:

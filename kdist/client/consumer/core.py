@@ -10,7 +10,8 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import Any
 
 from kdist.client.cluster import Address
 from kdist.client.consumer.batch import Decoder
@@ -24,7 +25,7 @@ from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Te
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.topics import Topics
 from kdist.client.consumer.world import World
-from kdist.errors import ApiError, KdistError, UserError
+from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.network.world import Network
 
@@ -222,6 +223,16 @@ class Core:
             partition.reset(to)
         self.kick()
 
+    async def seek_to_time(self, timestamp_ms: int, keys: Iterable[TopicPartition]) -> None:
+        """Go on from the first record at or after a time, from the end where there is none."""
+        wanted = [self.partition(key).key for key in keys] or list(self.partitions)
+        found = await self.list_offsets(dict.fromkeys(wanted, timestamp_ms))
+        for key, offset in found.items():
+            if offset is None:
+                self.seek_to("latest", [key])
+            else:
+                self.seek(key, offset.offset, offset.leader_epoch)
+
     async def position(self, key: TopicPartition, timeout_s: float | None) -> int:
         """The offset of the next record that will be given."""
         partition = self.partition(key)
@@ -231,12 +242,10 @@ class Core:
         while partition.position is None:
             self.world.raise_trouble()
             self._positions.kick()
-            self.world.news.clear()
-            await asyncio.wait_for(self._positions_found(), end_s - self.world.now_s())
+            if self.world.now_s() >= end_s:
+                raise ApiError(Error.REQUEST_TIMED_OUT, f"the position of {partition.key}")
+            await self.world.back_off()
         return partition.position
-
-    async def _positions_found(self) -> None:
-        await self.world.back_off()
 
     def pause(self, keys: Iterable[TopicPartition], is_paused: bool) -> None:
         """Give nothing of these for now, or give again; what was fetched is kept."""
@@ -245,18 +254,20 @@ class Core:
             self.shelf.offer(partition)
         self.kick()
 
+    def paused(self) -> frozenset[TopicPartition]:
+        """Those that are paused."""
+        return frozenset(each.key for each in self.partitions.values() if each.is_paused)
+
     async def list_offsets(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """As `offsets.list_offsets`, of any partitions."""
         committed_only = self.settings.is_committed_only
-        return await list_offsets(
-            self.world.cluster, timestamps, is_committed_only=committed_only
-        )
+        return await list_offsets(self.world.cluster, timestamps, is_committed_only=committed_only)
 
     # Committing
 
-    def positions(self, partitions: Collection[Partition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:  # fmt: skip
+    def positions(self, partitions: Iterable[Partition] | None = None) -> Offsets:
         """What a commit without offsets commits."""
         return {
             each.key: OffsetAndMetadata(each.position, "", each.position_epoch)
@@ -285,7 +296,7 @@ class Core:
 
         self._keep(commit())
 
-    def _keep(self, work: asyncio._CoroutineLike[None]) -> None:  # type: ignore[name-defined]
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.world.loop.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -320,7 +331,7 @@ class Core:
             await self._group_commits().commit(
                 self.positions(partitions), _COMMIT_BEFORE_REBALANCE_S
             )
-        except ApiError as error:
+        except KdistError as error:
             _log_failure({}, error)  # they will be given again, to whoever has them next
 
     # The end

@@ -2,8 +2,8 @@
 
 A partition is fetched while it has less ready than two answers' worth, and all together less than
 `fetch_max_bytes`; so what is held is bounded, and a consumer that keeps up never waits for the
-network. An answer for a position that was left meanwhile is dropped. What a broker refuses is looked
-up anew and tried again; an offset that is gone goes to `auto_offset_reset`. Source: KIP-227
+network. An answer for a position that was left meanwhile is dropped. What a broker refuses is
+looked up anew and tried again; an offset that is gone goes to `auto_offset_reset`. Source: KIP-227
 (sessions), KIP-320 (truncation), KIP-392 (a replica nearby).
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from kdist.client.cluster import NO_LEADER, raise_for
 from kdist.client.consumer.batch import Decoder
@@ -77,7 +78,7 @@ class Fetcher:
             if broker not in self._tasks:
                 task = self._world.loop.create_task(self._fetch_from(broker))
                 self._tasks[broker] = task
-                task.add_done_callback(lambda done, broker=broker: self._ended(broker, done))
+                task.add_done_callback(partial(self._ended, broker))
 
     def stop(self) -> None:
         """Fetch no more."""
@@ -180,7 +181,9 @@ class Fetcher:
 
     # Answers
 
-    def _note(self, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult) -> None:
+    def _note(
+        self, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult
+    ) -> None:
         partition = self._partitions.get(key)
         if partition is None or partition.fetch_position != asked.fetch_offset:
             return  # given back, or sought elsewhere, since it was asked

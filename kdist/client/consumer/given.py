@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from kdist.client.cluster import Address, parse_addresses
@@ -19,6 +20,13 @@ Given = Mapping[TopicPartition, int | OffsetAndMetadata]
 def addresses(given: Bootstrap) -> tuple[Address, ...]:
     """Where the brokers are."""
     return parse_addresses(given if isinstance(given, str) else ",".join(given))
+
+
+def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
+    """What to subscribe; `UserError` for a single name, which is a list of letters."""
+    if isinstance(given, str):
+        raise UserError(f"topics are a list: [{given!r}]")
+    return given if isinstance(given, re.Pattern) else list(given)
 
 
 def to_commit(given: Given | None) -> Offsets | None:

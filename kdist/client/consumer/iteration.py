@@ -1,4 +1,4 @@
-"""Records one after the other, at no cost for each: where the application is, is asked when it counts.
+"""Records one after the other, at no cost for each: how far it is, is asked when it counts.
 
 A run is what one partition gave at once. Its records go through a plain list iterator, whose length
 hint tells how many are left: so commits and positions know which were given.
@@ -22,7 +22,9 @@ class Iteration:
         self._left: Iterator[ConsumedRecord] = iter(())
         self._end = 0
 
-    def begin(self, partition: Partition, records: list[ConsumedRecord]) -> Iterator[ConsumedRecord]:
+    def begin(
+        self, partition: Partition, records: list[ConsumedRecord]
+    ) -> Iterator[ConsumedRecord]:
         """Give `records`, which the partition has just given."""
         assert partition.position is not None
         self._partition, self._records, self._end = partition, records, partition.position

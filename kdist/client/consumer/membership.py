@@ -3,9 +3,9 @@
     OUT -- join --> JOINING --> STABLE -- REBALANCE_IN_PROGRESS, or topics changed --> joins again
                                 STABLE -- thrown out, or not polled for too long --> LOST --> OUT
 
-`join` is one round of JoinGroup and SyncGroup, run in the background; what it brings is applied, and
-listeners are called, only when the application polls (`rebalancing`). Heartbeats go on beside the
-application, and stop when it has not polled for `max_poll_interval_ms`: then its partitions are
+`join` is one round of JoinGroup and SyncGroup, run in the background; what it brings is applied,
+and listeners are called, only when the application polls (`rebalancing`). Heartbeats go on beside
+the application, and stop when it has not polled for `max_poll_interval_ms`: then its partitions are
 others' to read. Source: KIP-62, KIP-345 (static members), KIP-394, KIP-814.
 """
 

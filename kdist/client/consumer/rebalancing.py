@@ -1,9 +1,9 @@
 """An application's side of rebalances: what is given back, what is new, and who is told.
 
-Nothing here happens but while the application polls, so that what one poll gave is its own until the
-next. Eager members give back all before they join; cooperative ones keep reading, and give back what
-the new assignment lacks, then join again so that others may have it (KIP-429). What was given is
-committed first, with `enable_auto_commit`.
+Nothing here happens but while the application polls, so that what one poll gave is its own until
+the next. Eager members give back all before they join; cooperative ones keep reading, and give back
+what the new assignment lacks, then join again so that others may have it (KIP-429). What was given
+is committed first, with `enable_auto_commit`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class _Sharing:
 
     def level(self) -> None:
         """Step 3: ends, since each move makes the sum of the squares of all loads smaller."""
-        while any([self._relieve(member) for member in sorted(self.held, key=self._load)[::-1]]):
+        while any(self._relieve(member) for member in sorted(self.held, key=self._load)[::-1]):
             pass
 
     def _relieve(self, member: str) -> bool:

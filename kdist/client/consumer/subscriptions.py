@@ -1,4 +1,4 @@
-"""What members tell each other through JoinGroup and SyncGroup, as Java's consumers write it (pure).
+"""What members tell each other through JoinGroup and SyncGroup, as Java's write it (pure).
 
 The subscription and the assignment are `protocol.consumer_protocol`'s. The sticky assignors add
 user data, which is not versioned:

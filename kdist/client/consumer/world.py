@@ -1,4 +1,4 @@
-"""What all parts of one consumer share: settings, the brokers, chance, and what to tell who waits."""
+"""What all parts of one consumer share: settings, brokers, chance, and news for who waits."""
 
 from __future__ import annotations
 

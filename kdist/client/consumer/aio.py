@@ -1,0 +1,245 @@
+"""The consumer that is awaited.
+
+    async with Consumer("localhost:9092", group_id="clicks") as consumer:
+        consumer.subscribe(["clicks"])
+        async for record in consumer:
+            print(record.key, record.value)
+
+Made within a running loop, and used on it. What waits is a coroutine; the rest is done at once.
+Listeners may have coroutines for methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.consumer.core import Core, OnCommitted
+from kdist.client.consumer.given import (
+    Bootstrap,
+    Given,
+    addresses,
+    checked_topics,
+    found_offsets,
+    ignore,
+    to_commit,
+)
+from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
+from kdist.client.consumer.rebalancing import RebalanceListener
+from kdist.client.consumer.settings import read_settings
+from kdist.model import NO_EPOCH, TopicPartition
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.chance import system_chance
+
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Consumer:
+    """Reads topics; its settings and meanings are those of the consumer that blocks."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Bootstrap,
+        *,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+        **settings: Any,
+    ) -> None:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        brokers = addresses(bootstrap_servers)
+        found, decoders = read_settings(settings), (key_decoder, value_decoder)
+        self._use(Core(network, brokers, found, system_chance(), decoders, _call_back))
+
+    @classmethod
+    def over(cls, core: Core) -> Self:
+        """A front for a core that was made elsewhere: in a simulation."""
+        consumer = cls.__new__(cls)
+        consumer._use(core)
+        return consumer
+
+    def _use(self, core: Core) -> None:
+        self._core = core
+        self._unread: list[ConsumedRecord] = []  # of `async for`, the next one last
+
+    # What is read
+
+    def subscribe(
+        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
+    ) -> None:
+        """Read these topics, or all whose names a pattern matches, sharing them with the group."""
+        self._core.subscribe(checked_topics(topics), listener)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed."""
+        return self._core.subscribed
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read just these partitions, without sharing them with anyone."""
+        self._put_back()
+        self._core.assign(partitions)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that are read."""
+        return frozenset(self._core.partitions)
+
+    async def unsubscribe(self) -> None:
+        """Read nothing more; leave the group."""
+        self._put_back()
+        await self._core.unsubscribe()
+
+    # Records
+
+    async def poll(
+        self, timeout_s: float | None = None, max_records: int | None = None
+    ) -> list[ConsumedRecord]:
+        """Records as soon as there are some; none if `timeout_s` passes before (None: never)."""
+        self._put_back()
+        count = max_records or self._core.settings.max_poll_records
+        return await self._taken(lambda: self._core.shelf.take_records(count), timeout_s)
+
+    async def poll_batches(
+        self, timeout_s: float | None = None, max_batches: int = 1000
+    ) -> list[Batch]:
+        """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
+        self._put_back()
+        return await self._taken(lambda: self._core.shelf.take_batches(max_batches), timeout_s)
+
+    async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+        core = self._core
+        end_s = None if timeout_s is None else core.world.now_s() + timeout_s
+        while True:
+            left_s = None if end_s is None else end_s - core.world.now_s()
+            await core.ready(left_s)
+            taken = take()
+            if core.shelf.is_hungry:
+                core.shelf.is_hungry = False
+                core.kick()
+            if taken or (left_s is not None and left_s <= 0):
+                return taken
+
+    async def __aiter__(self) -> AsyncIterator[ConsumedRecord]:
+        while True:
+            if not self._unread:
+                self._unread = (await self.poll())[::-1]
+            yield self._unread.pop()
+
+    def _put_back(self) -> None:
+        """Have positions be where `async for` is; what it was not given is fetched again."""
+        unread, self._unread = self._unread, []
+        first = {record.batch.partition: record.offset for record in unread}
+        for key, offset in first.items():
+            if key in self._core.partitions:
+                self._core.seek(key, offset, NO_EPOCH)
+
+    def wakeup(self) -> None:
+        """Have `poll`, now or the next time, raise `WakenUp`."""
+        self._core.wake_up()
+
+    # Positions
+
+    def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        """Go on from `offset`; with the epoch it was committed with, truncation is noticed."""
+        self._put_back()
+        self._core.seek(partition, offset, leader_epoch)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on from the oldest record of these, or of all that are assigned."""
+        self._put_back()
+        self._core.seek_to("earliest", partitions)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on from the next record that comes."""
+        self._put_back()
+        self._core.seek_to("latest", partitions)
+
+    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go on from the first record at or after a time, from the end where there is none."""
+        self._put_back()
+        await self._core.seek_to_time(timestamp_ms, partitions)
+
+    async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
+        """The offset of the next record that will be given."""
+        self._put_back()
+        return await self._core.position(partition, timeout_s)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each time; None where there is none."""
+        return await self._core.list_offsets(dict(timestamps_ms))
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each."""
+        earliest = dict.fromkeys(partitions, TIMESTAMPS["earliest"])
+        return found_offsets(await self._core.list_offsets(earliest))
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the next record of each; with read_committed, of the next decided."""
+        latest = dict.fromkeys(partitions, TIMESTAMPS["latest"])
+        return found_offsets(await self._core.list_offsets(latest))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Give nothing of these until `resume`; the group still counts them as read here."""
+        self._put_back()
+        self._core.pause(partitions, is_paused=True)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Give of these again."""
+        self._core.pause(partitions, is_paused=False)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Those that are paused."""
+        return self._core.paused()
+
+    # Commits
+
+    async def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
+        """Commit `offsets`, by default of all that was given; returns when they are committed."""
+        self._put_back()
+        await self._core.commit(to_commit(offsets), timeout_s)
+
+    def commit_async(
+        self, offsets: Given | None = None, on_committed: OnCommitted = ignore
+    ) -> None:
+        """Commit in the background; `on_committed(offsets, error)` is called then."""
+        self._put_back()
+        self._core.commit_soon(to_commit(offsets), on_committed)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None for nothing."""
+        return await self._core.committed(partitions, timeout_s)
+
+    # The end
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Commit, with auto-commit, and leave the group; a static member stays in it."""
+        self._put_back()
+        await self._core.close(timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+async def _call_back(function: Callable[..., object], *arguments: object) -> None:
+    outcome = function(*arguments)
+    if inspect.isawaitable(outcome):
+        await outcome
