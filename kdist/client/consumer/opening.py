@@ -2,8 +2,8 @@
 
 Left out are control batches and, with read_committed, what aborted transactions wrote. The broker
 says which those are, by producer and first offset; each ends with its marker. What is left out
-still moves the position. A fault ends the fetch's batches and is kept in its place, so that who asks for
-records gets all before it, and then the error. Source: KIP-98.
+still moves the position. A fault ends the fetch's batches and is kept in its place, so that who
+asks for records gets all before it, and then the error. Source: KIP-98.
 """
 
 from __future__ import annotations

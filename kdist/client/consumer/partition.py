@@ -131,9 +131,11 @@ class Partition:
         return taken
 
     def _split(self, ready: Ready, batch: Batch, offset: int) -> None:
-        head = batch.part(batch.start, offset)
-        self.ready[0] = ready._replace(batch=batch.part(offset, batch.end), size_bytes=0)
-        self.ready.appendleft(ready._replace(batch=head, next_offset=offset))
+        head = ready._replace(
+            batch=batch.part(batch.start, offset), next_offset=offset, size_bytes=0
+        )
+        self.ready[0] = ready._replace(batch=batch.part(offset, batch.end))
+        self.ready.appendleft(head)
 
     def _pass(self, ready: Ready) -> None:
         self.decoded = []

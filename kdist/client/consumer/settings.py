@@ -208,11 +208,10 @@ def _value(row: Setting, value: Any) -> Any:
     if value is None and row.shape.nullable:
         return None
     if row.shape.kind is Kind.LIST:
-        value = (value,) if isinstance(value, str) else value
-        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
-            value = tuple(value)
-            if row.admits(value):
-                return value
+        items = (value,) if isinstance(value, str) else value
+        is_list = isinstance(items, list | tuple)
+        if is_list and all(isinstance(each, str) for each in items) and row.admits(tuple(items)):
+            return tuple(items)
     elif type(value) is _TYPES[row.shape.kind] and row.admits(value):
         return value
     allowed = "True or False" if row.shape.kind is Kind.BOOLEAN else _allowed(row)

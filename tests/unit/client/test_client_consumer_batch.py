@@ -1,0 +1,197 @@
+"""Batches and records as a consumer gives them, and what of a fetch is given at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.client.consumer.batch import Batch, NotDecoded
+from kdist.client.consumer.opening import Opening, Ready, open_fetched
+from kdist.errors import CorruptRecords
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import AbortedTransaction
+from kdist.records.batch import (
+    HEADER,
+    HEADER_SIZE,
+    TimestampType,
+    read_header,
+    seal,
+    stamp_append_time,
+)
+from kdist.records.build import build_batch
+from kdist.records.compression import Codec
+from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+
+PARTITION = TopicPartition("clicks", 3)
+NOW = 1_700_000_000_000
+
+
+def opened(data: bytes | bytearray, position: int = 0, **options: object) -> list[Ready]:
+    return list(open_fetched(data, Opening(PARTITION, position, **options)))  # type: ignore[arg-type]
+
+
+def batches(data: bytes | bytearray, position: int = 0, **options: object) -> list[Batch]:
+    return [each.batch for each in opened(data, position, **options) if each.batch is not None]
+
+
+def numbered(first: int, count: int, **options: object) -> bytearray:
+    values = [b"%d" % number for number in range(first, first + count)]
+    return build_batch(values, timestamp_ms=NOW, base_offset=first, **options)  # type: ignore[arg-type]
+
+
+def marker(offset: int, producer: int, control: ControlType) -> bytearray:
+    key, value = write_marker(EndTransactionMarker(control, 0))
+    return build_batch(
+        [value],
+        [key],
+        timestamp_ms=NOW,
+        base_offset=offset,
+        producer_id=producer,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9)), min_size=1
+    ),
+    codec=st.sampled_from(Codec),
+    skipped=st.integers(0, 20),
+)
+def test_records_come_back_from_the_position_on(
+    rows: list[tuple[bytes | None, bytes | None]], codec: Codec, skipped: int
+) -> None:
+    keys, values = ([row[i] for row in rows] for i in (0, 1))
+    headers = [[("n", b"%d" % i)] for i in range(len(rows))]
+    times = [NOW + i for i in range(len(rows))]
+    data = build_batch(
+        values, keys, headers, times, timestamp_ms=NOW, codec=codec, base_offset=100, leader_epoch=4
+    )
+    found = batches(data, 100 + skipped)
+    if skipped >= len(rows):
+        assert found == []
+        return
+    (batch,) = found
+    assert (batch.start, batch.end) == (100 + skipped, 100 + len(rows))
+    assert len(batch) == len(rows) - skipped
+    assert batch.values() == values[skipped:]
+    assert batch.keys() == keys[skipped:]
+    assert list(batch.offsets()) == list(range(batch.start, batch.end))
+    assert batch.timestamps() == times[skipped:]
+    first = batch.records()[0]
+    assert (first.topic, first.partition, first.offset) == ("clicks", 3, 100 + skipped)
+    assert (first.key, first.value) == rows[skipped]
+    assert first.timestamp == times[skipped]
+    assert first.headers == (("n", b"%d" % skipped),)
+    assert first.leader_epoch == 4
+    assert [record.value for record in batch] == batch.values()
+
+
+def test_a_record_shows_all_it_has() -> None:
+    (batch,) = batches(build_batch([b"v"], [b"k"], timestamp_ms=5))
+    assert repr(batch.records()[0]) == (
+        "ConsumedRecord(topic='clicks', partition=3, offset=0, timestamp=5, key=b'k', value=b'v',"
+        " headers=())"
+    )
+    assert repr(batch) == "<Batch of clicks-3, offsets 0 to 1>"
+    assert batch.topic == "clicks"
+
+
+def test_log_append_time_is_that_of_all_records() -> None:
+    data = numbered(0, 3)
+    stamp_append_time(data, 0, 99)
+    (batch,) = batches(data)
+    assert batch.timestamps() == [99, 99, 99]
+    assert batch.records()[0].timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_a_compacted_batch_keeps_its_offsets() -> None:
+    whole = numbered(0, 5)
+    size = (len(whole) - HEADER_SIZE) // 5  # of each record: they differ in one digit
+    records = [whole[HEADER_SIZE + i * size : HEADER_SIZE + (i + 1) * size] for i in range(5)]
+    thin = whole[:HEADER_SIZE] + records[1] + records[4]
+    header = read_header(whole)._replace(record_count=2, batch_length=len(thin) - 12)
+    HEADER.pack_into(thin, 0, *header)
+    seal(thin, 0, len(thin))
+    for position, left in ((0, [1, 4]), (1, [1, 4]), (2, [4]), (4, [4])):
+        (batch,) = batches(thin, position)
+        assert list(batch.offsets()) == left
+        assert [record.offset for record in batch] == left
+        assert batch.values() == [b"%d" % offset for offset in left]
+        assert len(batch) == len(left)
+        assert batch.end == 5
+
+
+def test_decoders_are_asked_but_not_for_null() -> None:
+    data = build_batch([b'{"a": 1}', None], [b"k", None], timestamp_ms=NOW)
+    (batch,) = batches(data, decoders=(bytes.decode, json.loads))
+    assert batch.values() == [{"a": 1}, None]
+    assert [record.key for record in batch] == ["k", None]
+    assert batch.raw_values() == [b'{"a": 1}', None]
+
+
+def test_a_record_that_no_decoder_takes_is_named() -> None:
+    data = build_batch([b"1", b"2", b"x"], timestamp_ms=NOW, base_offset=40)
+    (batch,) = batches(data, 41, decoders=(None, int))
+    with pytest.raises(NotDecoded, match=r"clicks-3, offset 42: the decoder refuses it") as caught:
+        batch.values()
+    assert caught.value.offset == 42
+    assert batch.part(41, 42).values() == [2]
+
+
+def test_arrow_has_every_column() -> None:
+    data = build_batch(
+        [b"v0", None], [None, b"k1"], [[("h", None)], []], [NOW, NOW + 1], timestamp_ms=NOW
+    )
+    (batch,) = batches(data)
+    found = batch.to_arrow().to_pydict()
+    assert found["offset"] == [0, 1]
+    assert [int(each.timestamp() * 1000) for each in found["timestamp"]] == [NOW, NOW + 1]
+    assert (found["key"], found["value"]) == ([None, b"k1"], [b"v0", None])
+    assert found["headers"] == [[{"name": "h", "value": None}], []]
+    assert batch.part(1, 2).to_arrow(["value"]).to_pydict() == {"value": [None]}
+
+
+def test_what_is_damaged_comes_after_what_is_whole() -> None:
+    data = numbered(0, 3) + numbered(3, 3)
+    data[-1] ^= 1
+    whole, broken = opened(data)
+    assert whole.batch is not None
+    assert whole.batch.values() == [b"0", b"1", b"2"]
+    assert isinstance(broken.error, CorruptRecords)
+    assert "clicks-3, at offset 3: CRC is" in str(broken.error)
+    assert [each.error for each in opened(data, check_crcs=False)] == [None, None]
+
+
+def test_a_batch_that_a_byte_limit_cut_is_left_for_the_next_fetch() -> None:
+    data = numbered(0, 3) + numbered(3, 3)
+    for cut in range(1, len(numbered(3, 3))):
+        assert [each.next_offset for each in opened(data[:-cut])] == [3]
+
+
+def test_control_batches_are_passed_over() -> None:
+    data = numbered(0, 2) + marker(2, 9, ControlType.COMMIT) + numbered(3, 1)
+    found = opened(data)
+    assert [each.next_offset for each in found] == [2, 3, 4]
+    assert [each.batch and each.batch.values() for each in found] == [[b"0", b"1"], None, [b"3"]]
+
+
+def test_records_of_aborted_transactions_are_left_out() -> None:
+    data = bytearray()
+    data += numbered(0, 1, producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
+    data += numbered(1, 1, producer_id=8, producer_epoch=0, base_sequence=0, is_transactional=True)
+    data += numbered(2, 1)
+    data += numbered(3, 1, producer_id=7, producer_epoch=0, base_sequence=1, is_transactional=True)
+    data += marker(4, 7, ControlType.ABORT)
+    data += numbered(5, 1, producer_id=7, producer_epoch=0, base_sequence=2, is_transactional=True)
+    data += marker(6, 8, ControlType.COMMIT)
+    aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
+    given_values = [value for batch in batches(data, aborted=aborted) for value in batch.values()]
+    assert given_values == [b"1", b"2", b"5"]
+    assert [value for batch in batches(data) for value in batch.values()] == [
+        b"0", b"1", b"2", b"3", b"5",
+    ]  # fmt: skip

@@ -1,0 +1,151 @@
+"""What is ready is given once, in order, each partition in its turn."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.client.consumer.batch import NotDecoded
+from kdist.client.consumer.iteration import Iteration
+from kdist.client.consumer.opening import Opening, open_fetched
+from kdist.client.consumer.partition import Partition, Shelf
+from kdist.errors import CorruptRecords
+from kdist.model import TopicPartition
+from kdist.records.build import build_batch
+
+
+def partition(number: int = 0) -> Partition:
+    found = Partition(TopicPartition("t", number))
+    found.seek(0)
+    return found
+
+
+def put(shelf: Shelf, into: Partition, *counts: int, **options: object) -> None:
+    """Batches of so many records each, behind what was fetched."""
+    for count in counts:
+        start = into.fetch_position
+        values = [b"%d" % number for number in range(start, start + count)]
+        data = build_batch(values, timestamp_ms=0, base_offset=start)
+        shelf.put(into, open_fetched(data, Opening(into.key, start, **options)))  # type: ignore[arg-type]
+
+
+@given(
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    wanted=st.lists(st.integers(0, 7), min_size=1, max_size=30),
+)
+def test_records_and_batches_may_be_taken_in_turn(counts: list[int], wanted: list[int]) -> None:
+    """0 takes a batch, any other number so many records."""
+    shelf, one = Shelf(), partition()
+    put(shelf, one, *counts)
+    found: list[int] = []
+    for count in wanted:
+        if count:
+            found += [record.offset for record in shelf.take_records(count)]
+        else:
+            found += [offset for batch in shelf.take_batches(1) for offset in batch.offsets()]
+        assert found == list(range(len(found)))
+        assert one.position == len(found)
+    found += [record.offset for record in shelf.take_records(1000)]
+    assert found == list(range(sum(counts)))
+    assert one.ready_bytes == 0
+    assert shelf.is_empty
+
+
+def test_partitions_take_turns() -> None:
+    shelf, one, two = Shelf(), partition(0), partition(1)
+    put(shelf, one, 4, 4)
+    put(shelf, two, 4, 4)
+    assert [shelf.take_records(2)[0].partition for _ in range(4)] == [0, 1, 0, 1]
+
+
+def test_a_paused_partition_keeps_what_is_ready() -> None:
+    shelf, one = Shelf(), partition()
+    put(shelf, one, 3)
+    one.is_paused = True
+    assert shelf.is_empty
+    assert shelf.take_records(5) == []
+    one.is_paused = False
+    shelf.offer(one)
+    assert len(shelf.take_records(5)) == 3
+
+
+def test_a_seek_drops_what_is_ready() -> None:
+    shelf, one = Shelf(), partition()
+    put(shelf, one, 3)
+    one.seek(7)
+    assert shelf.take_records(5) == []
+    assert (one.position, one.fetch_position, one.ready_bytes) == (7, 7, 0)
+
+
+def test_what_is_wrong_is_raised_after_all_before_it_and_again() -> None:
+    shelf, one = Shelf(), partition()
+    put(shelf, one, 3)
+    data = build_batch([b"x"], timestamp_ms=0, base_offset=3)
+    data[-1] ^= 1
+    shelf.put(one, open_fetched(data, Opening(one.key, 3)))
+    assert len(shelf.take_records(10)) == 3
+    for _ in range(2):
+        with pytest.raises(CorruptRecords):
+            shelf.take_records(10)
+        with pytest.raises(CorruptRecords):
+            shelf.take_batches(10)
+    one.seek(4)
+    assert shelf.take_records(10) == []
+
+
+def test_records_before_one_that_is_not_decoded_are_given() -> None:
+    def refuse_three(value: bytes) -> int:
+        if value == b"3":
+            raise ValueError("three")
+        return int(value)
+
+    shelf, one = Shelf(), partition()
+    put(shelf, one, 6, decoders=(None, refuse_three))
+    assert [record.value for record in shelf.take_records(10)] == [0, 1, 2]
+    assert one.position == 3
+    with pytest.raises(NotDecoded, match="t-0, offset 3"):
+        shelf.take_records(10)
+    assert one.ready_bytes > 0
+
+
+def test_room_is_told_once_there_is_some() -> None:
+    shelf, one = Shelf(), partition()
+    put(shelf, one, 4, 4)
+    one.starved_above_bytes = one.ready_bytes
+    shelf.take_records(2)
+    assert not shelf.is_hungry  # of a batch that was not given to its end
+    shelf.take_records(2)
+    assert shelf.is_hungry
+
+
+@given(st.integers(0, 5), st.booleans())
+def test_iteration_knows_how_far_it_is(count: int, is_settled_between: bool) -> None:
+    shelf, one, iteration = Shelf(), partition(), Iteration()
+    put(shelf, one, 5)
+    found, records = shelf.take_run(10)
+    assert found is one
+    left = iteration.begin(one, records)
+    for _ in range(count):
+        next(left)
+        if is_settled_between:
+            iteration.settle()
+    iteration.settle()
+    assert one.position == count
+    assert [record.offset for record in iteration.rest()] == list(range(count, 5))
+    iteration.settle()
+    assert one.position == 5
+
+
+def test_iteration_drops_what_is_no_longer_wanted() -> None:
+    shelf, one, iteration = Shelf(), partition(), Iteration()
+    put(shelf, one, 5)
+    left = iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    next(left)
+    iteration.drop(lambda each: each.key.partition == 9)
+    assert next(left).offset == 1
+    iteration.drop()
+    assert list(left) == []
+    one.seek(3)
+    iteration.settle()
+    assert one.position == 3
