@@ -1,0 +1,174 @@
+"""A group in virtual time: nobody reads what another does, and every record is read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.client.consumer.commits import CommitFailed
+from kdist.errors import ApiError, Error
+from tests.unit.broker.broker_cluster import Cluster
+from tests.unit.client.client_group_world import HASTY, TOPIC, Group, Member, consumer_on
+
+STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_share_and_what_a_dead_one_had_goes_to_others(strategy: str) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 6)
+        await group.begin()
+        members = [group.join(partition_assignment_strategy=strategy) for _ in range(3)]
+        await cluster.until(lambda: group.shares == [2, 2, 2])
+        await group.produce(60)
+        await cluster.until(lambda: group.is_all_found)
+        await members[0].die()
+        await group.produce(60)
+        await cluster.until(lambda: group.shares == [3, 3] and group.is_all_found)
+        await members[1].leave()
+        await group.produce(60)
+        await cluster.until(lambda: group.shares == [6] and group.is_all_found)
+        await members[2].leave()
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_comes_and_goes_every_record_is_read(seed: int) -> None:
+    cluster = Cluster(seed)
+    strategy = STRATEGIES[seed]
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 5)
+        await group.begin()
+        for _ in range(25):
+            await group.produce(10)
+            await asyncio.sleep(cluster.chance.uniform(0, 4))
+            members = list(group.members.values())
+            if len(members) < 2 or (len(members) < 6 and cluster.chance.random() < 0.5):
+                group.join(partition_assignment_strategy=strategy)
+            elif cluster.chance.random() < 0.5:
+                await cluster.chance.choice(members).die()
+            else:
+                await cluster.chance.choice(members).leave()
+        await cluster.until(lambda: group.is_all_found)
+        for member in list(group.members.values()):
+            await member.leave()
+
+    cluster.run(scenario())
+
+
+def test_a_broker_that_comes_back_has_its_members_again() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        group = Group(cluster, 4)
+        await group.begin()
+        group.join()
+        group.join()
+        await cluster.until(lambda: group.shares == [2, 2])
+        await group.produce(8)
+        await cluster.until(lambda: group.is_all_found)
+        cluster.kill(broker)
+        await asyncio.sleep(10)
+        await cluster.started()
+        await group.begin_again()
+        await group.produce(8)
+        await cluster.until(lambda: group.is_all_found and group.shares == [2, 2])
+
+    cluster.run(scenario())
+
+
+def test_a_member_cut_off_for_long_loses_its_partitions() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 4)
+        await group.begin()
+        cut, other = group.join(), group.join()
+        await cluster.until(lambda: group.shares == [2, 2])
+        cluster.network.partition({"m1", other.name, "client"}, {cut.name})
+        cut.forget()  # its session times out, and only it does not know
+        await cluster.until(lambda: len(other.consumer.assignment()) == 4)
+        cluster.network.heal()
+        await cluster.until(lambda: cut.lost)
+        await cluster.until(lambda: group.shares == [2, 2])
+        await group.produce(20)
+        await cluster.until(lambda: group.is_all_found)
+
+    cluster.run(scenario())
+
+
+def test_a_member_that_was_thrown_out_cannot_commit() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 2)
+        await group.begin()
+        await group.produce(4)
+        slow = consumer_on(cluster, "slow", **HASTY, max_poll_interval_ms=2_000)
+        slow.subscribe([TOPIC])
+        assert await slow.poll(20)
+        other = group.join()
+        await cluster.until(lambda: group.shares == [2])
+        with pytest.raises(CommitFailed):
+            await slow.commit()
+        await other.leave()
+        await slow.close()
+
+    cluster.run(scenario())
+
+
+def test_two_of_one_instance_id_are_not_both_members() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 2)
+        await group.begin()
+        settings = HASTY | {"group_instance_id": "one"}
+        first = consumer_on(cluster, "h1", **settings)
+        second = consumer_on(cluster, "h2", **settings)
+        first.subscribe([TOPIC])
+        await first.poll(2)
+        assert len(first.assignment()) == 2
+        second.subscribe([TOPIC])
+        await second.poll(2)
+        assert len(second.assignment()) == 2
+        with pytest.raises(ApiError) as caught:
+            await first.poll(20)
+        assert caught.value.error is Error.FENCED_INSTANCE_ID
+        await second.close()
+        await first.close()
+
+    cluster.run(scenario())
+
+
+def test_two_runs_of_one_seed_are_the_same() -> None:
+    def run() -> list[tuple[str, int]]:
+        cluster = Cluster(7)
+
+        async def scenario() -> list[tuple[str, int]]:
+            await cluster.started()
+            group = Group(cluster, 3)
+            await group.begin()
+            members: list[Member] = [group.join(), group.join()]
+            await group.produce(30)
+            await cluster.until(lambda: group.is_all_found)
+            await members[0].leave()
+            await cluster.until(lambda: group.shares == [3])
+            times = [(name, count) for name, count in sorted(group.owners.items())]
+            return [*times, ("ms", cluster.clock.now_ms())]
+
+        found: list[tuple[str, int]] = cluster.run(scenario())
+        return found
+
+    assert run() == run()
