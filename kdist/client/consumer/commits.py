@@ -47,6 +47,13 @@ class CommitFailed(ApiError):
     """
 
 
+class Turn(NamedTuple):
+    """One commit's place: after which other, and what is done when it is."""
+
+    before: asyncio.Future[None] | None
+    done: asyncio.Future[None]
+
+
 class Commits:
     """Of one group; `membership` None commits from outside of any membership."""
 
@@ -55,13 +62,25 @@ class Commits:
         self._group_id = group_id
         self._membership = membership
         self._coordinator = membership.coordinator if membership else Coordinator(world, group_id)
-        self._in_turn = asyncio.Lock()
+        self._last: asyncio.Future[None] | None = None  # done when the commit before is
 
-    async def commit(self, offsets: Offsets, timeout_s: float | None = None) -> None:
+    def take_turn(self) -> Turn:
+        """A place in the row: commits are sent in the order in which they took theirs."""
+        before, self._last = self._last, self._world.loop.create_future()
+        return Turn(before, self._last)
+
+    async def commit(
+        self, offsets: Offsets, timeout_s: float | None = None, turn: Turn | None = None
+    ) -> None:
         """Commit, trying again what may pass. `CommitFailed`, or `ApiError`."""
-        if offsets:
-            async with self._in_turn:
+        before, done = turn or self.take_turn()
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            if offsets:
                 await self._world.retried(lambda: self._commit_once(offsets), timeout_s)
+        finally:
+            done.set_result(None)
 
     async def _commit_once(self, offsets: Offsets) -> None:
         request = OffsetCommitRequest(group_id=self._group_id, topics=_committed_topics(offsets))

@@ -16,11 +16,11 @@ from typing import Any
 from kdist.client.cluster import Address
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits, OffsetAndMetadata, Offsets
-from kdist.client.consumer.fetcher import Fetcher
+from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.offsets import OffsetAndTimestamp, list_offsets
 from kdist.client.consumer.partition import Partition, Shelf
-from kdist.client.consumer.positions import Positions
+from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.topics import Topics
@@ -214,14 +214,23 @@ class Core:
         """Go on from an offset."""
         if offset < 0:
             raise UserError(f"{offset} is no offset: offsets begin at 0")
-        self.partition(key).seek(offset, leader_epoch)
+        partition = self.partition(key)
+        partition.seek(offset, leader_epoch)
+        self._forgive(partition.key)
         self.kick()
 
     def seek_to(self, to: str, keys: Iterable[TopicPartition]) -> None:
         """Go on from the first offset or the end, looked up when records are asked for."""
         for partition in [self.partition(key) for key in keys] or self.partitions.values():
             partition.reset(to)
+            self._forgive(partition.key)
         self.kick()
+
+    def _forgive(self, key: TopicPartition) -> None:
+        """A position that was wrong is left: the next poll need not hear of it."""
+        self.world.forgive(
+            lambda error: isinstance(error, OffsetOutOfRange | NoOffset) and error.partition == key
+        )
 
     async def seek_to_time(self, timestamp_ms: int, keys: Iterable[TopicPartition]) -> None:
         """Go on from the first record at or after a time, from the end where there is none."""
@@ -283,13 +292,14 @@ class Core:
 
     def commit_soon(self, offsets: Offsets | None, on_committed: OnCommitted) -> None:
         """Commit in the background, then tell."""
-        commits = self._group_commits()
         given = self.positions() if offsets is None else dict(offsets)
+        commits = self._group_commits()
+        turn = commits.take_turn()  # now: a commit that is awaited later comes after it
 
         async def commit() -> None:
             error: KdistError | None = None
             try:
-                await commits.commit(given)
+                await commits.commit(given, turn=turn)
             except KdistError as refused:
                 error = refused
             on_committed(given, error)

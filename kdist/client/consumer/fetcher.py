@@ -28,6 +28,7 @@ from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequ
 _AHEAD = 2  # answers' worth of one partition
 _VERSION_OF_EPOCHS = 12
 _READ_COMMITTED = 1
+_REFUSED_AGAIN_S = 1.0  # what the application must see to is asked for, and raised, this often
 
 
 class OffsetOutOfRange(ApiError):
@@ -75,7 +76,8 @@ class Fetcher:
     def kick(self) -> None:
         """Fetch where there is something to fetch, and no fetch under way."""
         for broker in self._plan():
-            if broker not in self._tasks:
+            under_way = self._tasks.get(broker)
+            if under_way is None or under_way.done():
                 task = self._world.loop.create_task(self._fetch_from(broker))
                 self._tasks[broker] = task
                 task.add_done_callback(partial(self._ended, broker))
@@ -95,7 +97,7 @@ class Fetcher:
         ready_bytes = sum(each.ready_bytes for each in self._partitions.values())
         for partition in self._partitions.values():
             partition.starved_above_bytes = 0
-            if partition.position is None or not partition.may_give:
+            if not partition.may_be_fetched:
                 continue
             if ready_bytes >= settings.fetch_max_bytes:
                 partition.starved_above_bytes = partition.ready_bytes
@@ -155,7 +157,12 @@ class Fetcher:
     async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
         client = await self._world.fetching.client(broker)
         version = client.version_of(fetch.API)
-        wanted = {each.key: self._asked(each, version) for each in partitions}
+        # Looked at once more: while we connected, one may have been reset, or given back.
+        wanted = {
+            each.key: self._asked(each, version) for each in partitions if each.may_be_fetched
+        }
+        if not wanted:
+            return
         said = session.say(wanted)
         settings = self._settings
         request = FetchRequest(
@@ -223,31 +230,34 @@ class Fetcher:
         elif error.retriable:
             self._put_off(partition)
         else:
-            partition.retry_at_s = self._world.now_s() + 1
+            self._hold(partition, _REFUSED_AGAIN_S)
             self._world.report(ApiError(error, f"{partition.key}: {error.sentence}"))
 
     def _put_off(self, partition: Partition) -> None:
         """Try again a little later, with what metadata says then."""
         partition.preferred_replica = None
-        delay_s = self._world.backoff_s()
+        self._hold(partition, self._world.backoff_s())
+        self._topics.refresh()
+
+    def _hold(self, partition: Partition, delay_s: float) -> None:
+        """Fetch nothing of it for so long, unless it is sought elsewhere."""
         partition.retry_at_s = self._world.now_s() + delay_s
         self._world.loop.call_later(delay_s, self.kick)
-        self._topics.refresh()
 
     def _out_of_range(self, partition: Partition) -> None:
         """What is ready is given first: the log may only have lost what is behind it."""
         if self._settings.auto_offset_reset == "none":
-            partition.retry_at_s = self._world.now_s() + 1
+            self._hold(partition, _REFUSED_AGAIN_S)
             self._world.report(OffsetOutOfRange(partition.key, partition.fetch_position))
         elif partition.ready:
-            partition.retry_at_s = self._world.now_s() + self._world.backoff_s()
+            self._hold(partition, self._world.backoff_s())
         else:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()
 
     def _truncated(self, partition: Partition, end: int) -> None:
         if self._settings.auto_offset_reset == "none":
-            partition.retry_at_s = self._world.now_s() + 1
+            self._hold(partition, _REFUSED_AGAIN_S)
             self._world.report(LogTruncated(partition.key, partition.fetch_position, end))
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)

@@ -54,6 +54,7 @@ class Partition:
         self.position_epoch = self.fetch_epoch = epoch
         self.checked_epoch = NO_EPOCH
         self.reset_to = None
+        self.retry_at_s = _NEVER
         self.drop_ready()
 
     def reset(self, to: str) -> None:
@@ -74,6 +75,11 @@ class Partition:
     def ready_bytes(self) -> int:
         """How much was fetched and not given."""
         return self.received_bytes - self.given_bytes
+
+    @property
+    def may_be_fetched(self) -> bool:
+        """Whether there is a position to fetch from, and a wish for what is there."""
+        return self.position is not None and self.may_give
 
     @property
     def may_give(self) -> bool:

@@ -82,6 +82,11 @@ class World:
             self._trouble = error
         self.news.set()
 
+    def forgive(self, is_mended: Callable[[KdistError], bool]) -> None:
+        """Forget what was reported, if it is no trouble any more."""
+        if self._trouble is not None and is_mended(self._trouble):
+            self._trouble = None
+
     @property
     def is_troubled(self) -> bool:
         """Whether there is an error to raise."""

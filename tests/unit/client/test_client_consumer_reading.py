@@ -1,0 +1,250 @@
+"""Reading without a group, in virtual time: positions, how far ahead, what brokers refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from kdist.client.cluster import NoBroker
+from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.consumer.core import WakenUp
+from kdist.client.consumer.fetcher import LogTruncated, OffsetOutOfRange
+from kdist.client.consumer.positions import NoOffset
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult
+from tests.unit.broker.broker_cluster import Cluster
+from tests.unit.client.client_group_world import TOPIC, Group, consumer_on
+
+ZERO = TopicPartition(TOPIC, 0)
+Scenario = Callable[[Cluster, Group], Coroutine[Any, Any, None]]
+
+
+def run(scenario: Scenario, partitions: int = 1) -> None:
+    """With a broker and a topic."""
+    cluster = Cluster()
+
+    async def around() -> None:
+        await cluster.started()
+        group = Group(cluster, partitions)
+        await group.begin()
+        await scenario(cluster, group)
+
+    cluster.run(around())
+
+
+async def offsets(consumer: Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    while len(found) < count:
+        records = await consumer.poll(10)
+        assert records, "nothing came in ten seconds"
+        found += [record.offset for record in records]
+    return found
+
+
+def test_a_seek_while_connecting_is_not_undone() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(3)
+        for steps in range(40):  # wherever the first fetch is by then
+            consumer = consumer_on(cluster, "reader")
+            consumer.assign([ZERO])
+            consumer.seek(ZERO, 1)
+            for _ in range(steps):
+                await asyncio.sleep(0.0005)
+            consumer.seek_to_beginning(ZERO)
+            assert await offsets(consumer, 3) == [0, 1, 2]
+            await consumer.close()
+
+    run(scenario)
+
+
+def test_no_more_is_fetched_than_is_allowed() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(400)
+        batch_bytes = 71
+        consumer = consumer_on(
+            cluster, "reader", max_partition_fetch_bytes=10 * batch_bytes, fetch_max_bytes=4000
+        )
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(4)])
+        consumer.seek_to_beginning()
+        assert len(await consumer.poll(10, 1)) == 1
+        await asyncio.sleep(20)
+        ready = [each.ready_bytes for each in consumer._core.partitions.values()]
+        assert all(0 < each <= 30 * batch_bytes for each in ready)
+        assert sum(ready) <= 2 * 4000
+        found = 1
+        while found < 400:
+            found += len(await consumer.poll(10))
+        await consumer.close()
+
+    run(scenario, partitions=4)
+
+
+def truncated(consumer: Consumer, end: int) -> None:
+    """A leader's answer that the log was cut at `end`."""
+    fetcher = consumer._core._fetcher
+    position = consumer._core.partitions[ZERO].fetch_position
+    asked = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1)
+    diverging = DivergingEpoch(epoch=1, end_offset=end)
+    result = FetchPartitionResult(
+        partition_index=0, error_code=0, high_watermark=end, diverging_epoch=diverging
+    )
+    fetcher._note(ZERO, asked, result)
+
+
+def test_a_truncated_log_is_read_on_from_where_it_was_cut() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(6)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO])
+        assert await offsets(consumer, 6) == [0, 1, 2, 3, 4, 5]
+        truncated(consumer, 4)
+        assert await offsets(consumer, 2) == [4, 5]
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_a_truncated_log_is_an_error_where_offsets_are_not_reset() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(6)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="none")
+        consumer.assign([ZERO])
+        consumer.seek(ZERO, 0)
+        await offsets(consumer, 6)
+        truncated(consumer, 4)
+        with pytest.raises(LogTruncated, match="was read up to 6, but lost all from 4 on"):
+            await consumer.poll(10)
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_without_reset_a_missing_offset_is_an_error_each_time() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(2)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="none", group_id="g")
+        consumer.assign([ZERO])
+        for _ in range(2):
+            with pytest.raises(NoOffset, match="nothing is committed for clicks-0"):
+                await consumer.poll(10)
+        consumer.seek(ZERO, 9)
+        with pytest.raises(OffsetOutOfRange, match="clicks-0 has no offset 9"):
+            await consumer.poll(10)
+        consumer.seek(ZERO, 0)
+        assert await offsets(consumer, 2) == [0, 1]
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_an_error_of_a_position_that_was_left_is_not_raised() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(2)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="none")
+        consumer.assign([ZERO])
+        consumer.seek(ZERO, 9)
+        await cluster.until(lambda: consumer._core.world.is_troubled)
+        consumer.seek(ZERO, 1)
+        assert await offsets(consumer, 1) == [1]
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_commits_in_the_background_come_in_order_and_tell() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(5)
+        told: list[int] = []
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest", group_id="g")
+        consumer.assign([ZERO])
+        for offset in range(5):
+            consumer.commit_async(
+                {ZERO: offset}, lambda given, error: told.append(given[ZERO].offset)
+            )
+        await consumer.commit({ZERO: OffsetAndMetadata(5, "last", 0)})
+        assert told == [0, 1, 2, 3, 4]
+        assert await consumer.committed([ZERO]) == {ZERO: OffsetAndMetadata(5, "last", 0)}
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_a_topic_that_comes_later_is_read_then() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest", group_id="g")
+        consumer.subscribe([TOPIC])
+        assert await consumer.poll(5) == []
+        group = Group(cluster, 2)
+        await group.begin()
+        await group.produce(4)
+        found: list[bytes] = []
+        while len(found) < 4:
+            records = await consumer.poll(20)
+            assert records
+            found += [record.value for record in records]
+        await consumer.close()
+
+    cluster.run(scenario())
+
+
+def test_a_broker_that_is_not_there_is_said_so_and_found_later() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO])
+        with pytest.raises(NoBroker, match="no broker answers at m1:9092"):
+            await consumer.poll(60)
+        await cluster.started()
+        group = Group(cluster, 1)
+        await group.begin()
+        await group.produce(1)
+        found: list[Any] = []
+        while not found:
+            try:
+                found = await consumer.poll(5)
+            except NoBroker:
+                continue  # from before it was there
+        await consumer.close()
+
+    cluster.run(scenario())
+
+
+def test_a_wakeup_is_one_polls() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        consumer = consumer_on(cluster, "reader")
+        consumer.assign([ZERO])
+        cluster.loop.call_later(3, consumer.wakeup)
+        with pytest.raises(WakenUp):
+            await consumer.poll()
+        assert await consumer.poll(0.1) == []
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_what_makes_no_sense_is_refused_in_a_sentence() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        consumer = consumer_on(cluster, "reader")
+        with pytest.raises(UserError, match="to subscribe takes a group_id"):
+            consumer.subscribe([TOPIC])
+        with pytest.raises(UserError, match="offsets are committed for a group"):
+            await consumer.commit()
+        with pytest.raises(UserError, match="clicks-0 is not assigned to this consumer"):
+            consumer.seek(ZERO, 0)
+        with pytest.raises(UserError, match=r"topic 'a b' has a character"):
+            consumer.assign([TopicPartition("a b", 0)])
+        consumer.assign([ZERO])
+        with pytest.raises(UserError, match="-1 is no offset"):
+            consumer.seek(ZERO, -1)
+        await consumer.close()
+
+    run(scenario)
