@@ -13,7 +13,11 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_Step = tuple[Callable[..., Any], tuple[Any, ...]]
+_Step = Callable[[], None]
+
+
+class _Told(Exception):
+    """What a function raised was told to the work that had it called."""
 
 
 class LoopThread:
@@ -33,8 +37,10 @@ class LoopThread:
         running.add_done_callback(lambda _: steps.put(None))
         try:
             while (step := steps.get()) is not None:
-                function, arguments = step
-                function(*arguments)
+                try:
+                    step()
+                except _Told:
+                    pass  # the work has it, and will raise it, or not
         except BaseException:
             running.cancel()
             raise
@@ -49,22 +55,22 @@ class LoopThread:
         def call() -> None:
             try:
                 function(*arguments)
-            except BaseException as error:
+            except Exception as error:
                 self._tell(called, error)
-                raise
+                raise _Told from error
             self._tell(called, None)
 
-        self._callers[-1].put((call, ()))
+        self._callers[-1].put(call)
         await called
 
-    def _tell(self, called: asyncio.Future[None], error: BaseException | None) -> None:
+    def _tell(self, called: asyncio.Future[None], error: Exception | None) -> None:
         def tell() -> None:
             if called.done():
                 return  # the caller was interrupted, and has cancelled
             if error is None:
                 called.set_result(None)
             else:
-                called.cancel()
+                called.set_exception(error)
 
         self.loop.call_soon_threadsafe(tell)
 

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Collection
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.world import World
-from kdist.errors import ApiError
 from kdist.model import TopicPartition
 
 Partitions = Collection[TopicPartition]
@@ -79,11 +78,12 @@ class Rebalancing:
         if self._joining is not None and self._joining.done():
             joined, self._joining = self._joining, None
             try:
-                assigned = joined.result()
-            except ApiError:
-                self._membership.want_join()  # the next poll may have more luck, or hears it too
+                await self._take(joined.result())
+            except BaseException:
+                # Refused, or cut short by a listener or by who cancels a poll: what is assigned
+                # would be nobody's. The next poll joins again, and may have more luck.
+                self._membership.want_join()
                 raise
-            await self._take(assigned)
 
     async def _prepare(self) -> None:
         """Before joining: give back all, or what is no longer subscribed."""
@@ -142,9 +142,11 @@ class Rebalancing:
             self._joining.cancel()
             await asyncio.wait([self._joining])
             self._joining = None
-        if self._membership.is_lost:
-            await self._lose()
-        if self._partitions:
-            await self._give_back(list(self._partitions))
-        self._membership.must_join = False
-        await self._membership.leave("the consumer was closed")
+        try:
+            if self._membership.is_lost:
+                await self._lose()
+            if self._partitions:
+                await self._give_back(list(self._partitions))
+        finally:
+            self._membership.must_join = False
+            await self._membership.leave("the consumer was closed")

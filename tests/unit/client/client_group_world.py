@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from kdist.client.cluster import Address
+from kdist.client.cluster import Address, NoBroker
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
@@ -108,7 +108,11 @@ class Member(RebalanceListener):
 
     async def _work(self) -> None:
         while self.is_polling:
-            for record in await self.consumer.poll(0.2):
+            try:
+                records = await self.consumer.poll(0.2)
+            except NoBroker:
+                continue  # it came while the broker was down
+            for record in records:
                 self.group.found[record.value] += 1
 
     def on_assigned(self, partitions: Partitions) -> None:

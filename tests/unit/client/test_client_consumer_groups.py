@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kdist.client.consumer.commits import CommitFailed
+from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.errors import ApiError, Error
 from tests.unit.broker.broker_cluster import Cluster
 from tests.unit.client.client_group_world import HASTY, TOPIC, Group, Member, consumer_on
@@ -123,6 +124,72 @@ def test_a_member_that_was_thrown_out_cannot_commit() -> None:
             await slow.commit()
         await other.leave()
         await slow.close()
+
+    cluster.run(scenario())
+
+
+def test_a_poll_may_be_cancelled_at_any_time() -> None:
+    cluster = Cluster(3)
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 4)
+        await group.begin()
+        await group.produce(20)
+        other = group.join()
+        consumer = consumer_on(cluster, "cut", **HASTY)
+        consumer.subscribe([TOPIC])
+        found: set[bytes] = set()
+        for _ in range(300):
+            try:
+                polling = consumer.poll(1)
+                timeout_s = cluster.chance.uniform(0, 0.1)
+                found |= {record.value for record in await asyncio.wait_for(polling, timeout_s)}
+            except TimeoutError:
+                continue  # as was wanted
+        end_s = cluster.loop.time() + 30
+        while len(consumer.assignment()) != 2 and cluster.loop.time() < end_s:
+            await consumer.poll(0.2)
+        assert len(consumer.assignment()) == 2 == len(other.consumer.assignment())
+        await consumer.close()
+        await other.leave()
+
+    cluster.run(scenario())
+
+
+def test_a_listener_that_fails_is_heard_and_the_group_goes_on() -> None:
+    cluster = Cluster()
+
+    class Fails(RebalanceListener):
+        def on_assigned(self, partitions: Partitions) -> None:
+            if not failed:
+                failed.append(len(partitions))
+                raise ValueError("at first")
+
+        def on_revoked(self, partitions: Partitions) -> None:
+            if len(failed) > 1:
+                raise ValueError("in the end")
+
+    failed: list[int] = []
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 2)
+        await group.begin()
+        await group.produce(2)
+        consumer = consumer_on(cluster, "fails", **HASTY)
+        consumer.subscribe([TOPIC], Fails())
+        with pytest.raises(ValueError, match="at first"):
+            await consumer.poll(20)
+        assert await consumer.poll(20)
+        failed.append(0)
+        with pytest.raises(ValueError, match="in the end"):
+            await consumer.close()
+        start_s = cluster.loop.time()
+        other = group.join()  # gets all at once, since the other has left all the same
+        await cluster.until(lambda: group.shares == [2])
+        assert cluster.loop.time() - start_s < 3
+        await other.leave()
 
     cluster.run(scenario())
 
