@@ -1,8 +1,9 @@
-"""The consumer: reads topics, alone or as a member of a group, in Python's two fronts.
+"""The consumer: reads topics, alone or as a member of a group, in two fronts over one core.
 
-`consumer.Consumer` blocks, `aio.Consumer` is awaited; both drive `core`. Below it: `membership` and
-`joining` (the group protocol), `commits`, `fetcher` and `fetch_session` (reading), `positions`
-(where to read), `topics` (metadata), `partition` (what is known of one that is read). Pure:
-`settings`, `assignors`, `sticky`, `opening` (a fetch's batches), `batch` (what is given). The
-broker's side of groups is the room `groups`.
+`consumer.Consumer` blocks (over `loop_thread`), `aio.Consumer` is awaited; both drive `core`, where
+the application's rebalances are `rebalancing`, the member is `membership`, its broker
+`coordinator`, `commits` and `positions` are the group's and the first offsets, `fetcher` reads ahead, `topics` is
+metadata, and `world` (with `lane`s of connections) what all share. `partition` is where one reader
+is, `iteration` how far a loop over records. Pure: `settings`, `given`, `assignors`, `sticky`,
+`subscriptions`, `fetch_session`, `opening`, `batch`. The broker's side of groups is room `groups`.
 """

@@ -119,9 +119,9 @@ class Consumer:
         At most `max_records`, by default `max_poll_records`. With auto-commit, asking again says
         that those before are done with.
         """
-        if rest := self._iteration.rest():
-            return rest
         count = max_records or self._poll_records_max
+        if rest := self._iteration.rest(count):
+            return rest
         return self._taken(lambda: self._shelf.take_records(count), timeout_s)
 
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:

@@ -7,6 +7,7 @@ hint tells how many are left: so commits and positions know which were given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from operator import length_hint
 
 from kdist.client.consumer.batch import ConsumedRecord
@@ -42,11 +43,10 @@ class Iteration:
         self.settle()
         self._partition, self._records = None, []
 
-    def rest(self) -> list[ConsumedRecord]:
-        """What was not given yet, which now is."""
-        rest = list(self._left)
-        if rest:
-            self.finish()
+    def rest(self, count: int) -> list[ConsumedRecord]:
+        """Up to `count` of what was not given yet, which now are."""
+        rest = list(islice(self._left, count))
+        self.settle()
         return rest
 
     def drop(self, is_dropped: Callable[[Partition], bool] = lambda _: True) -> None:
