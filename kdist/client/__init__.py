@@ -1,7 +1,7 @@
-"""Asking a cluster: the small client under the first commands of `kdist`.
+"""Clients of a cluster: for applications, and under the commands of `kdist`.
 
-`cluster` has the connections and knows who leads what; over it `admin` looks after topics and
-groups, `positions` asks for offsets, `producing` writes batches and `fetching` reads them.
-It speaks the newest version that both sides have, to kdist and to Kafka from 3.0 on. It is no
-application's client: no idempotence, no group membership, no batching in the background.
+`producer` and `consumer` are what applications use. Below them, and for the commands, `cluster` has
+the connections and knows who leads what; over it `admin` looks after topics and groups, `positions`
+asks for offsets, `producing` writes batches and `fetching` reads them: all of it speaks the newest
+version that both sides have, to kdist and to Kafka from 3.0 on.
 """
