@@ -145,6 +145,47 @@ def test_a_descriptor_that_is_always_ready_starves_nobody(
     assert seen == ["ready", "end"] * (len(seen) // 2)
 
 
+def test_who_becomes_ready_while_another_is_served_shares_its_turn() -> None:
+    loop = TurnLoop()
+    mine, others = zip(*(socket.socketpair() for _ in range(3)), strict=True)
+    seen: list[str] = []
+    want = ending_turns(loop, lambda: seen.append("end"))
+
+    def serve(number: int) -> None:
+        seen.append(mine[number].recv(100).decode())
+        want()
+        if number < 2:
+            others[number + 1].send(b"%d" % (number + 1))
+
+    for number, each in enumerate(mine):
+        watch(loop, each.fileno(), READABLE, lambda _, number=number: serve(number))
+    others[0].send(b"0")
+    run(loop)
+    assert seen == ["0", "1", "2", "end", "end", "end"]
+    for each in (*mine, *others):
+        each.close()
+    loop.close()
+
+
+def test_who_is_always_ready_does_not_keep_a_turn_open(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    loop = TurnLoop()
+    mine, other = pair
+    seen: list[str] = []
+    want = ending_turns(loop, lambda: seen.append("end"))
+
+    def serve(_: int) -> None:
+        seen.append("served")
+        want()
+
+    watch(loop, mine.fileno(), READABLE, serve)
+    other.send(b"never read")
+    run(loop)
+    assert seen[:4] == ["served", "end", "served", "end"]
+    loop.close()
+
+
 def test_what_a_watcher_raises_goes_to_the_loops_exception_handler(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
