@@ -9,12 +9,12 @@ SHELL := /bin/sh
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
 MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)
-CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled.py kdist/records/_compiled.pxd)
+CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py)
 
 # A virtual environment knows where it stands, so one that came along in a copied tree is made anew;
 # and a stamp without the compiled codec beside it is not believed.
 VENV_MOVED := $(if $(filter $(CURDIR),$(shell cat .venv/.ready 2>/dev/null)),,FORCE)
-CODEC_GONE := $(if $(wildcard kdist/records/_compiled.*.so),,FORCE)
+CODEC_GONE := $(if $(wildcard kdist/records/_compiled_usual.*.so),,FORCE)
 
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,7 +101,7 @@ format: .venv/.codec  ## Put the code into its one format
 	$(PYTHON) -m ruff check --fix .
 
 clean:  ## Remove everything that make made, the virtual environment included
-	rm -rf .venv .cache build dist kdist.egg-info kdist/records/_compiled.c kdist/records/_compiled.*.so
+	rm -rf .venv .cache build dist kdist.egg-info kdist/records/_compiled*.c kdist/records/_compiled*.so
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,17 +1,20 @@
 """Builds the compiled record codec; everything else about the package stands in pyproject.toml.
 
-`kdist/records/_compiled.py` is Cython's pure-Python mode. Where no compiler is found the build goes
-on without it (`optional`), and `kdist.records.codec` takes the plain reference instead.
+`kdist/records/_compiled*.py` are Cython's pure-Python mode. Where no compiler is found the build
+goes on without them (`optional`), and `codec.py` and `usual.py` take the plain reference instead.
 """
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-CODEC = Extension(
-    "kdist.records._compiled",
-    ["kdist/records/_compiled.py"],
-    extra_compile_args=["-O3"],
-    optional=True,
-)
+CODEC = [
+    Extension(
+        f"kdist.records.{name}",
+        [f"kdist/records/{name}.py"],
+        extra_compile_args=["-O3"],
+        optional=True,
+    )
+    for name in ("_compiled", "_compiled_usual")
+]
 
-setup(ext_modules=cythonize([CODEC], language_level=3))
+setup(ext_modules=cythonize(CODEC, language_level=3))

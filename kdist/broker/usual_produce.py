@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from kdist.broker.produce import INTERNAL_TOPICS, ProduceHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import NO_EPOCH
+from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.connection import Connection, Reply
 from kdist.protocol import produce
 from kdist.protocol.envelope import decode_request, encode_response
@@ -35,16 +35,15 @@ from kdist.protocol.produce import (
     ProduceResponse,
     ProduceTopicResult,
 )
-from kdist.records.batch import Batch
-from kdist.records.validate import usual_batch
+from kdist.records.batch import CODEC_MAX, Batch
+from kdist.records.usual import TAGS_BYTES, assign, find_batch
+from kdist.records.validate import codec_max
 from kdist.replication.partition import ACKS_ALL, Partition
 from kdist.runtime.clock import Clock
-from kdist.storage.append import assign
 
 _ACKS = (1, ACKS_ALL)
 _FIRST_VERSION_OF_BATCHES = 3
 _FIRST_FLEXIBLE_VERSION = 9
-_TAGS_BYTES = 3  # of the partition, the topic, the request, when there are none: zeros
 _SHARED_START = 8
 _SHARED_BYTES_MAX = 1000
 _KNOWN_MAX = 10_000  # with the above, 20 MB
@@ -59,12 +58,28 @@ _BASE_OFFSET = 0x0123456789ABCDEF  # stands in an answer where the real one goes
 _NS_PER_S = 1_000_000_000
 
 
+class _Group:
+    """One partition, the batches that a turn brought for it, and what offsets they got."""
+
+    __slots__ = ("batches", "key", "log_start_offset", "partition", "size_max", "start_offsets")
+
+    def __init__(self, key: TopicPartition) -> None:
+        self.key = key
+        self.batches: list[Batch] = []
+        self.start_offsets: Sequence[int] = ()  # of the first of them
+        # Looked up when a turn brings the first batch.
+        self.partition: Partition
+        self.log_start_offset: int
+        self.size_max: int
+
+
 class _Known(NamedTuple):
     """What requests with the same shared bytes have in common."""
 
     key_and_version: int
-    version: int
-    partition: tuple[str, int]
+    is_flexible: bool
+    codec_max: int
+    group: _Group
     log_start_offset: int
     pack_answer: Callable[[bytes, int, bytes, int, bytes], bytes]
     """Of a size, correlation id, the bytes between, base offset, and those behind it."""
@@ -73,18 +88,8 @@ class _Known(NamedTuple):
     end: bytes
 
 
-class _Group:
-    """The batches that a turn brought for one partition, and what offsets the first of them got."""
-
-    __slots__ = ("batches", "start_offsets")
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.start_offsets: Sequence[int] = ()
-
-
-_Asked = tuple[_Known, int, _Group, int, memoryview, Connection]
-"""A request that waits for the end of the turn: correlation id, group and number in it, its frame.
+_Asked = tuple[_Known, int, int, memoryview, Connection]
+"""A request that waits for the end of the turn: correlation id, number in the group, its frame.
 
 No place for its answer is reserved: before anything else is answered, these are. The frame holds
 until then. A plain tuple, as one is made for each request: a named one takes six times as long.
@@ -101,7 +106,8 @@ class UsualProduces:
         self._now_ns = clock.monotonic_ns
         self._metrics = metrics
         self._known: dict[bytes, _Known] = {}
-        self._groups: dict[Partition, _Group] = {}
+        self._groups: dict[TopicPartition, _Group] = {}  # of what is known
+        self._taken: list[_Group] = []  # those with batches
         self._asked: list[_Asked] = []
         self._started_ns = 0  # when the first of these was taken
 
@@ -110,34 +116,37 @@ class UsualProduces:
         known = self._known.get(bytes(frame[_SHARED_START:known_end]))
         if known is None:
             return False
-        start, version, key, log_start_offset, _, _, _, _ = known
+        start, is_flexible, codecs, group, log_start_offset, _, _, _, _ = known
         key_and_version, correlation_id = _START.unpack_from(frame)
-        partition = self._partitions.get(key)
+        batches = group.batches
         if (
             key_and_version != start
-            or partition is None
-            or (rules := partition.group_rules) is None
-            or partition.log.start_offset != log_start_offset
-            or (records := _find_records(frame, known_end, version)) is None
+            or not (batches or self._look_up(group))
+            or log_start_offset != group.log_start_offset
         ):
             return False
-        group = self._groups.get(partition)
-        if group is None:
-            if not self._asked:
-                self._started_ns = self._now_ns()
-            if not partition.is_prompt(self._started_ns):
-                return False
-        batch = usual_batch(records, rules, version)
+        batch = find_batch(frame, known_end, is_flexible, group.size_max, codecs)
         if batch is None:
             return False
-        if group is None:
-            group = self._groups[partition] = _Group()
-        batches = group.batches
-        self._asked.append((known, correlation_id, group, len(batches), frame, connection))
+        if not batches:
+            self._taken.append(group)
+        self._asked.append((known, correlation_id, len(batches), frame, connection))
         batches.append(batch)
-        if len(records) >= _LARGE_BYTES:
+        if len(frame) >= _LARGE_BYTES:
             self.settle()
         return True
+
+    def _look_up(self, group: _Group) -> bool:
+        """Whether the partition takes batches as they come, and now."""
+        partition = self._partitions.get(group.key)
+        if partition is None or (rules := partition.group_rules) is None:
+            return False
+        if not self._asked:
+            self._started_ns = self._now_ns()
+        group.partition = partition
+        group.log_start_offset = partition.log.start_offset
+        group.size_max = rules.message_bytes_max
+        return partition.is_prompt(self._started_ns)
 
     # The end of a turn
 
@@ -146,23 +155,25 @@ class UsualProduces:
         asked = self._asked
         if not asked:
             return
-        groups, self._groups, self._asked = self._groups, {}, []
+        groups, self._taken, self._asked = self._taken, [], []
         now_ms = self._clock.now_ms()
-        for partition, group in groups.items():
+        for group in groups:
+            batches, group.batches = group.batches, []
             try:
-                group.start_offsets = partition.append_group(group.batches, now_ms)
+                group.start_offsets = group.partition.append_group(batches, now_ms)
             except ApiError:
-                pass  # the long way meets the same error, and knows how to answer it
+                group.start_offsets = ()  # the long way meets the error, and knows how to answer it
+            for batch in batches[len(group.start_offsets) :]:
+                assign((batch,), 0, NO_EPOCH)  # as it came
         unusual = 0
-        for known, correlation_id, group, number, frame, connection in asked:
+        for known, correlation_id, number, frame, connection in asked:
+            _, _, _, group, _, pack_answer, size, middle, end = known
             start_offsets = group.start_offsets
             if number < len(start_offsets):
-                _, _, _, _, pack_answer, size, middle, end = known
                 offset = start_offsets[number]
                 connection.answer_at_once(pack_answer(size, correlation_id, middle, offset, end))
             else:
                 unusual += 1
-                assign(group.batches[number].data, 0, NO_EPOCH)  # as it came
                 self._handle(frame, connection)
         self._note_answered(self._started_ns, len(asked) - unusual)
 
@@ -207,21 +218,22 @@ class UsualProduces:
         shared = bytes(frame[_SHARED_START:known_end])
         log_start_offset = partition.log.start_offset
         known = self._known.get(shared)
-        if known is None or (known.version, known.log_start_offset) != (version, log_start_offset):
-            found = _find_records(frame, known_end, version)
-            if not found or bytes(found) != bytes(data.records or b""):
-                return None  # something is behind them
+        facts = _START.unpack_from(frame)[0], log_start_offset
+        if known is None or (known.key_and_version, known.log_start_offset) != facts:
+            is_flexible = version >= _FIRST_FLEXIBLE_VERSION
+            if find_batch(frame, known_end, is_flexible, len(frame), CODEC_MAX) is None:
+                return None  # something is behind it
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
-            key = topic, data.index
-            self._known[shared] = _known(frame, version, key, log_start_offset)
+                self._groups.clear()
+            key = TopicPartition(topic, data.index)
+            group = self._groups.setdefault(key, _Group(key))
+            self._known[shared] = _known(frame, version, group, log_start_offset)
         return known_end
 
 
-def _known(
-    frame: memoryview, version: int, partition: tuple[str, int], log_start_offset: int
-) -> _Known:
-    topic, index = partition
+def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int) -> _Known:
+    topic, index = group.key
     result = ProducePartitionResult(
         index=index, error_code=0, base_offset=_BASE_OFFSET, log_start_offset=log_start_offset
     )
@@ -233,42 +245,18 @@ def _known(
     size, middle = before[:SIZE_BYTES], before[SIZE_BYTES + _INT32.size :]
     pack = struct.Struct(f">{len(size)}si{len(middle)}sq{len(end)}s").pack
     key_and_version, _ = _START.unpack_from(frame)
-    return _Known(key_and_version, version, partition, log_start_offset, pack, size, middle, end)
-
-
-def _find_records(frame: memoryview, position: int, version: int) -> memoryview | None:
-    """The records whose size is at `position`, if only empty tags follow them."""
-    end = len(frame)
-    if version < _FIRST_FLEXIBLE_VERSION:
-        start = position + _INT32.size
-        if start > end or _INT32.unpack_from(frame, position)[0] != end - start:
-            return None
-        return frame[start:]
-    end -= _TAGS_BYTES
-    if position + 1 >= end or frame[end] or frame[end + 1] or frame[end + 2]:
-        return None
-    # An unsigned varint, one above the size: mostly one of two bytes.
-    size, high = frame[position], frame[position + 1]
-    position += 1
-    if size >= 0x80 > high:
-        size += (high - 1) << 7
-        position += 1
-    elif size >= 0x80:
-        return _find_many(frame, position - 1, end)
-    return frame[position:end] if size - 1 == end - position else None
-
-
-def _find_many(frame: memoryview, position: int, end: int) -> memoryview | None:
-    """As `_find_records`, of more than 16 KiB."""
-    size = shift = 0
-    while position < end:
-        byte = frame[position]
-        position += 1
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return frame[position:end] if size - 1 == end - position else None
-        shift += 7
-    return None
+    is_flexible = version >= _FIRST_FLEXIBLE_VERSION
+    return _Known(
+        key_and_version,
+        is_flexible,
+        codec_max(version),
+        group,
+        log_start_offset,
+        pack,
+        size,
+        middle,
+        end,
+    )
 
 
 def _shared_end(frame_size: int, records_size: int, version: int) -> int:
@@ -276,4 +264,4 @@ def _shared_end(frame_size: int, records_size: int, version: int) -> int:
     if version < _FIRST_FLEXIBLE_VERSION:
         return frame_size - records_size - _INT32.size
     size_bytes = -(-(records_size + 1).bit_length() // 7)
-    return frame_size - _TAGS_BYTES - records_size - size_bytes
+    return frame_size - TAGS_BYTES - records_size - size_bytes

@@ -27,7 +27,7 @@ from kdist.records.codec import decode_records, find_null_key
 from kdist.records.compression import CODEC_MASK, Codec
 from kdist.records.convert import recompress, up_convert
 from kdist.records.message_set import Message
-from kdist.wire.crc32c import crc32c
+from kdist.records.usual import check_batch
 from kdist.wire.varint import Buffer
 
 NO_LIMIT = (1 << 63) - 1  # the default of both timestamp limits, in ms
@@ -36,8 +36,6 @@ _FIRST_VERSION_OF_BATCHES = 3  # of Produce: from here on exactly one batch of m
 _FIRST_VERSION_OF_ZSTD = 7
 _LOG_APPEND_TIME = int(batch_format.Attribute.LOG_APPEND_TIME)
 _ZSTD = int(Codec.ZSTD)
-_HEADER_SIZE, _CHECKED_POSITION = batch_format.HEADER_SIZE, batch_format.CHECKED_POSITION
-_new = tuple.__new__
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,31 +115,15 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
 def usual_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
     """The one batch that nearly every produce is, if it passes each check of `_checked_header`.
 
-    None for all else, whatever it is: the long way finds out what. `rules` are plain. Profiled: the
-    same checks one by one, in functions that each have their sentence ready, take 1.7 µs more, half
-    of a 64 KiB CRC; named tuples made by their own constructors take 0.4 more.
+    None for all else, whatever it is: the long way finds out what. `rules` are plain.
     """
-    size = len(records)
-    if size < _HEADER_SIZE or size > rules.message_bytes_max:
-        return None
-    fields = batch_format.HEADER.unpack_from(records)
-    base_offset, length, _, magic, crc, attributes, delta, _, _, producer_id, _, sequence, count = (
-        fields
-    )
-    if (
-        magic == batch_format.MAGIC
-        and length == size - batch_format.LENGTH_PREFIX_SIZE
-        and 0 <= attributes <= _ZSTD  # a codec, and no other bit
-        and (attributes < _ZSTD or api_version >= _FIRST_VERSION_OF_ZSTD)
-        and base_offset == 0
-        and 0 < count == delta + 1
-        and (attributes or count * batch_format.RECORD_SIZE_MIN <= size - _HEADER_SIZE)
-        and (producer_id < 0 or sequence >= 0)
-    ):
-        view = records if isinstance(records, memoryview) else memoryview(records)
-        if not view.readonly and crc32c(view[_CHECKED_POSITION:]) == crc:
-            return _new(Batch, (_new(BatchHeader, fields), view))
-    return None
+    size, size_max = len(records), rules.message_bytes_max
+    return check_batch(memoryview(records), 0, size, size_max, codec_max(api_version))
+
+
+def codec_max(api_version: int) -> int:
+    """The last codec that a Produce of this version may bring."""
+    return _ZSTD if api_version >= _FIRST_VERSION_OF_ZSTD else _ZSTD - 1
 
 
 def _magic(records: Buffer, api_version: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kdist.errors import ApiError
 from kdist.records.batch import Batch
-from kdist.storage.append import measure
+from kdist.records.usual import measure
 from kdist.storage.log import Log
 
 
@@ -25,12 +25,12 @@ def append_group(
     What is wrong is found by appending it alone. Raises `DiskFailed`, or `ApiError` as
     `Log.append`, and then nothing was appended.
     """
-    if len(batches) == 1:
-        return (log.append(batches, leader_epoch, now_ms).start_offset,)
-    measured = measure(batches, log.reserved_offset)
-    if log.may_roll(measured):
+    if duplicate := log.duplicate_of(batches[0].header):
+        return [duplicate.first_offset]
+    measured = measure(batches)
+    if len(batches) > 1 and log.may_roll(measured):
         return _append_singly(log, batches, leader_epoch, now_ms)
-    return log.append_all(batches, leader_epoch, now_ms, measured).start_offsets
+    return log.append_now(batches, measured, leader_epoch, now_ms)
 
 
 def _append_singly(

@@ -1,0 +1,245 @@
+# cython: boundscheck=False, wraparound=False
+# ruff: noqa: F821 - an annotation alone declares a C variable
+"""The usual batch again, for Cython to compile: the functions of `_reference_usual.py`.
+
+What they cost there is the interpreter's way from one field to the next: a fifth of a produce of
+one record. Here the header is read where it lies, and made a tuple of only once it has passed.
+"""
+
+from __future__ import annotations
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("the compiled record codec has not been built")
+
+from cython.cimports.cpython.buffer import (
+    Py_buffer,
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+
+from kdist.model import NO_TIMESTAMP
+from kdist.records import _reference_usual, batch
+from kdist.records.batch import Batch, BatchHeader
+from kdist.wire.crc32c import crc32c
+
+_Pointer = cython.typedef(cython.p_uchar)
+_Size = cython.typedef(cython.Py_ssize_t)
+_Long = cython.typedef(cython.longlong)
+
+_HEADER_SIZE = cython.declare(_Size, batch.HEADER_SIZE)
+_PREFIX_SIZE = cython.declare(_Size, batch.LENGTH_PREFIX_SIZE)
+_CHECKED_POSITION = cython.declare(_Size, batch.CHECKED_POSITION)
+_RECORD_SIZE_MIN = cython.declare(_Size, batch.RECORD_SIZE_MIN)
+_MAGIC = cython.declare(_Long, batch.MAGIC)
+_TAGS_BYTES = cython.declare(_Size, _reference_usual.TAGS_BYTES)
+_NO_TIMESTAMP = cython.declare(_Long, NO_TIMESTAMP)
+_Batch = cython.declare(object, Batch)
+_BatchHeader = cython.declare(object, BatchHeader)
+_Measured = cython.declare(object, _reference_usual.Measured)
+_crc32c = cython.declare(object, crc32c)
+_new_tuple = cython.declare(object, tuple.__new__)
+
+_DELTA = cython.declare(_Size, BatchHeader._fields.index("last_offset_delta"))
+_MAX_TIMESTAMP = cython.declare(_Size, BatchHeader._fields.index("max_timestamp"))
+_PRODUCER_ID = cython.declare(_Size, BatchHeader._fields.index("producer_id"))
+_COUNT = cython.declare(_Size, BatchHeader._fields.index("record_count"))
+
+
+def find_batch(
+    frame: object, position: _Size, is_flexible: cython.bint, size_max: _Long, codec_max: _Long
+) -> object:
+    """As `_reference_usual.find_batch`."""
+    buffer: Py_buffer
+    start: _Size
+    PyObject_GetBuffer(frame, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        end: _Size = buffer.len
+        if is_flexible:
+            end -= _TAGS_BYTES
+            start = _behind_varint(cython.cast(_Pointer, buffer.buf), position, end)
+        else:
+            start = _behind_int32(cython.cast(_Pointer, buffer.buf), position, end)
+        if start < 0:
+            return None
+        return _check(frame, cython.address(buffer), start, end, size_max, codec_max)
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+
+
+def check_batch(
+    whole: object, start: _Size, end: _Size, size_max: _Long, codec_max: _Long
+) -> object:
+    """As `_reference_usual.check_batch`."""
+    buffer: Py_buffer
+    PyObject_GetBuffer(whole, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert 0 <= start <= end <= buffer.len
+        return _check(whole, cython.address(buffer), start, end, size_max, codec_max)
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _behind_int32(at: _Pointer, position: _Size, end: _Size) -> _Size:
+    """Where the records begin whose size is at `position`; -1 if they do not end at `end`."""
+    start: _Size = position + 4
+    return start if position >= 0 and start <= end and _int32(at + position) == end - start else -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _behind_varint(at: _Pointer, position: _Size, end: _Size) -> _Size:
+    """The same, of a compact size; and only empty tags are at `end`."""
+    size: _Size = 0
+    shift: cython.int = 0
+    byte: cython.uchar = 0x80
+    if position < 0 or end < 0 or at[end] or at[end + 1] or at[end + 2]:
+        return -1
+    while byte >= 0x80 and position < end and shift < 35:
+        byte = at[position]
+        size |= cython.cast(_Size, byte & 0x7F) << shift
+        position += 1
+        shift += 7
+    return position if byte < 0x80 and size - 1 == end - position else -1
+
+
+@cython.cfunc
+def _check(
+    whole: object,
+    buffer: cython.pointer[Py_buffer],
+    start: _Size,
+    end: _Size,
+    size_max: _Long,
+    codec_max: _Long,
+) -> object:
+    size: _Size = end - start
+    if not _HEADER_SIZE <= size <= size_max or buffer.readonly:
+        return None
+    at: _Pointer = cython.cast(_Pointer, buffer.buf) + start
+    attributes: _Long = _int16(at + 21)
+    delta: _Long = _int32(at + 23)
+    producer_id: _Long = _int64(at + 43)
+    sequence: _Long = _int32(at + 53)
+    count: _Long = _int32(at + 57)
+    crc: _Long = _int32(at + 17) & 0xFFFF_FFFF
+    if not (
+        at[16] == _MAGIC
+        and _int32(at + 8) == size - _PREFIX_SIZE
+        and 0 <= attributes <= codec_max
+        and _int64(at) == 0
+        and 0 < count == delta + 1
+        and (attributes or count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE)
+        and (producer_id < 0 or sequence >= 0)
+        and _crc32c(whole[start + _CHECKED_POSITION : end]) == crc
+    ):
+        return None
+    fields = (
+        0,
+        size - _PREFIX_SIZE,
+        _int32(at + 12),
+        _MAGIC,
+        crc,
+        attributes,
+        delta,
+        _int64(at + 27),
+        _int64(at + 35),
+        producer_id,
+        _int16(at + 51),
+        sequence,
+        count,
+    )
+    return _new_tuple(_Batch, (_new_tuple(_BatchHeader, fields), whole[start:end]))
+
+
+def measure(batches: object) -> object:
+    """As `_reference_usual.measure`."""
+    size: _Size = 0
+    offset_count: _Long = 0
+    record_count: _Long = 0
+    newest_ms: _Long = _NO_TIMESTAMP
+    has_producers: cython.bint = False
+    for each in batches:
+        header = _header(each)
+        size += len(cython.cast(tuple, each)[1])
+        offset_count += cython.cast(_Long, header[_DELTA]) + 1
+        record_count += cython.cast(_Long, header[_COUNT])
+        newest_ms = max(newest_ms, cython.cast(_Long, header[_MAX_TIMESTAMP]))
+        has_producers |= cython.cast(_Long, header[_PRODUCER_ID]) >= 0
+    return _new_tuple(_Measured, (size, offset_count, record_count, newest_ms, bool(has_producers)))
+
+
+def assign(batches: object, offset: _Long, leader_epoch: cython.int) -> list:
+    """As `_reference_usual.assign`."""
+    buffer: Py_buffer
+    offsets: list = []
+    for each in batches:
+        header = _header(each)
+        PyObject_GetBuffer(cython.cast(tuple, each)[1], cython.address(buffer), PyBUF_WRITABLE)
+        try:
+            assert buffer.len >= _HEADER_SIZE
+            _put(cython.cast(_Pointer, buffer.buf), offset, 8)
+            _put(cython.cast(_Pointer, buffer.buf) + _PREFIX_SIZE, leader_epoch, 4)
+        finally:
+            PyBuffer_Release(cython.address(buffer))
+        offsets.append(offset)
+        offset += cython.cast(_Long, header[_DELTA]) + 1
+    return offsets
+
+
+@cython.cfunc
+@cython.inline
+def _header(each: object) -> tuple:
+    """Of a batch. Both are named tuples: to C, plain ones whose fields have numbers."""
+    assert type(each) is _Batch
+    header: object = cython.cast(tuple, each)[0]
+    assert type(header) is _BatchHeader
+    return cython.cast(tuple, header)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _number(at: _Pointer, size: cython.int) -> cython.ulonglong:
+    """The big-endian number of `size` bytes that is there; the compiler makes a `bswap` of it."""
+    value: cython.ulonglong = 0
+    i: cython.int
+    for i in range(size):
+        value = value << 8 | at[i]
+    return value
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _int16(at: _Pointer) -> _Long:
+    return cython.cast(cython.short, _number(at, 2))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _int32(at: _Pointer) -> _Long:
+    return cython.cast(cython.int, _number(at, 4))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _int64(at: _Pointer) -> _Long:
+    return cython.cast(_Long, _number(at, 8))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put(at: _Pointer, value: _Long, size: cython.int) -> cython.void:
+    """Write `size` bytes, big-endian."""
+    while size:
+        size -= 1
+        at[size] = value & 0xFF
+        value >>= 8

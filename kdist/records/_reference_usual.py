@@ -1,0 +1,121 @@
+"""The usual batch in plain Python: what it is, and the judge of `_compiled_usual.py`.
+
+Both modules have the same functions, with the same outcome for the same input. Nearly every
+produce brings one batch that needs nothing but these: it is found in its request and checked,
+measured with others for the same log, and given its offset. A header's layout is in `batch.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kdist.model import NO_TIMESTAMP
+from kdist.records.batch import (
+    CHECKED_POSITION,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
+    MAGIC,
+    RECORD_SIZE_MIN,
+    Batch,
+    BatchHeader,
+)
+from kdist.wire.crc32c import crc32c
+
+TAGS_BYTES = 3  # of the partition, the topic, the request, when there are none: zeros
+
+_INT32 = struct.Struct(">i")
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+
+
+class Measured(NamedTuple):
+    """Batches together: bytes, offsets, records, the newest timestamp in ms."""
+
+    size: int
+    offset_count: int
+    record_count: int
+    newest_ms: int
+    has_producers: bool
+    """Whether any has a producer id."""
+
+
+def find_batch(
+    frame: memoryview, position: int, is_flexible: bool, size_max: int, codec_max: int
+) -> Batch | None:
+    """`check_batch` of the records whose size is at `position` of a Produce, if they end it.
+
+    The size is an int32; in a flexible version it is an unsigned varint, one more than the size,
+    and three empty tags follow the records. None if the frame ends in any other way.
+    """
+    end = len(frame)
+    if not is_flexible:
+        start = position + _INT32.size
+        is_found = start <= end and _INT32.unpack_from(frame, position)[0] == end - start
+    else:
+        end -= TAGS_BYTES
+        start, size, shift, byte = position, 0, 0, 0x80
+        while byte >= 0x80 and start < end:
+            byte = frame[start]
+            size |= (byte & 0x7F) << shift
+            start, shift = start + 1, shift + 7
+        is_found = byte < 0x80 and size - 1 == end - start and not any(frame[end:])
+    return check_batch(frame, start, end, size_max, codec_max) if is_found else None
+
+
+def check_batch(
+    buffer: memoryview, start: int, end: int, size_max: int, codec_max: int
+) -> Batch | None:
+    """The one batch from `start` to `end`, if a log without rules of its own takes it.
+
+    It has at most `size_max` bytes and a codec up to `codec_max`, is writable and as a producer has
+    to send it. None for all else, whatever it is.
+    """
+    size = end - start
+    if not HEADER_SIZE <= size <= size_max or buffer.readonly:
+        return None
+    header = BatchHeader._make(HEADER.unpack_from(buffer, start))
+    count = header.record_count
+    if (
+        header.magic == MAGIC
+        and header.batch_length == size - LENGTH_PREFIX_SIZE
+        and 0 <= header.attributes <= codec_max  # a codec, and no other bit
+        and header.base_offset == 0
+        and 0 < count == header.last_offset_delta + 1
+        and (header.attributes or count * RECORD_SIZE_MIN <= size - HEADER_SIZE)
+        and (header.producer_id < 0 or header.base_sequence >= 0)
+        and crc32c(buffer[start + CHECKED_POSITION : end]) == header.crc
+    ):
+        return Batch(header, buffer[start:end])
+    return None
+
+
+def measure(batches: Sequence[Batch]) -> Measured:
+    """What a log wants to know of the batches it shall take."""
+    size = offset_count = record_count = 0
+    newest_ms, has_producers = NO_TIMESTAMP, False
+    for header, data in batches:
+        size += len(data)
+        offset_count += header.last_offset_delta + 1
+        record_count += header.record_count
+        newest_ms = max(newest_ms, header.max_timestamp)
+        has_producers |= header.producer_id >= 0
+    return Measured(size, offset_count, record_count, newest_ms, has_producers)
+
+
+def assign(batches: Sequence[Batch], offset: int, leader_epoch: int) -> list[int]:
+    """Write into the batches what their leader assigns: the offset of each, the first at `offset`.
+
+    Both are outside the CRC, which stays valid. Raises `BufferError` for bytes that are read-only.
+    """
+    offsets = []
+    for header, data in batches:
+        if memoryview(data).readonly:
+            raise BufferError("a batch in the log's hands cannot be written to")
+        _BASE_OFFSET.pack_into(data, 0, offset)
+        _LEADER_EPOCH.pack_into(data, LENGTH_PREFIX_SIZE, leader_epoch)
+        offsets.append(offset)
+        offset += header.last_offset_delta + 1
+    return offsets

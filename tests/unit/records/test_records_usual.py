@@ -1,0 +1,211 @@
+"""The usual batch: one list of expectations for both of its implementations."""
+
+from __future__ import annotations
+
+import random
+import runpy
+import sys
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist import records
+from kdist.model import NO_TIMESTAMP
+from kdist.records import _compiled_usual, _reference_usual
+from kdist.records.batch import (
+    CODEC_MAX,
+    HEADER,
+    HEADER_SIZE,
+    Batch,
+    BatchHeader,
+    read_header,
+    seal,
+)
+from kdist.records.build import build_batch
+from kdist.wire import pure
+from kdist.wire.varint import put_unsigned
+
+BOTH = pytest.mark.parametrize(
+    "codec", [_reference_usual, _compiled_usual], ids=["reference", "compiled"]
+)
+BEFORE = b"what is before them"
+NOW_MS = 1_700_000_000_000
+
+
+def frame_of(data: bytes | bytearray, is_flexible: bool, tags: bytes = bytes(3)) -> memoryview:
+    """The end of a Produce, behind some other bytes."""
+    frame = bytearray(BEFORE)
+    if is_flexible:
+        put_unsigned(frame, len(data) + 1)
+        return memoryview(frame + data + tags)
+    return memoryview(frame + len(data).to_bytes(4, "big") + data)
+
+
+def find(codec: ModuleType, frame: memoryview, is_flexible: bool) -> Batch | None:
+    found: Batch | None = codec.find_batch(frame, len(BEFORE), is_flexible, 1 << 20, CODEC_MAX)
+    return found
+
+
+def with_fields(data: bytearray, **fields: int) -> bytearray:
+    """The batch with other values in its header, and the right checksum."""
+    header = read_header(data)._replace(**fields)
+    changed = bytearray(HEADER.pack(*header) + data[HEADER_SIZE:])
+    if "crc" not in fields:
+        seal(changed, 0, len(changed))
+    return changed
+
+
+@BOTH
+@pytest.mark.parametrize("is_flexible", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 40, 200, 20_000, 300_000])
+def test_a_batch_is_found_behind_its_size(codec: ModuleType, size: int, is_flexible: bool) -> None:
+    data = build_batch([bytes(size)], timestamp_ms=NOW_MS, producer_id=5, base_sequence=7)
+    found = find(codec, frame_of(data, is_flexible), is_flexible)
+    assert found == Batch(read_header(data), data)
+    assert (type(found), type(found.header)) == (Batch, BatchHeader)
+
+
+@BOTH
+def test_what_is_found_lies_in_the_frame(codec: ModuleType) -> None:
+    frame = frame_of(build_batch([b"v"], timestamp_ms=NOW_MS), True)
+    found = find(codec, frame, True)
+    assert found is not None
+    codec.assign([found], 9, 3)
+    assert read_header(frame, len(BEFORE) + 1)[:3] == (9, len(found.data) - 12, 3)
+
+
+@BOTH
+@pytest.mark.parametrize("tags", [b"", b"\0\0", b"\0\0\1", b"\1\0\0", b"\0\1\0", bytes(4)])
+def test_other_bytes_behind_it_than_empty_tags_leave_it_alone(
+    codec: ModuleType, tags: bytes
+) -> None:
+    data = build_batch([b"v"], timestamp_ms=NOW_MS)
+    assert find(codec, frame_of(data, True, tags), True) is None
+
+
+@BOTH
+@pytest.mark.parametrize("is_flexible", [False, True])
+def test_a_frame_that_is_cut_anywhere_is_left_alone(codec: ModuleType, is_flexible: bool) -> None:
+    frame = frame_of(build_batch([b"v"], timestamp_ms=NOW_MS), is_flexible)
+    for end in range(len(frame)):
+        assert find(codec, frame[:end], is_flexible) is None
+
+
+@BOTH
+def test_a_size_that_never_ends_is_left_alone(codec: ModuleType) -> None:
+    assert find(codec, memoryview(bytearray(BEFORE + b"\xff" * 20 + bytes(3))), True) is None
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_offset": 1},
+        {"batch_length": 60},
+        {"magic": 1},
+        {"crc": 1},
+        {"attributes": -1},
+        {"attributes": CODEC_MAX + 1},
+        {"attributes": 1 << 4},
+        {"attributes": 1 << 5},
+        {"last_offset_delta": 1},
+        {"last_offset_delta": -1, "record_count": 0},
+        {"last_offset_delta": 99, "record_count": 100},
+        {"record_count": -1},
+        {"producer_id": 1, "base_sequence": -1},
+    ],
+)
+def test_an_unusual_header_is_left_alone(codec: ModuleType, fields: dict[str, int]) -> None:
+    data = build_batch([b"v" * 20], timestamp_ms=NOW_MS)
+    assert codec.check_batch(memoryview(data), 0, len(data), 1 << 20, CODEC_MAX) is not None
+    changed = with_fields(data, **fields)
+    assert codec.check_batch(memoryview(changed), 0, len(changed), 1 << 20, CODEC_MAX) is None
+
+
+@BOTH
+def test_the_limits_are_kept(codec: ModuleType) -> None:
+    data = with_fields(build_batch([b"v" * 20], timestamp_ms=NOW_MS), attributes=4)
+    size = len(data)
+    view = memoryview(data)
+    assert codec.check_batch(view, 0, size, size, 4) is not None
+    assert codec.check_batch(view, 0, size, size - 1, 4) is None
+    assert codec.check_batch(view, 0, size, size, 3) is None
+    assert codec.check_batch(view.toreadonly(), 0, size, size, 4) is None
+
+
+@given(st.integers(0, 1 << 32), st.booleans())
+def test_both_find_the_same_in_damaged_frames(seed: int, is_flexible: bool) -> None:
+    chance = random.Random(seed)
+    data = build_batch([b"v"] * chance.randrange(1, 4), timestamp_ms=NOW_MS)
+    frame = frame_of(data, is_flexible)
+    for _ in range(chance.randrange(3)):
+        frame[chance.randrange(len(BEFORE), len(frame))] = chance.randrange(256)
+    if chance.random() < 0.5:
+        start = len(frame) - len(data) - (3 if is_flexible else 0)
+        seal(frame, start, len(data))
+    found = find(_compiled_usual, frame, is_flexible)
+    assert found == find(_reference_usual, frame, is_flexible)
+
+
+headers = st.builds(
+    lambda delta, count, timestamp, producer: BatchHeader(
+        0, 49, -1, 2, 0, 0, delta, 0, timestamp, producer, 0, 0, count
+    ),
+    st.integers(0, 1 << 31),
+    st.integers(0, 1 << 31),
+    st.integers(-1, 1 << 62),
+    st.integers(-1, 3),
+)
+
+
+@given(st.lists(headers, max_size=8), st.integers(0, 1 << 40), st.integers(-1, (1 << 31) - 1))
+def test_batches_are_measured_and_get_their_offsets(
+    group: list[BatchHeader], offset: int, leader_epoch: int
+) -> None:
+    batches = [Batch(header, bytearray(HEADER_SIZE + at)) for at, header in enumerate(group)]
+    measured = _reference_usual.measure(batches)
+    assert measured == (
+        sum(HEADER_SIZE + at for at in range(len(group))),
+        sum(header.last_offset_delta + 1 for header in group),
+        sum(header.record_count for header in group),
+        max([NO_TIMESTAMP, *(header.max_timestamp for header in group)]),
+        any(header.producer_id >= 0 for header in group),
+    )
+    assert _compiled_usual.measure(batches) == measured
+    offsets = _reference_usual.assign(batches, offset, leader_epoch)
+    reference = [bytes(data) for _, data in batches]
+    assert all(read_header(data)[0] == at for at, data in zip(offsets, reference, strict=True))
+    assert all(read_header(data)[2] == leader_epoch for data in reference)
+    again = [Batch(header, bytearray(len(data))) for header, data in batches]
+    assert _compiled_usual.assign(again, offset, leader_epoch) == offsets
+    assert [bytes(data) for _, data in again] == reference
+
+
+@BOTH
+def test_a_batch_that_cannot_be_written_to_gets_no_offset(codec: ModuleType) -> None:
+    data = bytes(build_batch([b"v"], timestamp_ms=NOW_MS))
+    with pytest.raises(BufferError):
+        codec.assign([Batch(read_header(data), data)], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("is_pure", "is_built", "serving"),
+    [
+        (False, True, _compiled_usual),
+        (True, True, _reference_usual),
+        (False, False, _reference_usual),
+    ],
+)
+def test_the_compiled_functions_serve_unless_pure_is_forced_or_they_are_not_built(
+    monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
+) -> None:
+    monkeypatch.setattr(pure, "IS_PURE", is_pure)
+    monkeypatch.delitem(sys.modules, "kdist.records.usual")
+    if not is_built:
+        monkeypatch.delattr(records, "_compiled_usual")
+        monkeypatch.setitem(sys.modules, "kdist.records._compiled_usual", None)
+    chosen = runpy.run_module("kdist.records.usual")
+    for name in ("find_batch", "check_batch", "measure", "assign"):
+        assert chosen[name] is getattr(serving, name)
