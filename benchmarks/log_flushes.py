@@ -99,6 +99,6 @@ def flush_sample(
 
 def fill(log: Log, count: int) -> None:
     """Append so many batches of 4 KiB."""
-    batch = bytes(make_batch(BATCH_BYTES))
+    batch = make_batch(BATCH_BYTES)
     for _ in range(count):
         log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)

@@ -79,7 +79,7 @@ def _rows(count: int, found: dict[str, float]) -> list[Row]:
 
 def fill(path: str, count: int) -> None:
     """A directory of `count` partitions, stopped cleanly."""
-    batch = bytes(make_batch(4096))
+    batch = make_batch(4096)
     with log_directory(path) as directory:
         for log in create_logs(directory, count):
             log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)
