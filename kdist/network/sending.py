@@ -26,9 +26,7 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 18
 COLD_PIECE_BYTES = 1 << 20
-RANGE_BYTES = (
-    4 << 10
-)  # what a range in a file counts as: it takes no memory, but keeps the file open
+RANGE_BYTES = 4 << 10  # a range in a file counts as so much: it takes none, but pins the file
 COPIED_BYTES_MAX = 8 << 10  # copying them saves 2 us; at 16 KiB a sendfile costs the same
 
 
@@ -231,12 +229,14 @@ class Sender:
         self._progressed()
 
     def close(self) -> None:
-        """Send nothing more, and let go of what was not sent."""
-        if self.is_closed:
-            return
+        """Send nothing more, and let go of what was not sent.
+
+        After `_abort` there may be more to let go of: until the connection hears of it, it answers.
+        """
         self.is_closed = True
         if self._range is not None and not self._is_warming:
             self._chunks.append(self._range)
+            self._range = None
         release(self._chunks)
         self._chunks.clear()
 

@@ -7,6 +7,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from network_world import (
@@ -21,7 +22,11 @@ from network_world import (
     until,
 )
 
+from kdist.metrics.network import NetworkMetrics
+from kdist.network.chunks import FileRange
 from kdist.network.connection import Connection
+from kdist.network.sending import COPIED_BYTES_MAX, Sender
+from kdist.runtime.inline_tasks import InlineTasks
 
 
 @pytest.fixture(params=WORLDS)
@@ -151,3 +156,36 @@ def test_a_connection_that_is_gone_does_not_wait_for_the_garbage_collector(
             assert served.listener.turn.buffers.taken_bytes == 0
 
     socket_world.run(scenario())
+
+
+class _Range:
+    """One that counts how often it was let go."""
+
+    size, position, is_cold = COPIED_BYTES_MAX + 1, 0, False
+
+    def __init__(self) -> None:
+        self.released = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def release(self) -> None:
+        self.released += 1
+
+
+class _Transport(asyncio.Transport):
+    """One that nothing is written to."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+
+def test_an_answer_given_between_a_failed_send_and_the_end_is_let_go() -> None:
+    sender = Sender(_Transport(), NetworkMetrics(), lambda: None, InlineTasks())
+    before, between = _Range(), _Range()
+    sender.put([cast(FileRange, before)])
+    sender.close()  # the send failed
+    sender.put([cast(FileRange, between)])
+    sender.write()
+    sender.close()  # the connection hears of it
+    assert (before.released, between.released) == (1, 1)
