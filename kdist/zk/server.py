@@ -105,14 +105,6 @@ class ZooKeeperServer:
         """End the process by force and wait until it has ended."""
         await self._end(signal.SIGKILL, _STOP_TIMEOUT_S)
 
-    def pause(self) -> None:
-        """The process stands still and answers nothing, until `go_on`."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """After `pause`."""
-        self._process.send_signal(signal.SIGCONT)
-
     async def _end(self, how: signal.Signals, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s

@@ -93,11 +93,11 @@ async def test_a_server_that_stands_still_is_given_up_until_it_goes_on(
     async with real_world(own_host.settings) as world:
         zk = await world.client()
         await zk.create("/a")
-        own_host.running.pause()
+        own_host.pause()
         with pytest.raises(ConnectionLoss):
             await zk.set("/a", b"outcome unknown")
         await in_state(zk, SessionState.SUSPENDED)
-        own_host.running.go_on()
+        own_host.go_on()
         await until(lambda: zk.state in (SessionState.CONNECTED, SessionState.EXPIRED))
         if zk.state is SessionState.EXPIRED:
             await zk.reconnect()

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -64,6 +65,16 @@ class ZooKeeperHost:
         """Start it and wait until it serves."""
         self.server = await start_server(self.settings, Disk(), os.environ)
         await self.server.wait_until_ready()
+
+    def pause(self) -> None:
+        """The server stands still and answers nothing, until `go_on`."""
+        os.kill(self.running.pid, signal.SIGSTOP)
+        # One of its threads may be at work on another core, and goes on until it is interrupted.
+        os.waitid(os.P_PID, self.running.pid, os.WSTOPPED)
+
+    def go_on(self) -> None:
+        """After `pause`."""
+        os.kill(self.running.pid, signal.SIGCONT)
 
 
 @contextmanager
