@@ -12,7 +12,7 @@ while [ "$1" != -- ]; do
     shift
 done
 # LXC appends the container's name, "lxc" and the kind of hook.
-hook=$4
+name=$2 hook=$4
 settings=$(dirname "$0")/../image/etc/lab-settings
 
 loops() { losetup --noheadings --output NAME --associated "$directory/$1.img"; }
@@ -28,6 +28,8 @@ pre_start() {
 # In the container's mounts, before it starts: its /dev is there, and this machine's files still are too.
 autodev() {
     dev=$LXC_ROOTFS_MOUNT/dev
+    # vagrant-lxc adds the hooks to the container's settings anew at each start: LXC calls them as often.
+    [ ! -d "$dev/disk/by-id" ] || return 0
     mkdir -p "$dev/disk/by-id"
     for disk in $disks; do
         device=$(loops "$disk")
@@ -54,6 +56,8 @@ destroy() {
     post_stop
     for disk in $disks; do rm -f "$directory/$disk.img"; done
     rmdir "$directory" 2>/dev/null || true
+    # kdist_disks lets nothing be written where a disk is not mounted; lxc-destroy could not remove that either.
+    chattr -f -i "$(lxc-config lxc.lxcpath)/$name/rootfs/data"/* || true
 }
 
 case $hook in

@@ -156,7 +156,7 @@ class Site:
 
     def __init__(self, inventory: Path) -> None:
         self.inventory = inventory
-        self._sockets = tempfile.mkdtemp(prefix="kdist-ssh-")
+        self._sockets = tempfile.TemporaryDirectory(prefix="kdist-ssh-")  # goes with the site
         defaults = _role_defaults()
         self.hosts = tuple(
             self._member(name, defaults | given)
@@ -208,10 +208,16 @@ class Site:
             ssh_extra_args=given.get("ansible_ssh_common_args"),
             ssh_identity_file=given.get("ansible_ssh_private_key_file"),
             sudo=given.get("ansible_become", False),
-            # The lab's ssh_config names one itself, which `lab pull` closes.
-            controlpath=None if given["kdist_environment"] == "lab" else f"{self._sockets}/%C",
+            controlpath=None if given["kdist_environment"] == "lab" else self._socket(),
         )
         return Member(name, given, shell)
+
+    def _socket(self) -> str:
+        """Where ssh keeps its connections; testinfra formats it, and ssh reads %C.
+
+        The lab's ssh_config names a place itself, which `lab pull` closes.
+        """
+        return f"{self._sockets.name}/%%C"
 
 
 def read_inventory(inventory: Path) -> dict[str, dict[str, Any]]:
