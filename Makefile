@@ -31,14 +31,14 @@ setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars a
 check: .venv/.codec lint  ## Format, types, imports, house rules, unit tests: under two minutes
 	@$(PYTEST) -m "not slow and not peer and not mount" tests/unit
 
-test: setup lint  ## The checks, every test but those of `make stress`, and where it can run, `make lab-test`
+test: setup lint  ## The checks, every test but those of `make stress`, and a deployment to the lab, if it can run
 ifdef MAY_MOUNT
 	@$(PYTEST) -m "not stress and not lab" tests
 else
 	@echo "This user may not mount filesystems, so the tests marked 'mount' are left out."
 	@$(PYTEST) -m "not mount and not stress and not lab" tests
 endif
-	@$(PYTHON) -m tests.deploy.lab_test --if-able
+	@$(PYTHON) -m tests.deploy.lab_test --if-able --without-drills
 
 stress: setup  ## The clients' own suites whole, 50 kills, floods, the broker's benchmark: takes long
 	@$(PYTHON) -m pytest -m stress tests

@@ -1,10 +1,11 @@
 """Bare hosts to a running cluster, tested, broken, and removed again: `make lab-test`, as root.
 
-    python -m tests.deploy.lab_test [--if-able]
+    python -m tests.deploy.lab_test [--if-able] [--without-drills]
 
 Makes a lab of its own, beside any that is up. Each step's words are in .cache/lab-test; a step that
 fails shows its last ones. KEEP=1 leaves the hosts up. With --if-able, a machine that cannot run the
-lab is told why, and that is no failure. Ends with 0 if every step went well, else with 1.
+lab is told why, and that is no failure. `make test` leaves the drills to `make lab-test`. Ends with
+0 if every step went well, else with 1.
 """
 
 from __future__ import annotations
@@ -225,6 +226,8 @@ def go_through(trial: Trial) -> None:
     if all(trial.step(name, work) for name, work in foundations.items()):
         trial.step("verify", trial.verify)
         trial.step("static and cluster tests", trial.look)
+        if "--without-drills" in sys.argv:
+            return
         if trial.step("drills", trial.drill):
             trial.step("tests after the drills", trial.look)
         trial.step("faults of the lab", trial.try_the_labs_faults)
