@@ -5,8 +5,8 @@ a session, few bytes differ. A path `learn`s from a request that went the long w
 and handler, which part of it the next will share; the connection remembers that as its `context`,
 and `Dispatch` offers the path each frame that comes on it, before anything else.
 
-A path answers exactly as the long way does, or leaves a request alone. What has a row here:
-`usual_produce.py`.
+A path answers exactly as the long way does, or leaves a request alone: `usual_produce.py`,
+`usual_fetch.py`.
 """
 
 from __future__ import annotations
