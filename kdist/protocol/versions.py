@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from kdist.errors import ProtocolError
 from kdist.protocol import (
+    alter_configs,
     api_versions,
     controlled_shutdown,
     create_partitions,
     create_topics,
+    delete_groups,
+    delete_records,
     delete_topics,
+    describe_cluster,
+    describe_configs,
     describe_groups,
+    describe_log_dirs,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leader_and_isr,
@@ -24,7 +31,9 @@ from kdist.protocol import (
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     stop_replica,
     sync_group,
@@ -58,7 +67,20 @@ TABLE = (
     create_partitions.API,  # 37
 )
 
-_BY_KEY = {api.key: api for api in TABLE}
+# What our clients can ask for and our brokers do not answer yet: not advertised.
+ASKED_ONLY = (
+    delete_records.API,  # 21
+    offset_for_leader_epoch.API,  # 23
+    describe_configs.API,  # 32
+    alter_configs.API,  # 33
+    describe_log_dirs.API,  # 35
+    delete_groups.API,  # 42
+    incremental_alter_configs.API,  # 44
+    offset_delete.API,  # 47
+    describe_cluster.API,  # 60
+)
+
+_BY_KEY = {api.key: api for api in (*TABLE, *ASKED_ONLY)}
 
 
 def api_for(key: int) -> Api:

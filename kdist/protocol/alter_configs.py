@@ -1,0 +1,65 @@
+"""AlterConfigs (key 33): give a topic or a broker these settings, and no others (KIP-133).
+
+version  changed
+1        throttling happens after the response is sent (KIP-219)
+2        flexible (KIP-482)
+
+What is not named falls back to its default; IncrementalAlterConfigs changes only what it names.
+"""
+
+from __future__ import annotations
+
+from kdist.protocol.api import Api
+from kdist.protocol.schema import int8, int16, int32, message, nullable_string, string, struct
+
+
+@struct
+class ReplacingSetting:
+    """A setting; None takes the default."""
+
+    name: string
+    value: nullable_string
+
+
+@struct
+class ReplacedResource:
+    """All settings that one resource is to have of its own."""
+
+    resource_type: int8
+    resource_name: string
+    configs: list[ReplacingSetting]
+
+
+@message(flexible=2)
+class AlterConfigsRequest:
+    """Resources succeed and fail one by one."""
+
+    resources: list[ReplacedResource]
+    validate_only: bool
+
+
+@struct
+class AlteredResourceResult:
+    """Whether one resource has its new settings."""
+
+    error_code: int16
+    error_message: nullable_string
+    resource_type: int8
+    resource_name: string
+
+
+@message(flexible=2)
+class AlterConfigsResponse:
+    """One result for each resource of the request."""
+
+    throttle_time_ms: int32 = 0
+    responses: list[AlteredResourceResult]
+
+
+API = Api(
+    key=33,
+    name="AlterConfigs",
+    request=AlterConfigsRequest,
+    response=AlterConfigsResponse,
+    newest=2,
+)

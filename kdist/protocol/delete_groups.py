@@ -1,0 +1,45 @@
+"""DeleteGroups (key 42): let groups go with all they committed (KIP-229).
+
+version  changed
+1        throttling happens after the response is sent (KIP-219)
+2        flexible (KIP-482)
+
+Asked of the groups' coordinator. A group that has members is NON_EMPTY_GROUP.
+"""
+
+from __future__ import annotations
+
+from kdist.protocol.api import Api
+from kdist.protocol.schema import int16, int32, message, string, struct
+
+
+@message(flexible=2)
+class DeleteGroupsRequest:
+    """Groups by id."""
+
+    groups_names: list[string]
+
+
+@struct
+class DeletedGroupResult:
+    """Whether one group is gone."""
+
+    group_id: string
+    error_code: int16
+
+
+@message(flexible=2)
+class DeleteGroupsResponse:
+    """One result for each group of the request."""
+
+    throttle_time_ms: int32 = 0
+    results: list[DeletedGroupResult]
+
+
+API = Api(
+    key=42,
+    name="DeleteGroups",
+    request=DeleteGroupsRequest,
+    response=DeleteGroupsResponse,
+    newest=2,
+)

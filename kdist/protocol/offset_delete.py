@@ -1,0 +1,70 @@
+"""OffsetDelete (key 47): let single committed offsets of a group go (KIP-496).
+
+version  changed
+0        the only one; it is not flexible
+
+Asked of the group's coordinator. A topic that a member subscribes to keeps its offsets:
+GROUP_SUBSCRIBED_TO_TOPIC.
+"""
+
+from __future__ import annotations
+
+from kdist.protocol.api import Api
+from kdist.protocol.schema import int16, int32, message, string, struct
+
+
+@struct
+class ForgottenPartition:
+    """One partition."""
+
+    partition_index: int32
+
+
+@struct
+class ForgottenTopic:
+    """The partitions of one topic."""
+
+    name: string
+    partitions: list[ForgottenPartition]
+
+
+@message()
+class OffsetDeleteRequest:
+    """The offsets that one group shall have no more."""
+
+    group_id: string
+    topics: list[ForgottenTopic]
+
+
+@struct
+class ForgottenPartitionResult:
+    """Whether one offset is gone."""
+
+    partition_index: int32
+    error_code: int16
+
+
+@struct
+class ForgottenTopicResult:
+    """The results of one topic."""
+
+    name: string
+    partitions: list[ForgottenPartitionResult]
+
+
+@message()
+class OffsetDeleteResponse:
+    """One result for each partition of the request, or an error for the whole and none."""
+
+    error_code: int16
+    throttle_time_ms: int32 = 0
+    topics: list[ForgottenTopicResult]
+
+
+API = Api(
+    key=47,
+    name="OffsetDelete",
+    request=OffsetDeleteRequest,
+    response=OffsetDeleteResponse,
+    newest=0,
+)
