@@ -11,10 +11,14 @@ from typing import NamedTuple
 
 from kdist.broker import api_versions
 from kdist.broker.control import ControlHandler
+from kdist.broker.delete_records import DeleteRecordsHandler
+from kdist.broker.describe_cluster import DescribeClusterHandler
 from kdist.broker.dispatch import Call, DirectHandler, Routes
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.find_coordinator import FindCoordinatorHandler
+from kdist.broker.leader_epochs import LeaderEpochsHandler
 from kdist.broker.list_offsets import ListOffsetsHandler
+from kdist.broker.log_dirs import LogDirsHandler
 from kdist.broker.metadata import MetadataHandler
 from kdist.broker.produce import ProduceHandler
 from kdist.broker.producer_ids import ProducerIds
@@ -24,8 +28,11 @@ from kdist.protocol import (
     controlled_shutdown,
     create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
+    describe_cluster,
     describe_groups,
+    describe_log_dirs,
     fetch,
     find_coordinator,
     heartbeat,
@@ -38,6 +45,7 @@ from kdist.protocol import (
     metadata,
     offset_commit,
     offset_fetch,
+    offset_for_leader_epoch,
     produce,
     stop_replica,
     sync_group,
@@ -57,6 +65,10 @@ class Handlers(NamedTuple):
     topics: TopicsHandler
     producer_ids: ProducerIds
     control: ControlHandler
+    records: DeleteRecordsHandler
+    epochs: LeaderEpochsHandler
+    log_dirs: LogDirsHandler
+    cluster: DescribeClusterHandler
 
 
 def routes_to(to: Handlers) -> Routes:
@@ -81,6 +93,10 @@ def routes_to(to: Handlers) -> Routes:
             sync_group.API.key: _of_group(to.groups.sync_group),
             describe_groups.API.key: _of_group(to.groups.describe_groups),
             list_groups.API.key: _of_group(to.groups.list_groups),
+            offset_for_leader_epoch.API.key: lambda asked, call: call.answer(
+                to.epochs.answer(asked)
+            ),
+            describe_log_dirs.API.key: lambda asked, call: call.answer(to.log_dirs.answer(asked)),
             api_versions.KEY: lambda asked, call: call.answer_with_error(
                 api_versions.answer(asked, call.version)
             ),
@@ -101,6 +117,8 @@ def routes_to(to: Handlers) -> Routes:
             delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
             init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
             create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
+            delete_records.API.key: lambda asked, _call: to.records.answer(asked),
+            describe_cluster.API.key: lambda asked, call: to.cluster.answer(asked, call.listener),
         },
     )
     routes.check()

@@ -12,11 +12,15 @@ from collections.abc import Callable, Collection
 from kdist.broker.auto_creation import OFFSETS_TOPIC, AutoCreation
 from kdist.broker.control import ControlHandler
 from kdist.broker.controller_access import ControllerAccess
+from kdist.broker.delete_records import DeleteRecordsHandler
+from kdist.broker.describe_cluster import DescribeClusterHandler
 from kdist.broker.dispatch import Dispatch
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.fetch_sessions import FetchSessions
 from kdist.broker.find_coordinator import FindCoordinatorHandler
+from kdist.broker.leader_epochs import LeaderEpochsHandler
 from kdist.broker.list_offsets import ListOffsetsHandler
+from kdist.broker.log_dirs import LogDirsHandler
 from kdist.broker.measures import Measures
 from kdist.broker.metadata import MetadataHandler
 from kdist.broker.metadata_cache import MetadataCache
@@ -178,6 +182,10 @@ class Service:
             control=ControlHandler(
                 replicas, self.cache, self._overrides, self.controller, self._hear_update
             ),
+            records=DeleteRecordsHandler(replicas),
+            epochs=LeaderEpochsHandler(replicas),
+            log_dirs=LogDirsHandler(self.directory),
+            cluster=DescribeClusterHandler(self.cache, self._cluster_id),
         )
 
     def _hear_update(self, gone: Collection[TopicPartition]) -> None:

@@ -4,7 +4,7 @@
     0        the end offset of the epoch
     1        response: the epoch that the offset belongs to (KIP-279)
     2        the leader epoch that the client knows; response: throttle time (KIP-320)
-    3        replica id: consumers see no further than the high watermark (KIP-320)
+    3        replica id: a follower, a consumer, or a consumer that debugs (KIP-320)
     4        flexible (KIP-482)
 
 Asked of the partition's leader, by followers before they truncate and by consumers before they read

@@ -63,21 +63,21 @@ TABLE = (
     api_versions.API,  # 18
     create_topics.API,  # 19
     delete_topics.API,  # 20
+    delete_records.API,  # 21
     init_producer_id.API,  # 22
+    offset_for_leader_epoch.API,  # 23
+    describe_log_dirs.API,  # 35
     create_partitions.API,  # 37
+    describe_cluster.API,  # 60
 )
 
 # What our clients can ask for and our brokers do not answer yet: not advertised.
 ASKED_ONLY = (
-    delete_records.API,  # 21
-    offset_for_leader_epoch.API,  # 23
     describe_configs.API,  # 32
     alter_configs.API,  # 33
-    describe_log_dirs.API,  # 35
     delete_groups.API,  # 42
     incremental_alter_configs.API,  # 44
     offset_delete.API,  # 47
-    describe_cluster.API,  # 60
 )
 
 _BY_KEY = {api.key: api for api in (*TABLE, *ASKED_ONLY)}

@@ -273,6 +273,11 @@ class Disk:
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        with translated(path):
+            found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize
+
     def lock(self, path: str) -> DiskLock:
         """An open-file-description lock.
 

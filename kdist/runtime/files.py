@@ -164,6 +164,10 @@ class Files(Protocol):
         """What an unprivileged process may still write to the filesystem under `path`."""
         ...
 
+    def total_bytes(self, path: str) -> int:
+        """The size of the filesystem under `path`."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """Create the file if need be and lock it; `BlockingIOError` if it is locked already."""
         ...

@@ -116,6 +116,9 @@ class ReadOnlyFiles:
     def free_bytes(self, path: str) -> int:
         return self._files.free_bytes(path)
 
+    def total_bytes(self, path: str) -> int:
+        return self._files.total_bytes(path)
+
     def lock(self, path: str) -> NoReturn:
         _refuse("lock", path)
 

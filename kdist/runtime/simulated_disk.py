@@ -249,6 +249,10 @@ class SimulatedDisk(Faults):
         used = sum(content.allocated_bytes() for content in self._names.contents())
         return self._capacity_bytes - used
 
+    def total_bytes(self, path: str) -> int:
+        with self.call("total_bytes", path):
+            return self._capacity_bytes
+
     def lock(self, path: str) -> SimulatedLock:
         if not self.exists(path):
             self.create(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Self
 
@@ -293,10 +293,13 @@ class LogDirectory:
 
         self.saver.request(saved)
 
-    def retain(self, high_watermark_of: Callable[[Log], int]) -> int:
-        """Drop the segments that retention lets go in all logs; how many."""
+    def retain(
+        self, high_watermark_of: Callable[[Log], int], logs: Iterable[Log] | None = None
+    ) -> int:
+        """Drop the segments that retention lets go, in `logs` or in all; how many."""
         now_ms = self.around.clock.now_ms()
-        gone = [(log, release(log, high_watermark_of(log), now_ms)) for log in self.logs.values()]
+        looked_at = self.logs.values() if logs is None else logs
+        gone = [(log, release(log, high_watermark_of(log), now_ms)) for log in looked_at]
         gone = [(log, segments) for log, segments in gone if segments]
 
         def drop_all(error: BaseException | None) -> None:

@@ -52,6 +52,7 @@ class Cluster:
         self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=2)
         self.disks: dict[int, SimulatedDisk] = {}
         self.zks: dict[int, MemoryZooKeeper] = {}
+        self.brokers: dict[int, Broker] = {}  # the last of each id
         self.statuses: list[str] = []
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
@@ -84,7 +85,7 @@ class Cluster:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         zk = self.zks[broker_id] = self.ensemble.client()
-        return Broker(
+        broker = self.brokers[broker_id] = Broker(
             BrokerWorld(
                 config=broker_from(given),
                 files=self.disks[broker_id],
@@ -97,6 +98,7 @@ class Cluster:
                 status=self.statuses.append,
             )
         )
+        return broker
 
     async def started(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker that serves."""

@@ -204,7 +204,7 @@ def test_an_error_of_the_device_is_a_failed_disk(
         lambda: disk.remove(path), lambda: disk.make_directory(path),
         lambda: disk.free_bytes(path), lambda: disk.sync_directory(path),
         lambda: disk.sync_filesystem(path), lambda: disk.lock(path),
-        lambda: disk.replace(path, b""),
+        lambda: disk.replace(path, b""), lambda: disk.total_bytes(path),
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(DiskFailed, match=r"the disk under .* failed"):

@@ -1,0 +1,96 @@
+"""DeleteRecords (key 21): a partition begins at a later offset; what is before it goes (KIP-107).
+
+The new start is on the disk before the answer, and nobody reads below it from then on. Segments of
+which nothing is left go next; the one that the start lies in keeps its bytes until it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from kdist.errors import ApiError, Error
+from kdist.model import NO_OFFSET, TopicPartition
+from kdist.protocol.delete_records import (
+    HIGH_WATERMARK,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    TrimmedPartition,
+    TrimmedPartitionResult,
+    TrimmedTopicResult,
+)
+from kdist.replication.partition import Partition
+from kdist.replication.replicas import Replicas
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class DeleteRecordsHandler:
+    """Owner: the broker."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    async def answer(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Where each partition begins now. Raises `DiskFailed`.
+
+        OFFSET_OUT_OF_RANGE beyond the high watermark, POLICY_VIOLATION for a topic whose
+        `cleanup.policy` has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics.
+        """
+        under_way = [
+            asyncio.ensure_future(self._trim(topic.name, each))
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+        results = iter(await asyncio.gather(*under_way))
+        return DeleteRecordsResponse(
+            topics=[
+                TrimmedTopicResult(
+                    name=topic.name, partitions=[next(results) for _ in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    async def _trim(self, topic: str, asked: TrimmedPartition) -> TrimmedPartitionResult:
+        result = TrimmedPartitionResult(
+            partition_index=asked.partition_index, low_watermark=NO_OFFSET, error_code=Error.NONE
+        )
+        try:
+            if topic in INTERNAL_TOPICS:
+                raise ApiError(Error.INVALID_TOPIC_EXCEPTION)
+            partition = self._replicas.get(TopicPartition(topic, asked.partition_index))
+            result.low_watermark = await self._move_start(partition, asked.offset)
+        except ApiError as error:
+            result.error_code = error.error
+        return result
+
+    async def _move_start(self, partition: Partition, offset: int) -> int:
+        start_offset, log = _checked(partition, offset), partition.log
+        directory = self._replicas.directory
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: BaseException | None) -> None:
+            if moved.done():
+                return  # the broker stops
+            if error is None:
+                moved.set_result(None)
+            else:
+                moved.set_exception(ApiError(Error.KAFKA_STORAGE_ERROR, str(error)))
+
+        directory.delete_records(log, start_offset, done)
+        await moved
+        if directory.logs.get(partition.key) is log:  # else it was deleted meanwhile
+            directory.retain(lambda each: each.exposable_offset, [log])
+        return log.start_offset
+
+
+def _checked(partition: Partition, offset: int) -> int:
+    """The offset that the partition is to begin at; ApiError if it may not."""
+    partition.require_leader()
+    if "delete" not in partition.log.settings.cleanup_policy:
+        raise ApiError(Error.POLICY_VIOLATION)
+    if offset == HIGH_WATERMARK:
+        return partition.high_watermark
+    if not 0 <= offset <= partition.high_watermark:
+        raise ApiError(Error.OFFSET_OUT_OF_RANGE)
+    return offset

@@ -1,0 +1,69 @@
+"""DescribeCluster (key 60): brokers, controller and cluster id, as this broker was told of them.
+
+Without access control everybody may do everything, and that is what is answered where a request
+asks what it may do.
+"""
+
+from __future__ import annotations
+
+from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
+from kdist.errors import Error
+from kdist.protocol.describe_cluster import (
+    BROKERS,
+    CONTROLLERS,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribedBroker,
+)
+from kdist.protocol.metadata import OPERATIONS_OMITTED
+
+# Bits of `AclOperation`: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS,
+# IDEMPOTENT_WRITE (KIP-430).
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+
+
+class DescribeClusterHandler:
+    """Owner: the broker."""
+
+    def __init__(self, cache: MetadataCache, cluster_id: str) -> None:
+        self._cache = cache
+        self._cluster_id = cluster_id
+
+    async def answer(
+        self, request: DescribeClusterRequest, listener: str
+    ) -> DescribeClusterResponse:
+        """What clients on `listener` are to know, once this broker knows anything."""
+        error = _endpoint_fault(request.endpoint_type)
+        if error is not Error.NONE:
+            return DescribeClusterResponse(
+                error_code=error,
+                error_message=error.sentence,
+                endpoint_type=request.endpoint_type,
+                cluster_id="",
+                brokers=[],
+            )
+        cache = self._cache
+        await cache.told.wait()
+        brokers = cache.brokers_on(listener)
+        is_listed = any(each.id == cache.controller_id for each in brokers)
+        asks_operations = request.include_cluster_authorized_operations
+        return DescribeClusterResponse(
+            error_code=Error.NONE,
+            cluster_id=self._cluster_id,
+            controller_id=cache.controller_id if is_listed else NO_CONTROLLER,
+            brokers=[
+                DescribedBroker(broker_id=each.id, host=each.host, port=each.port, rack=each.rack)
+                for each in brokers
+            ],
+            cluster_authorized_operations=(
+                CLUSTER_OPERATIONS if asks_operations else OPERATIONS_OMITTED
+            ),
+        )
+
+
+def _endpoint_fault(endpoint_type: int) -> Error:
+    if endpoint_type == BROKERS:
+        return Error.NONE
+    if endpoint_type == CONTROLLERS:
+        return Error.MISMATCHED_ENDPOINT_TYPE
+    return Error.UNSUPPORTED_ENDPOINT_TYPE

@@ -1,0 +1,58 @@
+"""DescribeLogDirs (key 35): this broker's one directory, and how much each replica takes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.describe_log_dirs import (
+    AskedLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogDirPartition,
+    LogDirResult,
+    LogDirTopic,
+)
+from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
+
+
+class LogDirsHandler:
+    """Owner: the broker."""
+
+    def __init__(self, directory: LogDirectory) -> None:
+        self._directory = directory
+
+    def answer(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        """Sizes in bytes, those of files that are not written to the disk yet included.
+
+        Raises `DiskFailed`.
+        """
+        directory = self._directory
+        files, logs = directory.files, directory.logs
+        found = sorted(logs if request.topics is None else _asked(request.topics) & logs.keys())
+        result = LogDirResult(
+            error_code=Error.NONE,
+            log_dir=directory.path,
+            topics=[
+                LogDirTopic(name=name, partitions=[_described(logs[each]) for each in members])
+                for name, members in groupby(found, key=lambda each: each.topic)
+            ],
+            total_bytes=files.total_bytes(directory.path),
+            usable_bytes=files.free_bytes(directory.path),
+        )
+        return DescribeLogDirsResponse(results=[result])
+
+
+def _asked(topics: Iterable[AskedLogDirTopic]) -> set[TopicPartition]:
+    return {TopicPartition(each.topic, index) for each in topics for index in each.partitions}
+
+
+def _described(log: Log) -> LogDirPartition:
+    return LogDirPartition(
+        partition_index=log.partition.partition,
+        partition_size=log.size,
+        offset_lag=log.end_offset - log.exposable_offset,
+    )

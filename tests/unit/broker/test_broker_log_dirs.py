@@ -1,0 +1,69 @@
+"""DescribeLogDirs: the one directory, and what each replica takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kdist.broker.log_dirs import LogDirsHandler
+from kdist.model import TopicPartition
+from kdist.protocol.describe_log_dirs import (
+    API,
+    AskedLogDirTopic,
+    DescribeLogDirsRequest,
+    LogDirResult,
+)
+from kdist.protocol.envelope import encode_response
+from tests.unit.replication.replication_world import CLICKS, VIEWS, World, append
+
+
+def ask(world: World, asked: Iterable[TopicPartition] | None = None) -> LogDirResult:
+    """The directory as it is described; the answer can be encoded at every version."""
+    topics = None
+    if asked is not None:
+        topics = [AskedLogDirTopic(topic=each.topic, partitions=[each.partition]) for each in asked]
+    answer = LogDirsHandler(world.directory).answer(DescribeLogDirsRequest(topics=topics))
+    for version in range(API.newest + 1):
+        assert encode_response(API.key, version, 1, answer)
+    (result,) = answer.results
+    return result
+
+
+def sizes(result: LogDirResult) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, each.partition_index): each.partition_size
+        for topic in result.topics
+        for each in topic.partitions
+    }
+
+
+def test_every_replica_is_described_with_its_size() -> None:
+    world = World()
+    partition = world.lead()
+    world.lead(VIEWS)
+    append(world, partition, b"x" * 1000)
+    result = ask(world)
+    assert (result.error_code, result.log_dir) == (0, "/d01")
+    assert sizes(result) == {
+        CLICKS: world.disk.size("/d01/clicks-0/" + "0" * 20 + ".log"),
+        VIEWS: 0,
+    }
+    assert sizes(result)[CLICKS] > 1000
+    assert 0 < result.usable_bytes < result.total_bytes
+
+
+def test_only_what_is_asked_for_and_here_is_described() -> None:
+    world = World()
+    world.lead()
+    world.lead(VIEWS)
+    assert sizes(ask(world, [VIEWS, TopicPartition("views", 9)])) == {VIEWS: 0}
+    assert sizes(ask(world, [])) == {}
+
+
+def test_records_that_are_not_committed_are_the_lag() -> None:
+    world = World()
+    partition = world.lead(flush_before_expose=True)
+    append(world, partition, b"a", b"b")
+    assert ask(world).topics[0].partitions[0].offset_lag == 2
+    partition.request_flush()
+    world.settle()
+    assert ask(world).topics[0].partitions[0].offset_lag == 0
