@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kdist.broker import api_versions
+from kdist.broker.alter_configs import AlterConfigsHandler
 from kdist.broker.control import ControlHandler
 from kdist.broker.delete_records import DeleteRecordsHandler
 from kdist.broker.describe_cluster import DescribeClusterHandler
+from kdist.broker.describe_configs import DescribeConfigsHandler
 from kdist.broker.dispatch import Call, DirectHandler, Routes
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.find_coordinator import FindCoordinatorHandler
@@ -25,17 +27,20 @@ from kdist.broker.producer_ids import ProducerIds
 from kdist.broker.topics import TopicsHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol import (
+    alter_configs,
     controlled_shutdown,
     create_partitions,
     create_topics,
     delete_records,
     delete_topics,
     describe_cluster,
+    describe_configs,
     describe_groups,
     describe_log_dirs,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leader_and_isr,
@@ -69,6 +74,8 @@ class Handlers(NamedTuple):
     epochs: LeaderEpochsHandler
     log_dirs: LogDirsHandler
     cluster: DescribeClusterHandler
+    described_settings: DescribeConfigsHandler
+    altered_settings: AlterConfigsHandler
 
 
 def routes_to(to: Handlers) -> Routes:
@@ -118,6 +125,11 @@ def routes_to(to: Handlers) -> Routes:
             init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
             create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
             delete_records.API.key: lambda asked, _call: to.records.answer(asked),
+            describe_configs.API.key: lambda asked, _call: to.described_settings.answer(asked),
+            alter_configs.API.key: lambda asked, _call: to.altered_settings.replace(asked),
+            incremental_alter_configs.API.key: lambda asked, _call: to.altered_settings.change(
+                asked
+            ),
             describe_cluster.API.key: lambda asked, call: to.cluster.answer(asked, call.listener),
         },
     )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
+from kdist.broker.alter_configs import AlterConfigsHandler
 from kdist.broker.auto_creation import OFFSETS_TOPIC, AutoCreation
 from kdist.broker.control import ControlHandler
 from kdist.broker.controller_access import ControllerAccess
 from kdist.broker.delete_records import DeleteRecordsHandler
 from kdist.broker.describe_cluster import DescribeClusterHandler
+from kdist.broker.describe_configs import DescribeConfigsHandler
 from kdist.broker.dispatch import Dispatch
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.fetch_sessions import FetchSessions
@@ -28,6 +30,7 @@ from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
 from kdist.broker.produce import ProduceHandler
 from kdist.broker.producer_ids import ProducerIds
 from kdist.broker.routes import Handlers, routes_to
+from kdist.broker.stored_settings import StoredSettings
 from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.topics import TopicsHandler
 from kdist.broker.turn_end import TurnEnd
@@ -35,6 +38,7 @@ from kdist.broker.usual import UsualPath, UsualPaths
 from kdist.broker.usual_fetch import UsualFetches
 from kdist.broker.usual_produce import UsualProduces
 from kdist.broker.world import BrokerWorld
+from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
 from kdist.controller.reign import World as ControllerWorld
 from kdist.errors import DiskFailed, UserError
@@ -167,9 +171,14 @@ class Service:
     def _make_handlers(self) -> Handlers:
         world, replicas, clock = self._world, self.replicas, self._world.clock
         network = world.config.network
+
+        def config() -> BrokerConfig:
+            return world.config
+
         sessions = FetchSessions(
             network.fetch_session_slots, clock, world.chance, self._measures.replication
         )
+        stored = StoredSettings(world.zk, self.cache)
         return Handlers(
             produce=ProduceHandler(replicas, clock),
             fetch=FetchHandler(replicas, sessions, network),
@@ -177,7 +186,7 @@ class Service:
             metadata=MetadataHandler(self.cache, self.creation, self._cluster_id),
             coordinators=FindCoordinatorHandler(self.cache, self.creation),
             groups=self.coordinator,
-            topics=TopicsHandler(self.controller, lambda: world.config),
+            topics=TopicsHandler(self.controller, config),
             producer_ids=ProducerIds(world.zk, self._id),
             control=ControlHandler(
                 replicas, self.cache, self._overrides, self.controller, self._hear_update
@@ -186,6 +195,8 @@ class Service:
             epochs=LeaderEpochsHandler(replicas),
             log_dirs=LogDirsHandler(self.directory),
             cluster=DescribeClusterHandler(self.cache, self._cluster_id),
+            described_settings=DescribeConfigsHandler(stored, config, self.cache.told),
+            altered_settings=AlterConfigsHandler(stored, config, self.cache.told),
         )
 
     def _hear_update(self, gone: Collection[TopicPartition]) -> None:

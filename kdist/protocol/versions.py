@@ -66,17 +66,17 @@ TABLE = (
     delete_records.API,  # 21
     init_producer_id.API,  # 22
     offset_for_leader_epoch.API,  # 23
+    describe_configs.API,  # 32
+    alter_configs.API,  # 33
     describe_log_dirs.API,  # 35
     create_partitions.API,  # 37
+    incremental_alter_configs.API,  # 44
     describe_cluster.API,  # 60
 )
 
 # What our clients can ask for and our brokers do not answer yet: not advertised.
 ASKED_ONLY = (
-    describe_configs.API,  # 32
-    alter_configs.API,  # 33
     delete_groups.API,  # 42
-    incremental_alter_configs.API,  # 44
     offset_delete.API,  # 47
 )
 

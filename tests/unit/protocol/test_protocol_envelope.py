@@ -26,7 +26,7 @@ from kdist.protocol.versions import ASKED_ONLY, TABLE, advertised_versions, api_
 
 ADVERTISED = {  # docs: the protocol table
     0: 9, 1: 12, 2: 7, 3: 12, 8: 8, 9: 8, 10: 4, 11: 9, 12: 4, 13: 5, 14: 5, 15: 5, 16: 4, 18: 4,
-    19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 35: 4, 37: 3, 60: 1,
+    19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 32: 4, 33: 2, 35: 4, 37: 3, 44: 1, 60: 1,
 }  # fmt: skip
 ALL_VERSIONS = [(api, version) for api in TABLE for version in range(api.oldest, api.newest + 1)]
 every_version = pytest.mark.parametrize(

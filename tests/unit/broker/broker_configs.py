@@ -1,0 +1,106 @@
+"""Settings described and changed through a broker in virtual time, for the tests of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kdist.config.layers import Source
+from kdist.network.client import Client
+from kdist.protocol.alter_configs import (
+    AlterConfigsRequest,
+    AlteredResourceResult,
+    ReplacedResource,
+    ReplacingSetting,
+)
+from kdist.protocol.describe_configs import (
+    TOPIC,
+    DescribeConfigsRequest,
+    DescribedResource,
+    DescribedResourceResult,
+    DescribedSetting,
+)
+from kdist.protocol.incremental_alter_configs import (
+    ChangedResource,
+    IncrementalAlterConfigsRequest,
+    SettingChange,
+)
+from tests.unit.broker.broker_cluster import Cluster, create
+
+
+async def describe(
+    client: Client,
+    name: str = "clicks",
+    kind: int = TOPIC,
+    version: int = 4,
+    *,
+    keys: list[str] | None = None,
+    **asked: Any,
+) -> DescribedResourceResult:
+    """One resource."""
+    resource = DescribedResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    answer = await client.send(DescribeConfigsRequest(resources=[resource], **asked), version)
+    (result,) = answer.results
+    assert isinstance(result, DescribedResourceResult)
+    return result
+
+
+def by_name(result: DescribedResourceResult) -> dict[str, DescribedSetting]:
+    assert result.error_code == 0, result.error_message
+    return {each.name: each for each in result.configs}
+
+
+async def replace(
+    client: Client,
+    settings: Mapping[str, str | None],
+    name: str = "clicks",
+    kind: int = TOPIC,
+    version: int = 2,
+    *,
+    is_trial: bool = False,
+) -> AlteredResourceResult:
+    """Give one resource these settings."""
+    configs = [ReplacingSetting(name=each, value=value) for each, value in settings.items()]
+    resource = ReplacedResource(resource_type=kind, resource_name=name, configs=configs)
+    request = AlterConfigsRequest(resources=[resource], validate_only=is_trial)
+    (result,) = (await client.send(request, version)).responses
+    assert isinstance(result, AlteredResourceResult)
+    return result
+
+
+async def change(
+    client: Client,
+    *changes: tuple[str, int, str | None],
+    name: str = "clicks",
+    kind: int = TOPIC,
+    version: int = 1,
+    is_trial: bool = False,
+) -> AlteredResourceResult:
+    """Change some settings of one resource."""
+    configs = [
+        SettingChange(name=each, config_operation=operation, value=value)
+        for each, operation, value in changes
+    ]
+    resource = ChangedResource(resource_type=kind, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=is_trial)
+    (result,) = (await client.send(request, version)).responses
+    assert isinstance(result, AlteredResourceResult)
+    return result
+
+
+async def own(client: Client) -> dict[str, str | None]:
+    """What the topic has of its own."""
+    found = by_name(await describe(client))
+    return {
+        name: each.value
+        for name, each in found.items()
+        if each.config_source == Source.DYNAMIC_TOPIC_CONFIG
+    }
+
+
+async def with_topic(cluster: Cluster, /, **configs: str) -> Client:
+    """A client of a broker with a topic, and a default of its own for one setting."""
+    await cluster.started(log_retention_hours="3")
+    client = await cluster.client()
+    assert (await create(client, "clicks", **configs)).error_code == 0
+    return client
