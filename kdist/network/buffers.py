@@ -6,11 +6,15 @@ connection gives back fits the next; what is free is bounded.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
+from sys import getrefcount
+from typing import Any
 
 _SMALLEST = 1 << 9
 _STEP = 1 << 16  # above it lengths are multiples of it, since doubling would waste a megabyte
 _FREE_BYTES_MAX = 16 << 20
+_LENT_BYTES_MAX = 16 << 20
+_REFERENCES_HERE = 2  # of a local name, and of an argument: every view of a bytearray is one more
 
 
 def _length(size: int) -> int:
@@ -22,22 +26,49 @@ def _length(size: int) -> int:
 class Buffers:
     """The pool. `taken_bytes` are in connections' hands, `free_bytes` wait for the next."""
 
-    __slots__ = ("_free", "free_bytes", "taken_bytes")
+    __slots__ = ("_free", "_lent", "_lent_bytes", "free_bytes", "taken_bytes")
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
         self.taken_bytes = 0
         self.free_bytes = 0
+        self._lent: deque[Any] = deque()  # bytearrays, the oldest first
+        self._lent_bytes = 0
 
     def take(self, size: int) -> memoryview:
         """A buffer of `size` bytes or somewhat more, with anything in it."""
         length = _length(size)
         self.taken_bytes += length
         free = self._free[length]
+        if not free and self._lent:
+            self._take_back()
         if not free:
             return memoryview(bytearray(length))
         self.free_bytes -= length
         return free.pop()
+
+    def lend(self, buffer: memoryview) -> None:
+        """Somebody keeps parts of `buffer`, and will not say when they are done.
+
+        Once nobody has a view of it any more it is taken again, unless too many were lent since.
+        """
+        length = len(buffer)
+        self.taken_bytes -= length
+        self._lent.append(buffer.obj)
+        self._lent_bytes += length
+        while self._lent_bytes > _LENT_BYTES_MAX:
+            self._lent_bytes -= len(self._lent.popleft())
+
+    def _take_back(self) -> None:
+        """Have those that were lent and are seen by nobody now among the free."""
+        for _ in range(len(self._lent)):
+            buffer = self._lent.popleft()
+            if getrefcount(buffer) == _REFERENCES_HERE:
+                self._lent_bytes -= len(buffer)
+                self.free_bytes += len(buffer)
+                self._free[len(buffer)].append(memoryview(buffer))
+            else:
+                self._lent.append(buffer)
 
     def give_back(self, buffer: memoryview) -> None:
         """Nothing reads `buffer`, or a part of it, any more."""

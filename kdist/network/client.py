@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any, NamedTuple, cast
 
 from kdist.errors import ApiError, Error, ProtocolError
-from kdist.network.receiving import FrameReceiver
+from kdist.network.receiving import LARGE_BYTES, FrameReceiver
 from kdist.network.world import Network
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
@@ -20,6 +20,7 @@ from kdist.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader, get_response_header
 from kdist.protocol.versions import ASKED_ONLY, TABLE
+from kdist.wire.varint import Buffer
 
 _APIS = (*TABLE, *ASKED_ONLY)
 _API_OF = {api.request: api for api in _APIS}
@@ -183,13 +184,24 @@ class Client(FrameReceiver):
             version = waiting.version
             if waiting.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
                 version = 0  # whatever was asked for (KIP-511)
-            # A copy: record sets in the answer are views, and it outlives the receive buffer.
-            _, answer = decode_response(waiting.api.key, version, bytes(frame))
+            _, answer = decode_response(waiting.api.key, version, self._kept(frame))
         except ProtocolError as error:
             _fail(waiting, self._network_exception(str(error)))
             raise
         if not waiting.answered.done():
             waiting.answered.set_result(answer)
+
+    def _kept(self, frame: memoryview) -> Buffer:
+        """The frame for good: record sets in an answer are views, and live as long as they like.
+
+        A large one lies in a buffer of its own, mostly; it takes that along. Others are copied.
+        """
+        own = self._own
+        if own is None or len(frame) < LARGE_BYTES or 2 * len(frame) < len(own):
+            return bytes(frame)
+        self._own = None
+        self._turn.buffers.lend(own)
+        return frame
 
     def frame_refused(self, error: ProtocolError) -> None:
         self._end(self._network_exception(str(error)))

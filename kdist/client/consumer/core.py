@@ -32,6 +32,7 @@ from kdist.network.world import Network
 logger = logging.getLogger(__name__)
 
 _COMMIT_BEFORE_REBALANCE_S = 5.0
+_LOOK_AGAIN_S = 1.0
 
 OnCommitted = Callable[[Offsets, KdistError | None], object]
 
@@ -59,6 +60,8 @@ class Core:
         self.subscribed: frozenset[str] = frozenset()
         self.is_waking = False
         self._commit_at_s = float("inf")
+        # A poll that waits for long is a sign of life, and commits, as others do.
+        self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
         self._background: set[asyncio.Task[None]] = set()
         self.topics = Topics(self.world, self._topics_changed)
         self.membership: Membership | None = None
@@ -181,13 +184,12 @@ class Core:
                 await self.rebalancing.take_part()
             self._maybe_commit()
             self.kick()
-            left_s = None if end_s is None else end_s - self.world.now_s()
-            if not self.shelf.is_empty or (left_s is not None and left_s <= 0):
+            left_s = self._look_again_s
+            if end_s is not None:
+                left_s = min(left_s, end_s - self.world.now_s())
+            if not self.shelf.is_empty or left_s <= 0:
                 return
-            try:
-                await asyncio.wait_for(self.world.news.wait(), left_s)
-            except TimeoutError:
-                pass  # one more look: a rebalance may be over
+            await self.world.news.wait(left_s)
 
     def kick(self) -> None:
         """Look up missing positions, and fetch what can be fetched."""

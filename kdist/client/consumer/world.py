@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.client.consumer.lane import Lane
+from kdist.client.consumer.news import News
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.errors import ApiError, KdistError
 from kdist.network.client import ClientSettings
@@ -30,7 +31,7 @@ class World:
     ) -> None:
         self.loop = network.loop
         self.settings = settings
-        self.news = asyncio.Event()
+        self.news = News()
         self._trouble: KdistError | None = None
         self._chance = chance
         connections = ClientSettings(

@@ -128,6 +128,29 @@ def test_a_member_that_was_thrown_out_cannot_commit() -> None:
     cluster.run(scenario())
 
 
+def test_a_poll_that_waits_for_long_is_a_sign_of_life_and_commits() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 2)
+        await group.begin()
+        await group.produce(4)
+        consumer = consumer_on(cluster, "idle", **HASTY, max_poll_interval_ms=6_000)
+        consumer.subscribe([TOPIC])
+        found = 0
+        while found < 4:
+            found += len(await consumer.poll(20))
+        generation = consumer._core.membership.generation  # type: ignore[union-attr]
+        assert await consumer.poll(60) == []
+        assert consumer._core.membership.generation == generation  # type: ignore[union-attr]
+        committed = await consumer.committed(consumer.assignment())
+        assert [each.offset for each in committed.values() if each] == [2, 2]
+        await consumer.close()
+
+    cluster.run(scenario())
+
+
 def test_a_poll_may_be_cancelled_at_any_time() -> None:
     cluster = Cluster(3)
 

@@ -11,9 +11,15 @@ from network_world import WORLDS, Answering, Served, World, framed, until
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings
 from kdist.network.connection import Connection, Reply
-from kdist.protocol import api_versions, metadata, produce
+from kdist.protocol import api_versions, fetch, metadata, produce
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsResponse
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
+from kdist.protocol.fetch import (
+    FetchPartitionResult,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResult,
+)
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.produce import ProduceRequest
 from kdist.protocol.versions import advertised_versions
@@ -43,6 +49,16 @@ class Broker(Answering):
             self.answer_versions(reply, header.api_version, header.correlation_id)
         elif header.api_key == produce.API.key:
             reply.discard()
+        elif header.api_key == fetch.API.key:
+            found = FetchPartitionResult(
+                partition_index=0,
+                error_code=0,
+                high_watermark=0,
+                records=bytes([request.max_wait_ms]) * request.max_bytes,
+            )
+            topics = [FetchTopicResult(topic="clicks", partitions=[found])]
+            answer = FetchResponse(responses=topics)
+            reply.send((encode_response(1, 12, header.correlation_id, answer),))
         elif request.group_id == "later":
             self.waiting.append((reply, header.correlation_id, request.generation_id))
         else:
@@ -115,6 +131,25 @@ def test_no_more_than_the_allowed_requests_are_under_way(world: World) -> None:
             assert [answer.throttle_time_ms for answer in await asyncio.gather(*sending)] == [
                 *range(5)
             ]
+            client.close()
+
+    world.run(scenario())
+
+
+def test_large_answers_stay_what_they_were_while_others_come(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, Broker()) as served:
+            client = await connect(served)
+            kept = []
+            for number in range(1, 60):
+                size = 1000 if number % 7 == 0 else 200_000 + number * 1000
+                request = FetchRequest(max_wait_ms=number, min_bytes=1, max_bytes=size, topics=[])
+                answer = await client.send(request, 12)
+                kept.append((number, size, answer.responses[0].partitions[0].records))
+                if len(kept) == 5:
+                    for number, size, records in kept:
+                        assert bytes(records) == bytes([number]) * size
+                    kept = kept[3:]
             client.close()
 
     world.run(scenario())

@@ -156,6 +156,32 @@ def test_free_buffers_are_bounded_and_used_again() -> None:
     assert buffers.free_bytes == free - len(again)
 
 
+def test_a_buffer_that_was_lent_is_taken_again_once_nobody_sees_it() -> None:
+    buffers = Buffers()
+    lent = buffers.take(1_000_000)
+    lent[:4] = b"mark"
+    part = lent[10:20]
+    buffers.lend(lent)
+    del lent
+    assert buffers.taken_bytes == 0
+    assert buffers.take(1_000_000)[:4] == bytes(4)
+    del part
+    assert buffers.take(1_000_000)[:4] == b"mark"
+    assert buffers.free_bytes == 0
+
+
+def test_of_lent_buffers_only_so_many_are_waited_for() -> None:
+    buffers = Buffers()
+    kept = [buffers.take(1_000_000) for _ in range(100)]
+    for each in kept:
+        buffers.lend(each)
+    del each
+    kept.clear()
+    taken = [buffers.take(1_000_000) for _ in range(100)]
+    assert sum(map(len, taken)) == buffers.taken_bytes
+    assert buffers.free_bytes == 0
+
+
 def test_a_hook_that_was_removed_is_not_called(turn: Turn) -> None:
     called: list[str] = []
 
