@@ -25,6 +25,7 @@ import cramjam
 
 from kdist.errors import CorruptRecords
 from kdist.records import xerial
+from kdist.records.frames import lz4_bound, zstd_bound
 from kdist.wire.varint import Buffer
 
 CODEC_MASK = 0x07  # of a batch's or message's attributes
@@ -37,8 +38,7 @@ _LZ4_HEADER = bytes.fromhex("04224d18 60 40 82")  # magic, FLG: independent, BD:
 _LZ4_END_MARK = bytes(4)
 _LZ4_STORED = 0x8000_0000  # in a block's size: the block did not shrink and is stored as it is
 
-_GUESSED_RATIO = 8  # JSON-like records shrink by 3 to 7; see `_decompress_bounded`
-_GUESS_MIN = 4096
+_ROOM_BYTES = 8 << 20  # of the rooms that are kept; most batches are smaller
 
 
 class Codec(enum.IntEnum):
@@ -145,7 +145,7 @@ def _compress_lz4(data: Buffer) -> bytes:
 
 def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
     # cramjam before 2.14 ignores what follows the first frame: hence the floor in pyproject.toml.
-    return _decompress_bounded(cramjam.lz4.decompress_into, data, size_max)
+    return _decompress_bounded(cramjam.lz4.decompress_into, data, lz4_bound(data), size_max)
 
 
 # --- zstd ---------------------------------------------------------------------------------------
@@ -156,35 +156,48 @@ def _compress_zstd(data: Buffer) -> bytes:
 
 
 def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
-    return _decompress_bounded(cramjam.zstd.decompress_into, data, size_max)
+    return _decompress_bounded(cramjam.zstd.decompress_into, data, zstd_bound(data), size_max)
 
 
 # --- shared -------------------------------------------------------------------------------------
 
 
 class _DecompressInto(Protocol):
-    def __call__(self, data: Buffer, output: bytearray | mmap.mmap, /) -> int: ...
+    def __call__(self, data: Buffer, output: memoryview | mmap.mmap, /) -> int: ...
 
 
-def _decompress_bounded(decompress_into: _DecompressInto, data: Buffer, size_max: int) -> bytes:
-    """Decompress into a fixed room: a guess first, then `size_max` bytes if that was too small.
+_rooms: list[mmap.mmap] = []  # those that no thread uses now; pop and append are atomic
 
-    The library does not say whether the room was too small or the data damaged, so the second try
-    tells. Its room is fresh pages of the kernel, which count only once written: damaged data costs
-    nothing, and a bomb no more than `size_max`. (A bytearray would be cleared, so touched, whole.)
+
+def _decompress_bounded(
+    decompress_into: _DecompressInto, data: Buffer, bound: int | None, size_max: int
+) -> bytes:
+    """Decompress into a room of `bound` bytes, which cannot be too few; None: `size_max`.
+
+    A room is the kernel's pages, which count only once they are written: a bomb costs no more than
+    `size_max`, and damaged data nothing. Rooms of the usual size are used again: fresh pages, or a
+    bytearray, which would be cleared whole, cost more than the decompression.
     """
-    guess = max(_GUESS_MIN, _GUESSED_RATIO * len(data))
-    room = bytearray(min(guess, size_max))
+    size = size_max if bound is None else min(bound, size_max)
+    is_kept = size <= _ROOM_BYTES
     try:
-        return bytes(memoryview(room)[: decompress_into(data, room)])
+        room = _rooms.pop() if is_kept else _pages(size)
+    except IndexError:
+        room = _pages(_ROOM_BYTES)
+    try:
+        with memoryview(room) as whole, whole[:size] as output:
+            return bytes(output[: decompress_into(data, output)])
     except cramjam.DecompressionError as cause:
-        if guess >= size_max:
-            raise _damaged_or_too_large(size_max, cause) from cause
-    with mmap.mmap(-1, size_max, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        try:
-            return pages[: decompress_into(data, pages)]
-        except cramjam.DecompressionError as cause:
-            raise _damaged_or_too_large(size_max, cause) from cause
+        raise _damaged_or_too_large(size_max, cause) from cause
+    finally:
+        if is_kept:
+            _rooms.append(room)
+        else:
+            room.close()
+
+
+def _pages(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _damaged_or_too_large(size_max: int, cause: Exception) -> CorruptRecords:

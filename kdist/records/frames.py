@@ -1,0 +1,96 @@
+"""How much LZ4 and zstd frames can hold at most: their blocks are walked, not decompressed (pure).
+
+So a room that is large enough is made at once. What the frames claim to hold is not asked, since
+few writers say, and since it may be a lie; a block cannot hold more than its kind allows.
+
+    LZ4     magic, FLG, BD, [content size 8], [dictionary 4], checksum 1, blocks, [checksum 4]
+            block: size 4 (high bit: stored; 0: the end), data, [checksum 4]
+    ZSTD    magic, descriptor, [window 1], [dictionary], [content size], blocks, [checksum 4]
+            block: 3 bytes (bit 0: the last; 2 bits: raw, repeated, compressed; 21 bits: size), data
+
+All little-endian. Sources: the LZ4 frame format 1.6, RFC 8878 section 3.1.1.
+"""
+
+from __future__ import annotations
+
+from kdist.wire.varint import Buffer
+
+_BLOCKS_MAX = 1 << 14  # a gigabyte in small ones; who has more of them means no good
+_LZ4_MAGIC = 0x184D2204
+_LZ4_STORED = 0x8000_0000
+_LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}  # by BD
+_LZ4_RATIO_MAX = 255  # a length's byte stands for so many at most
+_LZ4_SEQUENCE_BYTES_MAX = 64  # what may come on top, in a small block
+
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_BLOCK_BYTES_MAX = 1 << 17
+_ZSTD_RAW, _ZSTD_REPEATED = 0, 1
+_DICTIONARY_ID_BYTES = (0, 1, 2, 4)
+_CONTENT_SIZE_BYTES = (0, 2, 4, 8)
+
+
+def lz4_bound(data: Buffer) -> int | None:
+    """For one frame; None if it is not one that is whole and usual."""
+    view = memoryview(data)
+    if _number(view, 0, 4) != _LZ4_MAGIC or len(view) < 7:
+        return None
+    flags = view[4]
+    block_bytes_max = _LZ4_BLOCK_BYTES.get(view[5] >> 4 & 7)
+    if block_bytes_max is None:
+        return None
+    at = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    checksum_bytes = 4 if flags & 0x10 else 0
+    bound = 0
+    for _ in range(_BLOCKS_MAX):
+        size = _number(view, at, 4)
+        if size <= 0:
+            is_whole = not size and at + 4 + (4 if flags & 0x04 else 0) == len(view)
+            return bound if is_whole else None
+        stored = size & ~_LZ4_STORED
+        if size == stored:
+            expanded = stored * _LZ4_RATIO_MAX + _LZ4_SEQUENCE_BYTES_MAX
+            bound += min(block_bytes_max, expanded)
+        else:
+            bound += stored
+        at += 4 + stored + checksum_bytes
+    return None
+
+
+def zstd_bound(data: Buffer) -> int | None:
+    """For one frame after the other; None if one is not whole, or not usual."""
+    view = memoryview(data)
+    bound = at = 0
+    is_last, descriptor = True, 0
+    for _ in range(_BLOCKS_MAX):
+        if is_last:
+            if at == len(view):
+                return bound
+            if _number(view, at, 4) != _ZSTD_MAGIC:
+                return None
+            descriptor = _number(view, at + 4, 1)
+            at = _zstd_blocks_at(at, descriptor)
+        header = _number(view, at, 3)
+        if header < 0:
+            return None
+        is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+        bound += size if kind in (_ZSTD_RAW, _ZSTD_REPEATED) else _ZSTD_BLOCK_BYTES_MAX
+        at += 3 + (1 if kind == _ZSTD_REPEATED else size)
+        if is_last and descriptor & 0x04:
+            at += 4
+    return None
+
+
+def _zstd_blocks_at(at: int, descriptor: int) -> int:
+    """Where the blocks begin of a frame that begins at `at`."""
+    is_single_segment = descriptor & 0x20
+    content_size_bytes = _CONTENT_SIZE_BYTES[descriptor >> 6 & 3]
+    if is_single_segment:
+        content_size_bytes = max(1, content_size_bytes)
+    return (
+        at + 5 + (not is_single_segment) + _DICTIONARY_ID_BYTES[descriptor & 3] + content_size_bytes
+    )
+
+
+def _number(view: memoryview, at: int, size: int) -> int:
+    """Little-endian; -1 behind the end."""
+    return int.from_bytes(view[at : at + size], "little") if at + size <= len(view) else -1
