@@ -5,12 +5,17 @@ all; what follows is sent when it has nothing left. Where a file has no descript
 disk), or a transport no sendfile (a simulated network, TLS), ranges are read and written in pieces.
 What a reader far behind wants may be on the disk only: the page cache is asked first, and a thread
 reads what it lacks, since `sendfile` would stop everybody for the disk's sake.
+
+An answer with records is three calls: what stands before them, the range, a few bytes behind it.
+The last would leave as a packet of its own and wake its reader up once more, which costs the sender
+30 to 100 us of a mebibyte's 500: so the socket is corked from the first to the last.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -40,11 +45,13 @@ class Sender:
     __slots__ = (
         "_chunks",
         "_in_transport",
+        "_is_corked",
         "_is_warming",
         "_metrics",
         "_progressed",
         "_range",
         "_range_sent",
+        "_set_option",
         "_sockets",
         "_tasks",
         "_transport",
@@ -75,6 +82,10 @@ class Sender:
         self._tasks = tasks
         self._in_transport = 0
         self._sockets = transport if isinstance(transport, SocketTransport) else None
+        self._set_option: Callable[[int, int, int], None] | None = (
+            transport.get_extra_info("socket").setsockopt if self._sockets else None
+        )
+        self._is_corked = False
         self.waiting_bytes = 0
         self.is_blocked = False
         self.is_closed = False
@@ -102,6 +113,7 @@ class Sender:
             if self._range is not None:
                 self._send_range(self._range)
             elif not chunks:
+                self._cork(False)
                 return
             else:
                 chunk = chunks.popleft()
@@ -134,8 +146,17 @@ class Sender:
             if len(parts) > 1:
                 data = b"".join(parts)
             if chunks and self._sockets is not None and not cast(FileRange, chunks[0]).is_cold:
-                write = self._sockets.write_ahead
+                if len(chunks) > 1:
+                    self._cork(True)
+                else:
+                    write = self._sockets.write_ahead
         self._to_transport(data, write)
+
+    def _cork(self, is_corked: bool) -> None:
+        """Whether the kernel keeps a packet that is not full for what follows."""
+        if self._is_corked != is_corked and self._set_option is not None:
+            self._is_corked = is_corked
+            self._set_option(socket.IPPROTO_TCP, socket.TCP_CORK, is_corked)
 
     def _to_transport(self, data: Bytes, write: Callable[[Bytes], None]) -> None:
         size = self._in_transport = len(data)
@@ -197,6 +218,7 @@ class Sender:
             self._warm_end = end
             return size
         self.is_blocked = self._is_warming = True
+        self._cork(False)  # what is before it need not wait for the disk
 
         def read() -> None:
             file.read(position, size)

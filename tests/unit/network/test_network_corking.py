@@ -1,0 +1,126 @@
+"""Answers with records in the middle leave in full packets, and nothing stays behind."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from network_world import Answering, Served, World, turning_world, until
+
+from kdist.network.connection import Connection
+from kdist.runtime.disk import Disk
+
+CONTENT = random.Random(6).randbytes(3_000_000)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    yield from turning_world()
+
+
+class File:
+    """A real one, whose pages from `cold_from` on have left the cache."""
+
+    def __init__(self, path: str, cold_from: int) -> None:
+        self._file = Disk().create(path)
+        self._file.write([CONTENT], 0)
+        self.path, self.read, self.fileno = path, self._file.read, self._file.fileno
+        self.cold_from = cold_from
+
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        return None if position >= self.cold_from else self._file.read(position, size)
+
+
+class Part:
+    def __init__(self, file: File, position: int, size: int) -> None:
+        self.file, self.position, self.size = file, position, size
+        self.is_cold = position >= file.cold_from
+
+    def __len__(self) -> int:
+        return self.size
+
+    def release(self) -> None:
+        """Nobody counts."""
+
+
+class Fetching(Answering):
+    """Answers `position size tail` with that range between a byte and a tail of so many."""
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self.file = file
+        self.corked: list[int] = []  # each change, as the socket was told
+
+    def on_connect(self, connection: Connection) -> None:
+        super().on_connect(connection)
+        sender = connection._sender
+        set_option = sender._set_option
+        assert set_option is not None
+
+        def told(level: int, option: int, value: int) -> None:
+            assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_CORK)
+            self.corked.append(int(value))
+            set_option(level, option, value)
+
+        sender._set_option = told
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        position, size, tail = map(int, bytes(frame).split())
+        head = (1 + size + tail).to_bytes(4, "big") + b"a"
+        part = Part(self.file, position, size)
+        connection.reserve().send([head, part, bytes(tail)] if tail else [head, part])
+
+
+def expected(*asked: tuple[int, int, int]) -> list[bytes]:
+    return [b"a" + CONTENT[start : start + size] + bytes(tail) for start, size, tail in asked]
+
+
+def exchange(
+    world: World, path: Path, *asked: tuple[int, int, int], cold_from: int = len(CONTENT)
+) -> list[int]:
+    """Ask for all at once; how the socket was corked and uncorked."""
+    handler = Fetching(File(str(path / "log"), cold_from))
+
+    async def scenario() -> None:
+        async with Served(world, handler) as served:
+            peer = await served.peer()
+            peer.send(*(b"%d %d %d" % each for each in asked))
+            assert await peer.answers(len(asked)) == expected(*asked)
+            (connection,) = handler.connected
+            await until(lambda: not connection._sender.has_waiting)
+            open_socket = connection._transport.get_extra_info("socket")
+            assert not open_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
+
+    world.run(scenario())
+    return handler.corked
+
+
+def test_what_stands_behind_the_records_leaves_with_them(world: World, tmp_path: Path) -> None:
+    assert exchange(world, tmp_path, (7, 1_000_000, 3)) == [1, 0]
+
+
+def test_answers_that_leave_together_are_corked_once(world: World, tmp_path: Path) -> None:
+    asked = [(0, 20_000, 3), (20_000, 30_000, 3), (50_000, 9_000, 5)]
+    assert exchange(world, tmp_path, *asked) == [1, 0]
+
+
+def test_an_answer_larger_than_the_sockets_buffer_is_corked_to_its_end(
+    world: World, tmp_path: Path
+) -> None:
+    assert exchange(world, tmp_path, *[(0, 3_000_000, 3)] * 8) == [1, 0]
+
+
+def test_records_with_nothing_behind_them_need_no_cork(world: World, tmp_path: Path) -> None:
+    assert exchange(world, tmp_path, (7, 1_000_000, 0)) == []
+
+
+def test_nothing_is_held_back_while_the_disk_is_asked(world: World, tmp_path: Path) -> None:
+    """What stands before records that are cold leaves at once."""
+    assert exchange(world, tmp_path, (0, 1_500_000, 3), cold_from=0) == []
+    other = tmp_path / "other"
+    other.mkdir()
+    asked = [(0, 1_000_000, 3), (2_000_000, 500_000, 3), (1_000_000, 100_000, 3)]
+    assert exchange(world, other, *asked, cold_from=2_000_000) == [1, 0, 1, 0]
