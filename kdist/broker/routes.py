@@ -31,6 +31,7 @@ from kdist.protocol import (
     controlled_shutdown,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
@@ -49,6 +50,7 @@ from kdist.protocol import (
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     produce,
@@ -100,6 +102,8 @@ def routes_to(to: Handlers) -> Routes:
             sync_group.API.key: _of_group(to.groups.sync_group),
             describe_groups.API.key: _of_group(to.groups.describe_groups),
             list_groups.API.key: _of_group(to.groups.list_groups),
+            delete_groups.API.key: _of_group(to.groups.delete_groups),
+            offset_delete.API.key: _of_group(to.groups.offset_delete),
             offset_for_leader_epoch.API.key: lambda asked, call: call.answer(
                 to.epochs.answer(asked)
             ),

@@ -18,6 +18,7 @@ from kdist.errors import Error
 from kdist.groups import describing, fetches, membership
 from kdist.groups.answers import join_refused, sync_refused
 from kdist.groups.commits import CommitReply, Committer, commits_of
+from kdist.groups.deleting import Deleter
 from kdist.groups.group import Group, JoinReply, SyncReply
 from kdist.groups.join import Joiner
 from kdist.groups.joining import join_of
@@ -32,6 +33,7 @@ from kdist.groups.upkeep import Upkeep
 from kdist.groups.world import World
 from kdist.metrics.groups import GroupMetrics
 from kdist.model import TopicPartition
+from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.join_group import JoinGroupRequest, JoinGroupResponse
@@ -42,6 +44,7 @@ from kdist.protocol.leave_group import (
 )
 from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
 from kdist.protocol.offset_commit import OffsetCommitRequest
+from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from kdist.protocol.sync_group import SyncGroupRequest
 from kdist.wire.varint import Buffer
@@ -65,6 +68,7 @@ class GroupCoordinator:
         self._syncer = Syncer(self._world, self._rebalancer)
         self._committer = Committer(self._world, self._rebalancer.sessions)
         self._upkeep = Upkeep(self._world, self._registry, self._rebalancer)
+        self._deleter = Deleter(self._world, self._registry, self._upkeep)
         self._offer_readings(world.metrics)
 
     def start(self) -> None:
@@ -247,6 +251,26 @@ class GroupCoordinator:
         error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Error.NONE
         found = describing.listed(self._registry, request.states_filter)
         self._world.answer(reply, ListGroupsResponse(error_code=error, groups=found))
+        self._world.actions.run()
+
+    def delete_groups(
+        self,
+        request: DeleteGroupsRequest,
+        _caller: Caller,
+        reply: Callable[[DeleteGroupsResponse], None],
+    ) -> None:
+        """Answers when the log says that they are gone."""
+        self._deleter.delete_groups(request, reply)
+        self._world.actions.run()
+
+    def offset_delete(
+        self,
+        request: OffsetDeleteRequest,
+        _caller: Caller,
+        reply: Callable[[OffsetDeleteResponse], None],
+    ) -> None:
+        """Answers when the log says that they are gone."""
+        self._deleter.delete_offsets(request, reply)
         self._world.actions.run()
 
     def _find_managed(self, group_id: str) -> tuple[Error, Group | None]:

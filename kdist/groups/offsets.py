@@ -95,6 +95,10 @@ class GroupOffsets:
             self._under_way.pop(partition, None)
         return found
 
+    def forget_all(self) -> list[TopicPartition]:
+        """Drop everything; returns what needs a tombstone."""
+        return self.forget(list(self._kept | self._under_way))
+
     def find(
         self, condition: Callable[[TopicPartition, CommittedOffset], bool]
     ) -> list[TopicPartition]:

@@ -1,9 +1,9 @@
-"""What happens to groups without their members: load, unload, expiry, deleted topics."""
+"""What happens to groups without their members: load, unload, expiry, deletions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from kdist.errors import Error
@@ -15,12 +15,14 @@ from kdist.groups.rebalance import Rebalancer
 from kdist.groups.records import tombstones
 from kdist.groups.registry import Registry
 from kdist.groups.states import DEAD
-from kdist.groups.world import World
+from kdist.groups.world import LogRecord, World
 from kdist.model import TopicPartition
 from kdist.runtime.tasks import Timer
 
 GROUPS_PER_TURN = 50  # that are looked over before the event loop goes on with other work
 MINUTE_MS = 60_000
+
+Done = Callable[[Error], None]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +76,21 @@ class Upkeep:
         for group in list(self._registry):
             self._take_back(group, group.offsets.forget(partitions))
 
+    def delete(self, group: Group, done: Done) -> None:
+        """The group goes with all it committed; `done` when the log says so, or cannot."""
+        logger.info("group %s is deleted", group.group_id)
+        partitions = group.offsets.forget_all()
+        self._registry.remove(group)
+        self._bury(group)
+        records = tombstones(group.group_id, partitions, is_group_gone=group.generation > 0)
+        self._append(group, records, done)
+
+    def delete_offsets(
+        self, group: Group, partitions: Collection[TopicPartition], done: Done
+    ) -> None:
+        """The group has these no more; `done` as of `delete`."""
+        self._take_back(group, group.offsets.forget(partitions), done)
+
     def _begin_round(self) -> None:
         self._expire_some([group.group_id for group in self._registry])
 
@@ -87,7 +104,9 @@ class Upkeep:
         else:
             self.start()
 
-    def _take_back(self, group: Group, partitions: list[TopicPartition]) -> None:
+    def _take_back(
+        self, group: Group, partitions: list[TopicPartition], done: Done = lambda _: None
+    ) -> None:
         """Write tombstones for the offsets, and for the group if nothing is left of it."""
         is_unused = group.is_unused
         if is_unused:
@@ -97,14 +116,20 @@ class Upkeep:
         # A group without a generation was never written, only its offsets were.
         is_gone = is_unused and group.generation > 0
         records = tombstones(group.group_id, partitions, is_group_gone=is_gone)
-        if records:
-            self._world.append(group.group_id, records, self._taken_back)
+        self._append(group, records, done)
 
-    def _taken_back(self, error: Error) -> None:
+    def _append(self, group: Group, records: list[LogRecord], done: Done) -> None:
+        if records:
+            self._world.append(group.group_id, records, partial(self._appended, done))
+        else:
+            done(Error.NONE)
+
+    def _appended(self, done: Done, error: Error) -> None:
         """If they are not in the log, the next load brings the offsets back, and they expire."""
         if error is not Error.NONE:
             self._world.metrics.failed_appends += 1
-            logger.warning("tombstones of expired offsets are not in the log: %s", error.name)
+            logger.warning("tombstones of offsets are not in the log: %s", error.name)
+        done(error)
 
     def _bury(self, group: Group) -> None:
         for member_id in list(group.joining):

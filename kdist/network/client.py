@@ -19,11 +19,10 @@ from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader, get_response_header
-from kdist.protocol.versions import ASKED_ONLY, TABLE
+from kdist.protocol.versions import TABLE
 from kdist.wire.varint import Buffer
 
-_APIS = (*TABLE, *ASKED_ONLY)
-_API_OF = {api.request: api for api in _APIS}
+_API_OF = {api.request: api for api in TABLE}
 _CORRELATION_ID_MAX = (1 << 31) - 1
 _UNSUPPORTED = Error.UNSUPPORTED_VERSION.code.to_bytes(2, "big")
 
@@ -140,7 +139,7 @@ class Client(FrameReceiver):
             raise ApiError(Error.of(answer.error_code))
         theirs_by_key = {each.api_key: each for each in answer.api_keys}
         self.versions = {}
-        for api in _APIS:
+        for api in TABLE:
             their = theirs_by_key.get(api.key)
             if their is not None and api.oldest <= their.max_version:
                 common = min(api.newest, their.max_version)

@@ -24,7 +24,7 @@ from kdist.protocol.headers import (
     put_response_header,
 )
 from kdist.protocol.splice import SplicedBuffer
-from kdist.protocol.versions import ASKED_ONLY, api_for
+from kdist.protocol.versions import api_for
 from kdist.wire.varint import Buffer
 
 _SIZE = struct.Struct(">i")
@@ -58,17 +58,15 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
     Raises UnsupportedVersionError, or ProtocolError for an unknown API and for anything malformed.
     """
     key, version, correlation_id = get_fixed_fields(frame)
-    route = _ANSWERED.get((key, version))
+    route = _ROUTES.get((key, version))
     if route is None:
         api = api_for(key)
-        if api in ASKED_ONLY:
-            raise ProtocolError(f"{api.name} is not answered here")
         if not api.has(version):
             # The client id is in the same place in every header that a newer peer may send.
             client_id, _ = get_client_id(frame, header_version=1)
             header = RequestHeader(key, version, correlation_id, client_id)
             raise UnsupportedVersionError(api, header)
-        route = _ANSWERED[key, version] = _route(key, version)
+        route = _route(key, version)
     client_id, position = get_client_id(frame, route.request_header_version)
     request, _ = route.request.decode(memoryview(frame), position)
     return RequestHeader(key, version, correlation_id, client_id), request
@@ -103,7 +101,6 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
 
 
 _ROUTES: dict[tuple[int, int], _Route] = {}
-_ANSWERED: dict[tuple[int, int], _Route] = {}  # those that a request may take
 
 
 def _route(key: int, version: int) -> _Route:

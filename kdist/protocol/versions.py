@@ -70,17 +70,13 @@ TABLE = (
     alter_configs.API,  # 33
     describe_log_dirs.API,  # 35
     create_partitions.API,  # 37
+    delete_groups.API,  # 42
     incremental_alter_configs.API,  # 44
+    offset_delete.API,  # 47
     describe_cluster.API,  # 60
 )
 
-# What our clients can ask for and our brokers do not answer yet: not advertised.
-ASKED_ONLY = (
-    delete_groups.API,  # 42
-    offset_delete.API,  # 47
-)
-
-_BY_KEY = {api.key: api for api in (*TABLE, *ASKED_ONLY)}
+_BY_KEY = {api.key: api for api in TABLE}
 
 
 def api_for(key: int) -> Api:

@@ -63,9 +63,9 @@ GROUP = "readers"
 Options = dict[str, str]
 
 
-def play(script: str) -> str:
+def play(script: str, player: Player | None = None) -> str:
     """The script as it really goes."""
-    player = Player()
+    player = player or Player()
     lines = []
     for line in textwrap.dedent(script).strip().splitlines():
         if not line.startswith(" ") and line:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kdist.protocol import consumer_protocol, group_records
 from kdist.protocol.compiler import codec_for
 from kdist.protocol.schema import Shape, WireField, flexible_since, wire_fields
-from kdist.protocol.versions import ASKED_ONLY, TABLE
+from kdist.protocol.versions import TABLE
 
 INTEGER_BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 LENGTHS = (0, 1, 3, 8, 126, 127, 200)  # a compact length takes two bytes from 127 on
@@ -38,11 +38,7 @@ class Case(NamedTuple):
 
 def _all_cases() -> list[Case]:
     ranges = [
-        *(
-            (cls, api.oldest, api.newest)
-            for api in (*TABLE, *ASKED_ONLY)
-            for cls in (api.request, api.response)
-        ),
+        *((cls, api.oldest, api.newest) for api in TABLE for cls in (api.request, api.response)),
         (consumer_protocol.ConsumerProtocolSubscription, 0, 3),
         (consumer_protocol.ConsumerProtocolAssignment, 0, 3),
         (group_records.OffsetCommitKey, 0, 1),

@@ -22,11 +22,12 @@ from kdist.protocol.headers import RequestHeader
 from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.produce import ProducePartitionResult, ProduceResponse, ProduceTopicResult
 from kdist.protocol.schema import flexible_since
-from kdist.protocol.versions import ASKED_ONLY, TABLE, advertised_versions, api_for
+from kdist.protocol.versions import TABLE, advertised_versions, api_for
 
 ADVERTISED = {  # docs: the protocol table
     0: 9, 1: 12, 2: 7, 3: 12, 8: 8, 9: 8, 10: 4, 11: 9, 12: 4, 13: 5, 14: 5, 15: 5, 16: 4, 18: 4,
-    19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 32: 4, 33: 2, 35: 4, 37: 3, 44: 1, 60: 1,
+    19: 7, 20: 6, 21: 2, 22: 4, 23: 4, 32: 4, 33: 2, 35: 4, 37: 3, 42: 2, 44: 1, 47: 0,
+    60: 1,
 }  # fmt: skip
 ALL_VERSIONS = [(api, version) for api in TABLE for version in range(api.oldest, api.newest + 1)]
 every_version = pytest.mark.parametrize(
@@ -152,12 +153,3 @@ def test_the_api_versions_request_is_told_from_its_version():
         ApiVersionsRequest(client_software_name="kdist", client_software_version="1"),
     )
     assert decode_request(frame[4:])[1].client_software_name == "kdist"
-
-
-@pytest.mark.parametrize("api", ASKED_ONLY, ids=lambda api: api.name)
-def test_an_api_that_we_only_ask_for_is_refused_and_not_advertised(api):
-    request = sample(Case(api.request, api.newest), random.Random(api.key), is_tame=True)
-    frame = encode_request(RequestHeader(api.key, api.newest, 1, "c"), request)
-    with pytest.raises(ProtocolError, match="not answered"):
-        decode_request(frame[4:])
-    assert api.key not in {each.api_key for each in advertised_versions()}

@@ -1,0 +1,240 @@
+"""DeleteGroups and OffsetDelete, as transcripts.
+
+remove [GROUP ...]        DeleteGroups
+forget t-0 t-1            OffsetDelete, for the group or `group=`
+"""
+
+from __future__ import annotations
+
+import pytest
+from groups_transcript import GROUP, Options, Player, _partition, play, told
+
+from kdist.errors import Error
+from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kdist.protocol.offset_delete import (
+    ForgottenPartition,
+    ForgottenTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+
+
+class Eraser(Player):
+    """A player that can also delete."""
+
+    def _remove(self, plain: list[str], _options: Options) -> None:
+        def note(response: DeleteGroupsResponse) -> None:
+            shown = [f"{e.group_id} {Error.of(e.error_code).name}" for e in response.results]
+            self.outcomes.append(f"removed {', '.join(shown) or 'none'}")
+
+        caller = self._caller("admin", {"v": "2"})
+        request = DeleteGroupsRequest(groups_names=plain or [GROUP])
+        self.coordinator.delete_groups(request, caller, self._once(caller, note))
+
+    def _forget(self, plain: list[str], options: Options) -> None:
+        def note(response: OffsetDeleteResponse) -> None:
+            shown = [
+                f"{topic.name}-{each.partition_index} {Error.of(each.error_code).name}"
+                for topic in response.topics
+                for each in topic.partitions
+            ]
+            whole = Error.of(response.error_code)
+            self.outcomes.append(f"forgot {', '.join(shown) or whole.name}")
+
+        caller = self._caller("admin", {"v": "0"})
+        topics = [
+            ForgottenTopic(name=topic, partitions=[ForgottenPartition(partition_index=index)])
+            for topic, index in map(_partition, plain)
+        ]
+        request = OffsetDeleteRequest(group_id=options.get("group", GROUP), topics=topics)
+        self.coordinator.offset_delete(request, caller, self._once(caller, note))
+
+    def _subscribe(self, plain: list[str], _options: Options) -> None:
+        """`subscribe t u`: what the group's members read, as if their metadata said so."""
+        _, group = self.coordinator._registry.find(GROUP)
+        assert group is not None
+        group.subscribed_topics = frozenset(plain)
+
+
+def check(script: str) -> None:
+    assert play(script, Eraser()) == told(script)
+
+
+def test_an_empty_group_goes_with_all_it_committed_and_stays_gone() -> None:
+    check("""
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        commit a t-0:1
+            a committed t-0 REBALANCE_IN_PROGRESS
+        leave a
+            log: readers generation 2 empty
+            leave NONE: NONE
+        commit outside t-0:1 t-1:2
+            log: readers t-0 1
+            log: readers t-1 2
+            outside committed t-0 NONE, t-1 NONE
+        remove
+            log: readers t-0 gone
+            log: readers t-1 gone
+            log: readers gone
+            removed readers NONE
+        list
+            groups none NONE
+        unload
+        load
+        list
+            groups none NONE
+    """)
+
+
+def test_a_group_with_members_stays() -> None:
+    check("""
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        remove
+            removed readers NON_EMPTY_GROUP
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        remove
+            removed readers NON_EMPTY_GROUP
+        sync a give=a:all
+            log: readers generation 1 a:all
+            a is assigned all
+        remove
+            removed readers NON_EMPTY_GROUP
+    """)
+
+
+def test_each_group_is_answered_for_itself_and_once() -> None:
+    check("""
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        remove readers nobody readers
+            log: readers t-0 gone
+            removed nobody GROUP_ID_NOT_FOUND, readers NONE
+    """)
+
+
+def test_groups_that_are_elsewhere_or_not_loaded_are_not_deleted_here() -> None:
+    check("""
+        unload
+        remove
+            removed readers NOT_COORDINATOR
+        forget t-0
+            forgot NOT_COORDINATOR
+        begin_loading
+        remove
+            removed readers COORDINATOR_LOAD_IN_PROGRESS
+        forget t-0
+            forgot COORDINATOR_LOAD_IN_PROGRESS
+    """)
+
+
+def test_the_answer_waits_for_the_log_and_says_if_it_failed() -> None:
+    check("""
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log holds
+        remove
+            log: readers t-0 gone
+        log continues
+            removed readers NONE
+        commit outside t-0:1
+            log: readers t-0 1
+            outside committed t-0 NONE
+        log fails NOT_ENOUGH_REPLICAS
+        remove
+            removed readers COORDINATOR_NOT_AVAILABLE
+    """)
+
+
+def test_a_commit_under_way_goes_with_its_group() -> None:
+    check("""
+        log holds
+        commit outside t-0:1
+            log: readers t-0 1
+        remove
+            log: readers t-0 gone
+        log continues
+            outside committed t-0 NONE
+            removed readers NONE
+        fetch t-0
+            offsets t-0 -1
+    """)
+
+
+def test_an_id_that_was_given_out_does_not_keep_a_group() -> None:
+    check("""
+        join a v=4
+            a join MEMBER_ID_REQUIRED
+        remove
+            removed readers NONE
+        join a v=4
+            a join UNKNOWN_MEMBER_ID
+    """)
+
+
+def test_single_offsets_are_forgotten_by_an_empty_group() -> None:
+    check("""
+        commit outside t-0:1 t-1:2
+            log: readers t-0 1
+            log: readers t-1 2
+            outside committed t-0 NONE, t-1 NONE
+        forget t-0 u-7 nowhere-0
+            log: readers t-0 gone
+            forgot t-0 NONE, u-7 NONE, nowhere-0 UNKNOWN_TOPIC_OR_PARTITION
+        fetch
+            offsets t-1 2
+        log fails NOT_LEADER_OR_FOLLOWER
+        forget t-1 nowhere-0
+            forgot t-1 NOT_COORDINATOR, nowhere-0 UNKNOWN_TOPIC_OR_PARTITION
+    """)
+
+
+def test_consumers_keep_the_offsets_of_what_they_read() -> None:
+    check("""
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        sync a give=a:all
+            log: readers generation 1 a:all
+            a is assigned all
+        commit a t-0:1 u-0:2
+            log: readers t-0 1
+            log: readers u-0 2
+            a committed t-0 NONE, u-0 NONE
+        forget t-0 u-0
+            forgot t-0 GROUP_SUBSCRIBED_TO_TOPIC, u-0 GROUP_SUBSCRIBED_TO_TOPIC
+        subscribe t
+        forget t-0 u-0
+            log: readers u-0 gone
+            forgot t-0 GROUP_SUBSCRIBED_TO_TOPIC, u-0 NONE
+        fetch
+            offsets t-0 1
+    """)
+
+
+def test_members_of_another_kind_keep_everything() -> None:
+    check("""
+        set initial_rebalance_delay_ms=0
+        join a v=0 type=connect
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        forget t-0
+            forgot NON_EMPTY_GROUP
+    """)
+
+
+@pytest.mark.parametrize(
+    ("group", "error"), [("nobody", "GROUP_ID_NOT_FOUND"), ("", "INVALID_GROUP_ID")]
+)
+def test_a_group_that_is_not_there_has_no_offsets_to_forget(group: str, error: str) -> None:
+    check(f"""
+        forget t-0 group={group}
+            forgot {error}
+    """)
