@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+from kdist.broker.metadata import INTERNAL_TOPICS
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol.delete_records import (
@@ -20,8 +21,6 @@ from kdist.protocol.delete_records import (
 )
 from kdist.replication.partition import Partition
 from kdist.replication.replicas import Replicas
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class DeleteRecordsHandler:

@@ -1,8 +1,4 @@
-"""DescribeCluster (key 60): brokers, controller and cluster id, as this broker was told of them.
-
-Without access control everybody may do everything, and that is what is answered where a request
-asks what it may do.
-"""
+"""DescribeCluster (key 60): brokers, controller and cluster id, as this broker was told of them."""
 
 from __future__ import annotations
 
@@ -15,11 +11,7 @@ from kdist.protocol.describe_cluster import (
     DescribeClusterResponse,
     DescribedBroker,
 )
-from kdist.protocol.metadata import OPERATIONS_OMITTED
-
-# Bits of `AclOperation`: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS,
-# IDEMPOTENT_WRITE (KIP-430).
-CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+from kdist.protocol.operations import OMITTED, ON_CLUSTER
 
 
 class DescribeClusterHandler:
@@ -55,9 +47,7 @@ class DescribeClusterHandler:
                 DescribedBroker(broker_id=each.id, host=each.host, port=each.port, rack=each.rack)
                 for each in brokers
             ],
-            cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if asks_operations else OPERATIONS_OMITTED
-            ),
+            cluster_authorized_operations=ON_CLUSTER if asks_operations else OMITTED,
         )
 
 

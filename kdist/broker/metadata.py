@@ -29,6 +29,7 @@ from kdist.protocol.metadata import (
     MetadataTopic,
     MetadataTopicResult,
 )
+from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
 from kdist.protocol.update_metadata import UpdatedPartition
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -61,6 +62,9 @@ class MetadataHandler:
             ],
             cluster_id=self._cluster_id,
             controller_id=cache.controller_id if is_listed else NO_CONTROLLER,
+            cluster_authorized_operations=(
+                ON_CLUSTER if request.include_cluster_authorized_operations else OMITTED
+            ),
             topics=list(self._topics(request, version, listener)),
         )
 
@@ -70,16 +74,16 @@ class MetadataHandler:
         asked = request.topics
         if asked is None or (version == 0 and not asked):
             for name, known in self._cache.topics.items():
-                yield self._known(name, known, version, listener)
+                yield self._known(name, known, version, listener, request)
         elif version < _FIRST_VERSION_OF_IDS and any(_is_by_id(each) for each in asked):
             for each in asked:
                 yield _refused(Error.INVALID_REQUEST, each.name or "", each)
         else:
             for each in _once(asked):
-                yield self._topic(each, version, listener, request.allow_auto_topic_creation)
+                yield self._topic(each, version, listener, request)
 
     def _topic(
-        self, asked: MetadataTopic, version: int, listener: str, may_create: bool
+        self, asked: MetadataTopic, version: int, listener: str, request: MetadataRequest
     ) -> MetadataTopicResult:
         name = asked.name
         if name is None:
@@ -88,19 +92,23 @@ class MetadataHandler:
                 return _refused(Error.UNKNOWN_TOPIC_ID, None, asked)
         known = self._cache.topics.get(name)
         if known is not None:
-            return self._known(name, known, version, listener)
+            return self._known(name, known, version, listener, request)
         if topic_name_fault(name):
             return _refused(Error.INVALID_TOPIC_EXCEPTION, name, asked)
-        return _refused(self._creation.ask_for(name, may_create), name, asked)
+        error = self._creation.ask_for(name, request.allow_auto_topic_creation)
+        return _refused(error, name, asked)
 
     def _known(
-        self, name: str, known: KnownTopic, version: int, listener: str
+        self, name: str, known: KnownTopic, version: int, listener: str, request: MetadataRequest
     ) -> MetadataTopicResult:
         return MetadataTopicResult(
             error_code=Error.NONE,
             name=name,
             topic_id=known.id,
             is_internal=name in INTERNAL_TOPICS,
+            topic_authorized_operations=(
+                ON_TOPIC if request.include_topic_authorized_operations else OMITTED
+            ),
             partitions=[
                 self._partition(state, version, listener)
                 for _, state in sorted(known.partitions.items())

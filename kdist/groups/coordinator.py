@@ -46,6 +46,7 @@ from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
 from kdist.protocol.offset_commit import OffsetCommitRequest
 from kdist.protocol.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from kdist.protocol.operations import ON_GROUP
 from kdist.protocol.sync_group import SyncGroupRequest
 from kdist.wire.varint import Buffer
 
@@ -237,6 +238,9 @@ class GroupCoordinator:
     ) -> None:
         """Answers at once."""
         found = [describing.described(each, *self._registry.find(each)) for each in request.groups]
+        if request.include_authorized_operations:
+            for each in found:
+                each.authorized_operations = ON_GROUP
         self._world.answer(reply, DescribeGroupsResponse(groups=found))
         self._world.actions.run()
 

@@ -8,7 +8,7 @@ version  changed
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.metadata import OPERATIONS_OMITTED
+from kdist.protocol.operations import OMITTED
 from kdist.protocol.schema import at, int8, int16, int32, message, nullable_string, string, struct
 
 BROKERS, CONTROLLERS = 1, 2  # endpoint types
@@ -43,7 +43,7 @@ class DescribeClusterResponse:
     cluster_id: string
     controller_id: int32 = -1
     brokers: list[DescribedBroker]
-    cluster_authorized_operations: int32 = OPERATIONS_OMITTED
+    cluster_authorized_operations: int32 = OMITTED
 
 
 API = Api(

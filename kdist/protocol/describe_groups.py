@@ -13,7 +13,7 @@ A group that nobody knows is in state "Dead", without an error.
 from __future__ import annotations
 
 from kdist.protocol.api import Api
-from kdist.protocol.metadata import OPERATIONS_OMITTED
+from kdist.protocol.operations import OMITTED
 from kdist.protocol.schema import (
     at,
     bytes_,
@@ -56,7 +56,7 @@ class DescribedGroup:
     protocol_type: string
     protocol_data: string
     members: list[DescribedMember]
-    authorized_operations: int32 = at(since=3, default=OPERATIONS_OMITTED)
+    authorized_operations: int32 = at(since=3, default=OMITTED)
 
 
 @message(flexible=5)

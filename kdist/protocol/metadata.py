@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
+from kdist.protocol.operations import OMITTED
 from kdist.protocol.schema import (
     at,
     int16,
@@ -32,8 +33,6 @@ from kdist.protocol.schema import (
     struct,
     uuid,
 )
-
-OPERATIONS_OMITTED = -(2**31)  # authorized operations that were not asked for (KIP-430)
 
 
 @struct
@@ -86,7 +85,7 @@ class MetadataTopicResult:
     topic_id: uuid = at(since=10, default=ZERO_UUID, ignorable=True)
     is_internal: bool = at(since=1, default=False, ignorable=True)
     partitions: list[MetadataPartitionResult]
-    topic_authorized_operations: int32 = at(since=8, default=OPERATIONS_OMITTED)
+    topic_authorized_operations: int32 = at(since=8, default=OMITTED)
 
 
 @message(flexible=9)
@@ -98,7 +97,7 @@ class MetadataResponse:
     cluster_id: nullable_string = at(since=2, default=None, ignorable=True)
     controller_id: int32 = at(since=1, default=-1, ignorable=True)
     topics: list[MetadataTopicResult]
-    cluster_authorized_operations: int32 = at(since=8, until=10, default=OPERATIONS_OMITTED)
+    cluster_authorized_operations: int32 = at(since=8, until=10, default=OMITTED)
 
 
 API = Api(key=3, name="Metadata", request=MetadataRequest, response=MetadataResponse, newest=12)

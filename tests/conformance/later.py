@@ -12,22 +12,17 @@ from fnmatch import fnmatchcase
 from outcome import FAILED, LATER, SKIPPED, Outcome
 
 TRANSACTIONS = "transactions"
-SETTINGS = "DescribeConfigs and AlterConfigs"
 COMPACTION = "compaction"
-RECORDS = "DeleteRecords"
-GROUPS = "DeleteGroups"
-REPLICAS = "replicas: elections, reassignments, log directories"
+REPLICAS = "replicas: elections and reassignments"
 SECURITY = "TLS, SASL and authorization"
 BY_NAME = "DescribeTopicPartitions and ListConfigResources"
 
 LATER_TESTS: dict[str, dict[str, str]] = {
     "librdkafka": {  # beyond the list for the first broker, for whoever asks for them
-        "0011": SETTINGS,
         "0055": TRANSACTIONS,
         "0061": TRANSACTIONS,
         "0077": COMPACTION,
         "0081": SECURITY,
-        "0092": SETTINGS,
         "0098": TRANSACTIONS,
         "0103": TRANSACTIONS,
         "0109": SECURITY,
@@ -40,11 +35,7 @@ LATER_TESTS: dict[str, dict[str, str]] = {
     },
     "kafka-python": {
         "*::test_create_describe_delete_acls": SECURITY,
-        "*::test_describe_configs_*": SETTINGS,
-        "*::test_delete_groups*": GROUPS,
-        "*::test_delete_records*": RECORDS,
         "*::test_elect_leaders": REPLICAS,
-        "*::test_describe_log_dirs": REPLICAS,
         "*::test_*_partition_reassignments": REPLICAS,
         "*::test_describe_topic_partitions*": BY_NAME,
         "*::test_list_config_resources": BY_NAME,
@@ -54,10 +45,6 @@ LATER_TESTS: dict[str, dict[str, str]] = {
     },
     "aiokafka": {
         "*ssl*": SECURITY,
-    },
-    "java": {
-        "creates_lists_describes_and_deletes_topics": SETTINGS,
-        "changes_a_topics_settings": SETTINGS,
     },
 }
 NEVER_TESTS: dict[str, dict[str, str]] = {

@@ -6,7 +6,7 @@ import pytest
 
 from kdist.errors import Error
 from kdist.protocol.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kdist.protocol.metadata import OPERATIONS_OMITTED
+from kdist.protocol.operations import OMITTED
 from tests.unit.broker.broker_cluster import Cluster
 
 
@@ -42,7 +42,7 @@ def test_brokers_controller_and_cluster_id_are_told(version: int) -> None:
     assert brokers == [(1, "m1", 9092, "r1"), (2, "m2", 9092, None)]
     assert answer.controller_id == 1
     assert len(answer.cluster_id) == 22
-    assert answer.cluster_authorized_operations == OPERATIONS_OMITTED
+    assert answer.cluster_authorized_operations == OMITTED
 
 
 def test_everybody_may_do_everything() -> None:

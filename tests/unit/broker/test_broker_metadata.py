@@ -13,7 +13,8 @@ from kdist.errors import Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
-from kdist.protocol.metadata import OPERATIONS_OMITTED, MetadataRequest, MetadataTopic
+from kdist.protocol.metadata import MetadataRequest, MetadataTopic
+from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
 from kdist.protocol.update_metadata import UpdatedPartition, UpdatedTopic, UpdateMetadataRequest
 from tests.unit.broker.broker_cluster import Cluster, create
 
@@ -39,12 +40,32 @@ def test_a_topic_is_told_in_every_version(version: int) -> None:
         assert broker.rack == ("r1" if version >= 1 else None)
         assert answer.controller_id == (1 if version >= 1 else -1)
         assert (answer.cluster_id is not None) == (version >= 2)
-        assert answer.cluster_authorized_operations == OPERATIONS_OMITTED
+        assert answer.cluster_authorized_operations == OMITTED
         assert (topic.name, topic.error_code, topic.is_internal) == ("clicks", 0, False)
         assert topic.topic_id == (made.topic_id if version >= 10 else ZERO_UUID)
         parts = [(p.partition_index, p.leader_id, p.replica_nodes) for p in topic.partitions]
         assert parts == [(0, 1, [1]), (1, 1, [1])]
         assert {p.leader_epoch for p in topic.partitions} == ({0} if version >= 7 else {-1})
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(8, 13))
+def test_everybody_may_do_everything_where_it_is_asked_for(version: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        request = MetadataRequest(
+            topics=[MetadataTopic(name="clicks")],
+            include_cluster_authorized_operations=version <= 10,
+            include_topic_authorized_operations=True,
+        )
+        answer = await client.send(request, version)
+        told = answer.cluster_authorized_operations, answer.topics[0].topic_authorized_operations
+        assert told == (ON_CLUSTER if version <= 10 else OMITTED, ON_TOPIC)
 
     cluster.run(scenario())
 

@@ -13,6 +13,7 @@ from kdist.groups.member import Caller
 from kdist.groups.upkeep import GROUPS_PER_TURN
 from kdist.groups.world import Actions
 from kdist.protocol.compiler import codec_for
+from kdist.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
 from kdist.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
 from kdist.protocol.offset_commit import (
@@ -27,6 +28,7 @@ from kdist.protocol.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchTopic,
 )
+from kdist.protocol.operations import OMITTED, ON_GROUP
 from kdist.protocol.sync_group import SyncGroupAssignment, SyncGroupRequest, SyncGroupResponse
 
 CALLER = Caller(8, "client", "/10.0.0.1")
@@ -154,6 +156,15 @@ def test_many_groups_are_fetched_at_once_from_version_8() -> None:
     assert [each.group_id for each in found] == ["one", "two", "three"]
     assert offsets == [[11], [22, -1], []]
     assert [each.error_code for each in found] == [0, 0, Error.NOT_COORDINATOR]
+
+
+def test_what_one_may_do_with_a_group_is_told_if_it_is_asked_for() -> None:
+    coordinator = GroupsWorld().coordinator
+    for asks, told in ((False, OMITTED), (True, ON_GROUP)):
+        heard: list[DescribeGroupsResponse] = []
+        request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=asks)
+        coordinator.describe_groups(request, Caller(5, "me", "/here"), heard.append)
+        assert heard[0].groups[0].authorized_operations == told
 
 
 def test_an_empty_list_of_topics_fetches_nothing() -> None:
