@@ -18,7 +18,7 @@ from kdist.storage.retention import RELATIVE_OFFSET_MAX
 
 # A lookup starts at most `index.interval.bytes` (4 KiB) before its target, so one page read mostly
 # holds it.
-_LOOKUP_BYTES = 4096
+LOOKUP_BYTES = 4096
 # Larger reads than this gain nothing from the page cache, and fall out of the processor's.
 _SCAN_BYTES = 256 * 1024
 
@@ -42,7 +42,7 @@ class ScannedBatch(NamedTuple):
 
 
 def walk_headers(
-    file: File, start: int, end: int, *, base_offset: int, read_bytes: int = _LOOKUP_BYTES
+    file: File, start: int, end: int, *, base_offset: int, read_bytes: int = LOOKUP_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
     """The position and header of each batch from `start` (where one must begin) to `end`.
 
@@ -56,7 +56,7 @@ def walk_headers(
             chunk = file.read(position, min(read_bytes, end - position))
             chunk_start, place = position, 0
         header = _read_header(file, chunk, place, position)
-        _check_header(file, header, position, end, base_offset, offset_min)
+        check_header(file, header, position, end, base_offset, offset_min)
         yield position, header
         offset_min = header.next_offset
         position += header.size
@@ -71,7 +71,7 @@ def walk_batches(file: File, start: int, end: int, *, base_offset: int) -> Itera
         if place + HEADER_SIZE > len(chunk):
             chunk, chunk_start, place = _read_chunk(file, position, _SCAN_BYTES, end), position, 0
         header = _read_header(file, chunk, place, position)
-        _check_header(file, header, position, end, base_offset, offset_min)
+        check_header(file, header, position, end, base_offset, offset_min)
         if place + header.size > len(chunk):
             size = max(_SCAN_BYTES, header.size)
             chunk, chunk_start, place = _read_chunk(file, position, size, end), position, 0
@@ -94,7 +94,7 @@ def _read_header(file: File, chunk: bytes | memoryview, place: int, position: in
     return read_header(chunk, place)
 
 
-def _check_header(
+def check_header(
     file: File, header: BatchHeader, position: int, end: int, base_offset: int, offset_min: int
 ) -> None:
     """Raise `DamagedSegment` if the header is wrong in itself, or in this place."""

@@ -13,6 +13,7 @@ from kdist.records.batch import BatchHeader
 from kdist.runtime.files import File, Files
 from kdist.storage.faults import CorruptFile
 from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex
+from kdist.storage.lookup import find_batch, walk_from
 from kdist.storage.names import FileState, Suffix, segment_name
 from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches, walk_headers
 
@@ -191,10 +192,11 @@ class Segment:
 
         `CorruptFile` if the index misleads: `rebuild_indexes` and try again.
         """
-        for position, header in self._walk_near(offset):
-            if header.last_offset >= offset:
-                return position, header
-        return None
+        found = find_batch(self.file, self.size, self.base_offset, self.offset_index, offset)
+        if found is not None:
+            return found
+        walk = self._walk_near(offset)
+        return next((place for place in walk if place[1].last_offset >= offset), None)
 
     def find_by_timestamp(self, timestamp: int, start_offset: int) -> Iterator[ScannedBatch]:
         """The batches, in order, that may hold a record of `timestamp` or later.
@@ -238,27 +240,7 @@ class Segment:
         return self._walk_from(self.offset_index.floor(offset - self.base_offset))
 
     def _walk_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
-        if entry is None:
-            yield from self.walk_headers()
-            return
-        walk = self.walk_headers(entry.value)
-        first = self._first_if_indexed(walk, entry)
-        if first is None:
-            reason = f"its entry for offset {self.base_offset + entry.key} points nowhere"
-            raise CorruptFile(self.offset_index.path, None, reason)
-        yield first
-        yield from walk
-
-    def _first_if_indexed(
-        self, walk: Iterator[tuple[int, BatchHeader]], entry: IndexEntry
-    ) -> tuple[int, BatchHeader] | None:
-        if not 0 <= entry.value < self.size:
-            return None
-        try:
-            position, header = next(walk)
-        except DamagedSegment:
-            return None
-        return (position, header) if header.base_offset <= self.base_offset + entry.key else None
+        return walk_from(self.file, self.size, self.base_offset, entry, self.offset_index.path)
 
     def index_fault(self) -> str | None:
         """Why an index is of no use, from a look at its end; None if it seems sound.

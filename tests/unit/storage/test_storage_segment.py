@@ -206,3 +206,61 @@ def test_a_retired_segment_writes_no_index_any_more() -> None:
     retired = bench.segment.retire()
     assert bench.disk.calls["write"] == writes
     assert bench.disk.list("/d01") == sorted(name.removeprefix("/d01/") for name in retired)
+
+
+# Look-ups that skip batches
+
+
+sizes = st.lists(st.sampled_from([10, 900, 4500, 9000, 20_000]), min_size=1, max_size=25)
+
+
+@given(sizes=sizes, gap=st.integers(0, 2), interval=st.sampled_from([0, 4096, 8192]))
+def test_batches_of_all_sizes_are_found_where_a_walk_finds_them(
+    sizes: list[int], gap: int, interval: int
+) -> None:
+    """Whether the next entry of the index is the batch that is wanted, or one behind it."""
+    bench = Bench(interval)
+    for size in sizes:
+        bench.end += gap
+        data = batch_of([bytes(size), b""], base_offset=bench.end).data
+        position = bench.segment.size
+        bench.segment.file.write([data], position)
+        bench.segment.note_header(position, read_header(data), interval)
+        bench.end += 2
+    headers = list(bench.segment.walk_headers())
+    for offset in range(BASE, bench.end + 1):
+        wanted = next((place for place in headers if place[1].last_offset >= offset), None)
+        assert bench.segment.find(offset) == wanted
+
+
+def test_a_large_batch_is_found_with_one_read_of_its_header() -> None:
+    bench = Bench(4096)
+    for _ in range(20):
+        bench.grow(count=1000)
+    before = bench.disk.calls["read"]
+    for offset in range(BASE + 5000, BASE + 15_000, 1000):
+        found = bench.segment.find(offset)
+        assert found is not None
+        assert found[1].base_offset == offset
+    assert bench.disk.calls["read"] - before == 10
+
+
+@given(
+    number=st.integers(0, 29), place=st.integers(0, 60), change=st.integers(1, 255), find=st.data()
+)
+def test_a_damaged_header_never_leads_into_the_middle_of_a_batch(
+    number: int, place: int, change: int, find: st.DataObject
+) -> None:
+    bench = grown(30, 4096)
+    starts = [position for position, _ in bench.segment.walk_headers()]
+    damaged = starts[number] + place
+    (was,) = bench.segment.file.read(damaged, 1)
+    bench.segment.file.write([bytes((was ^ change,))], damaged)
+    offset = find.draw(st.integers(BASE, bench.end - 1))
+    try:
+        found = bench.segment.find(offset)
+    except (DamagedSegment, CorruptFile):
+        assert starts[number] <= starts[(offset - BASE) // 3]
+    else:
+        assert found is not None
+        assert found[0] in starts
