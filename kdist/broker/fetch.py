@@ -29,7 +29,7 @@ from kdist.protocol.fetch import (
 )
 from kdist.records.batch import HEADER_SIZE, read_header
 from kdist.records.convert import Budget
-from kdist.replication.cold import find_cold, warm
+from kdist.replication.cold import PageCache, warm
 from kdist.replication.delayed import Delayed
 from kdist.replication.old_formats import message_set_of
 from kdist.replication.partition import READ_COMMITTED, Partition
@@ -63,6 +63,7 @@ class FetchHandler:
         self.tasks = replicas.directory.around.tasks
         self.on_failure = replicas.directory.around.on_failure
         self.now_ns = replicas.directory.around.clock.monotonic_ns
+        self.page_cache = PageCache(self.now_ns)
         self._limits = limits
 
     @property
@@ -244,7 +245,7 @@ class _Fetch(Delayed):
         limit = max(0, min(asked.partition_max_bytes, self._bytes_max - self._size))
         end = partition.visible_end(request.replica_id, request.isolation_level)
         if offset < end and not self._is_warmed:
-            cold = find_cold(log, offset, limit)
+            cold = self._handler.page_cache.find_cold(log, offset, limit)
             if cold is not None:
                 self._cold.append(cold)
                 return None

@@ -24,7 +24,6 @@ from kdist.protocol.envelope import encode_response
 from kdist.protocol.fetch import API, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import OFFSET, AnswerForm, find_offset, from_offset
 from kdist.protocol.headers import RequestHeader, get_fixed_fields
-from kdist.replication.cold import find_cold
 from kdist.replication.delayed import Delayed
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.storage.reading import Slice, read
@@ -75,6 +74,7 @@ class UsualFetches:
         self._settle = settle
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
         self._waiting = handler.replicas.waiting
+        self._find_cold = handler.page_cache.find_cold
         self._now_ns = handler.replicas.directory.around.clock.monotonic_ns
         self._metrics = metrics
         self._kinds: dict[bytes, _Kind] = {}
@@ -152,7 +152,7 @@ class UsualFetches:
         offsets = (*exposed, start_offset)
         if offset >= end:
             return _Found(partition, offsets, None, kind.bytes_min <= 0)
-        cold = find_cold(log, offset, bytes_max)
+        cold = self._find_cold(log, offset, bytes_max)
         if cold is not None:
             cold.release()
             return None

@@ -1,0 +1,99 @@
+"""When the page cache is asked whether records are there, and when that is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdist.replication import cold
+from kdist.replication.cold import PageCache
+from kdist.storage.log import Log
+from tests.unit.replication.replication_world import CLICKS, VIEWS, World, append
+
+MIB = 1 << 20
+
+
+class Bench:
+    """Two logs of six batches of a mebibyte and a little, and what is known of them."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.log, self.other = (self.grown(key) for key in (CLICKS, VIEWS))
+        self.cache = PageCache(self.world.clock.monotonic_ns)
+
+    def grown(self, key: object) -> Log:
+        partition = self.world.lead(key)  # type: ignore[arg-type]
+        for _ in range(6):
+            append(self.world, partition, bytes(MIB - 100))
+        partition.log.recent.clear()
+        return partition.log
+
+    def asked(self, log: Log, offset: int, bytes_max: int = MIB) -> int:
+        """How often the page cache is asked about this read, all of which is there."""
+        before = self.world.disk.calls["read_cached"]
+        assert self.cache.find_cold(log, offset, bytes_max) is None
+        return self.world.disk.calls["read_cached"] - before
+
+    def is_cold(self, log: Log, offset: int, bytes_max: int = MIB) -> bool:
+        part = self.cache.find_cold(log, offset, bytes_max)
+        if part is not None:
+            part.release()
+        return part is not None
+
+    def forget(self, start: int, end: int) -> None:
+        """Have the pages from `start` to `end`, in bytes, leave the cache."""
+        content = self.log.active.file._content  # type: ignore[attr-defined]
+        content.cold.update(range(start >> 12, end >> 12))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_read_is_asked_for_at_few_points_and_then_known(bench: Bench) -> None:
+    assert 2 <= bench.asked(bench.log, 0) <= 4
+    assert bench.asked(bench.log, 0) == 0
+    assert bench.asked(bench.log, 0, 100_000) == 0
+    assert bench.asked(bench.other, 0) > 0
+
+
+def test_who_reads_on_is_asked_for_what_is_new(bench: Bench) -> None:
+    asked = [bench.asked(bench.log, offset) for offset in range(6)]
+    assert sum(asked) <= 1 + 2 * 6 + 6
+    assert [bench.asked(bench.log, offset) for offset in range(6)] == [0] * 6
+
+
+def test_what_is_before_a_known_place_is_asked_for(bench: Bench) -> None:
+    bench.asked(bench.log, 1)
+    assert bench.asked(bench.log, 0, 1) > 0
+
+
+def test_what_was_known_is_asked_for_again_a_second_later(bench: Bench) -> None:
+    first = bench.asked(bench.log, 0)
+    bench.world.clock.advance_ms(999)
+    assert bench.asked(bench.log, 0) == 0
+    bench.forget(0, MIB)
+    bench.world.clock.advance_ms(1)
+    assert bench.is_cold(bench.log, 0)
+    assert first > 0
+
+
+@pytest.mark.parametrize("start", [0, MIB // 2, MIB - 4096])
+def test_records_that_are_not_there_are_found_and_not_remembered(bench: Bench, start: int) -> None:
+    bench.forget(start, start + MIB)
+    assert bench.is_cold(bench.log, 0)
+    assert bench.is_cold(bench.log, 0)
+    bench.log.active.file.read(0, 3 * MIB)
+    assert not bench.is_cold(bench.log, 0)
+
+
+def test_what_is_asked_for_at_the_tail_is_known_to_be_there(bench: Bench) -> None:
+    append(bench.world, bench.world.lead(), b"new")
+    assert bench.asked(bench.log, bench.log.end_offset - 1) == 0
+
+
+def test_little_is_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold, "_REMEMBERED_BLOCKS_MAX", 4)
+    for offset in (0, 1, 2, 3, 4, 5) * 3:
+        bench.asked(bench.log, offset)
+        assert len(bench.cache._known) <= 4 + 3
