@@ -27,6 +27,7 @@ from kdist.runtime.files import Buffer, File, Files
 from kdist.storage.faults import CorruptFile
 
 _PENDING_BYTES_MAX = 4096
+_BLOCKS_MAX = 4
 _BLOCK_ENTRIES = 1024  # 4 MiB of log or more, for eight times what a read of one entry costs
 
 
@@ -37,21 +38,34 @@ class IndexEntry(NamedTuple):
     value: int
 
 
+class _Block:
+    """Entries from number `start` on, as they are in the file."""
+
+    __slots__ = ("entries", "numbers", "start")
+
+    def __init__(self, start: int, entries: bytes) -> None:
+        self.start = start
+        self.entries = entries
+        self.numbers: array[int] | None = None  # the same with each as one number, its key in front
+
+
+_NO_BLOCK = _Block(0, b"")
+
+
 class SparseIndex:
     """Entries sorted by key: the first `_written` bytes in the file, the rest in memory.
 
-    A lookup reads the one block of entries in which the answer is, and keeps it: who reads a log on
-    from there asks for the next few. With 130,000 entries in the page cache (Debian's Python 3.11)
-    any takes 12 µs, one in the block that is kept 4 (1 of an `OffsetIndex`, by `bisect`); an entry
-    read at each step made it 18.
+    A lookup reads the one block of entries in which the answer is, and keeps it and a few others:
+    who reads a log on from there asks for the next few. With 130,000 entries in the page cache
+    (Debian's Python 3.11) any takes 12 µs, one in a block that is kept 4, and 2 by the `bisect` of
+    an `OffsetIndex`; an entry read at each step made it 18.
     Owner: the segment. The file is created with the first entries written to it.
     """
 
     __slots__ = (
         "_around",
         "_around_key",
-        "_block",
-        "_block_start",
+        "_blocks",
         "_file",
         "_files",
         "_last_key",
@@ -71,8 +85,7 @@ class SparseIndex:
         self._written = written
         self._pending = bytearray()
         self._last_key: int | None = None  # None: not looked for yet
-        self._block = b""  # the entries from number `_block_start` on, as they are in the file
-        self._block_start = 0
+        self._blocks = [_NO_BLOCK]  # the one that was used last in front
         self._around_key: int | None = None  # the key that was looked for last, and what was found
         self._around: tuple[IndexEntry | None, IndexEntry | None] = None, None
         self.is_missing = False
@@ -103,9 +116,10 @@ class SparseIndex:
         start, size = number * self.ENTRY.size, self.ENTRY.size
         if start >= self._written:
             return IndexEntry._make(self.ENTRY.unpack_from(self._pending, start - self._written))
-        place = (number - self._block_start) * size
-        if 0 <= place < len(self._block):
-            return IndexEntry._make(self.ENTRY.unpack_from(self._block, place))
+        block = self._blocks[0]
+        place = (number - block.start) * size
+        if 0 <= place < len(block.entries):
+            return IndexEntry._make(self.ENTRY.unpack_from(block.entries, place))
         return IndexEntry._make(self.ENTRY.unpack(self._read(number, number + 1)))
 
     def __iter__(self) -> Iterator[IndexEntry]:
@@ -152,12 +166,11 @@ class SparseIndex:
         # The tail is asked for most, and it is the part that needs no reads.
         if self._pending and (not on_disk or self.ENTRY.unpack_from(self._pending)[0] <= key):
             return on_disk + self._floor_in(self._pending, key)
-        if not self._is_in_block(key, on_disk):
-            self._read_block_of(key, on_disk)
-        return self._block_start + self._floor_in_block(key)
+        block = self._block_of(key, on_disk)
+        return block.start + self._floor_in_block(block, key)
 
-    def _floor_in_block(self, key: int) -> int:
-        return self._floor_in(self._block, key)
+    def _floor_in_block(self, block: _Block, key: int) -> int:
+        return self._floor_in(block.entries, key)
 
     def _floor_in(self, entries: Buffer, key: int) -> int:
         """As `floor_number`, among entries in memory: no object is made for any."""
@@ -171,17 +184,30 @@ class SparseIndex:
                 high = middle
         return low - 1
 
-    def _is_in_block(self, key: int, on_disk: int) -> bool:
-        """Whether the floor is in the block for certain; behind its last entry more may follow."""
-        size, block = self.ENTRY.size, self._block
-        if not block:
-            return False
-        if self.ENTRY.unpack_from(block)[0] > key:
-            return not self._block_start
-        is_last = self._block_start + len(block) // size == on_disk
-        return is_last or key < self.ENTRY.unpack_from(block, len(block) - size)[0]
+    def _block_of(self, key: int, on_disk: int) -> _Block:
+        """The block with the floor, which stands in front then."""
+        blocks = self._blocks
+        for place, block in enumerate(blocks):
+            if self._is_in(block, key, on_disk):
+                if place:
+                    blocks.insert(0, blocks.pop(place))
+                return block
+        block = self._read_block_of(key, on_disk)
+        others = [other for other in blocks if other.entries and other.start != block.start]
+        self._blocks = [block, *others[: _BLOCKS_MAX - 1]]
+        return block
 
-    def _read_block_of(self, key: int, on_disk: int) -> None:
+    def _is_in(self, block: _Block, key: int, on_disk: int) -> bool:
+        """Whether the floor is in the block for certain; behind its last entry more may follow."""
+        size, entries = self.ENTRY.size, block.entries
+        if not entries:
+            return False
+        if self.ENTRY.unpack_from(entries)[0] > key:
+            return not block.start
+        is_last = block.start + len(entries) // size == on_disk
+        return is_last or key <= self.ENTRY.unpack_from(entries, len(entries) - size)[0]
+
+    def _read_block_of(self, key: int, on_disk: int) -> _Block:
         low, high = 0, -(-on_disk // _BLOCK_ENTRIES)
         while high - low > 1:
             middle = (low + high) // 2
@@ -190,8 +216,7 @@ class SparseIndex:
             else:
                 high = middle
         start, end = low * _BLOCK_ENTRIES, min((low + 1) * _BLOCK_ENTRIES, on_disk)
-        self._block = self._read(start, end) if on_disk else b""
-        self._block_start = start
+        return _Block(start, self._read(start, end) if on_disk else b"")
 
     def _read(self, start: int, end: int) -> bytes:
         """The entries from number `start` to `end`, out of the file."""
@@ -234,7 +259,7 @@ class SparseIndex:
             self.file.truncate(size)
             self.file.sync()
             self._written = size
-            self._block = b""
+            self._blocks = [_NO_BLOCK]
         self._last_key = self._around_key = None
 
     def clear(self) -> None:
@@ -276,7 +301,7 @@ class SparseIndex:
         A later use opens the file again.
         """
         self.maybe_write()
-        self._block = b""
+        self._blocks = [_NO_BLOCK]
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -293,26 +318,16 @@ class SparseIndex:
 class OffsetIndex(SparseIndex):
     """`.index`: key is the relative offset, value the position in bytes."""
 
-    __slots__ = ("_sorted", "_sorted_block")
+    __slots__ = ()
     ENTRY = struct.Struct(">ii")
 
-    def __init__(self, files: Files, path: str, written: int = 0) -> None:
-        super().__init__(files, path, written)
-        self._sorted = array("q")  # the entries of `_sorted_block` as numbers, keys in front
-        self._sorted_block = b""
-
-    def _floor_in_block(self, key: int) -> int:
+    def _floor_in_block(self, block: _Block, key: int) -> int:
         """Of all look-ups in an index a fetch's are the most: `bisect` takes a fifth of a loop."""
-        if self._sorted_block is not self._block:
-            self._sorted = array("q", self._block)
+        if block.numbers is None:
+            block.numbers = array("q", block.entries)
             if sys.byteorder == "little":
-                self._sorted.byteswap()
-            self._sorted_block = self._block
-        return bisect_right(self._sorted, key << 32 | 0xFFFF_FFFF) - 1
-
-    def close(self) -> None:
-        super().close()
-        self._sorted, self._sorted_block = array("q"), b""
+                block.numbers.byteswap()
+        return bisect_right(block.numbers, key << 32 | 0xFFFF_FFFF) - 1
 
 
 class TimeIndex(SparseIndex):

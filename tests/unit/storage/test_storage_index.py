@@ -239,6 +239,24 @@ def test_reading_on_from_a_place_needs_few_reads(kind: type[SparseIndex]) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_readers_in_a_few_places_keep_their_blocks(kind: type[SparseIndex]) -> None:
+    files = disk()
+    index, places = large(kind, files), (3000, 0, 7000, 5000)
+    for place in places:
+        index.floor(place)
+    before = files.calls["read"]
+    for step in range(0, 100, 2):
+        assert [index.around(place + step) for place in places] == [
+            ((place + step, place // 2 + step // 2), (place + step + 2, place // 2 + step // 2 + 1))
+            for place in places
+        ]
+    assert files.calls["read"] == before
+    for place in range(0, 2 * LARGE, 100):
+        index.floor(place)
+    assert len(index._blocks) <= 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_block_that_was_read_does_not_hide_what_is_written_or_cut_later(
     kind: type[SparseIndex],
 ) -> None:
