@@ -94,6 +94,45 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f": did you mean {nearest[0]}?" if nearest else ""
 
 
+class Lane:
+    """Connections for one purpose, so that no other waits behind it. Owner: the loop.
+
+    A broker answers a connection's requests in order, and holds some back for long: a JoinGroup
+    until all members have joined, a fetch until there is something. Made when first needed; `close`
+    it in the end.
+    """
+
+    def __init__(self, network: Network, cluster: Cluster, settings: ClientSettings) -> None:
+        self._network = network
+        self._cluster = cluster
+        self._settings = settings
+        self._clients: dict[Address, Client] = {}
+        self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def client(self, broker_id: int) -> Client:
+        """A connection to a broker that metadata named; `ApiError` NETWORK_EXCEPTION."""
+        address = self._cluster.brokers.get(broker_id)
+        if address is None:
+            # Gone since, perhaps to come again: not BROKER_NOT_AVAILABLE, which is for good.
+            raise ApiError(Error.NETWORK_EXCEPTION, f"there is no broker {broker_id}")
+        return await self.connected(address)
+
+    async def connected(self, address: Address) -> Client:
+        """A connection to whoever listens there; `ApiError` NETWORK_EXCEPTION."""
+        async with self._locks[address]:
+            client = self._clients.get(address)
+            if client is None or client.is_closed:
+                client = await Client.connect(self._network, *address, self._settings)
+                self._clients[address] = client
+                await client.negotiate()
+            return client
+
+    def close(self) -> None:
+        """Close all; who waits hears NETWORK_EXCEPTION."""
+        for client in self._clients.values():
+            client.close()
+
+
 class Cluster:
     """The brokers of one cluster. Owner: the loop; `close` it in the end."""
 
@@ -109,38 +148,22 @@ class Cluster:
         self.leaders: dict[TopicPartition, int] = {}
         self._network = network
         self._bootstrap = bootstrap
-        self._settings = settings
+        self._lane = Lane(network, self, settings)
         self._retry_s = retry_ms / 1000
-        self._clients: dict[Address, Client] = {}
-        self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def close(self) -> None:
         """Close every connection."""
-        for client in self._clients.values():
-            client.close()
+        self._lane.close()
 
     # Brokers
 
     async def client(self, broker_id: int) -> Client:
         """A connection to a broker that metadata named; `ApiError` NETWORK_EXCEPTION."""
-        address = self.brokers.get(broker_id)
-        if address is None:
-            # Gone since, perhaps to come again: not BROKER_NOT_AVAILABLE, which is for good.
-            raise ApiError(Error.NETWORK_EXCEPTION, f"there is no broker {broker_id}")
-        return await self._connected(address)
+        return await self._lane.client(broker_id)
 
     async def ask(self, request: Any, broker_id: int) -> Any:
         """One broker's answer."""
         return await (await self.client(broker_id)).send(request)
-
-    async def _connected(self, address: Address) -> Client:
-        async with self._locks[address]:
-            client = self._clients.get(address)
-            if client is None or client.is_closed:
-                client = await Client.connect(self._network, *address, self._settings)
-                self._clients[address] = client
-                await client.negotiate()
-            return client
 
     # Metadata
 
@@ -148,7 +171,7 @@ class Cluster:
         """Brokers, and what is known of `topics`, of all with None. Creates none."""
         named = None if topics is None else [MetadataTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
-        answer = await self._ask_any(request)
+        answer: MetadataResponse = await self.ask_any(request)
         self.brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         self.controller_id = answer.controller_id
         for topic in answer.topics:
@@ -158,17 +181,17 @@ class Cluster:
                 self.leaders[key] = each.leader_id
         return answer
 
-    async def _ask_any(self, request: MetadataRequest) -> MetadataResponse:
-        """The answer of the first that gives one: brokers that are known, then the bootstrap."""
+    async def ask_any(self, request: Any) -> Any:
+        """The answer of the first that gives one: brokers that are known, then the bootstrap.
+
+        `NoBroker` if none does.
+        """
         failures: dict[Address, ApiError] = {}
         for address in dict.fromkeys((*self.brokers.values(), *self._bootstrap)):
             try:
-                client = await self._connected(address)
-                answer: MetadataResponse = await client.send(request)
+                return await (await self._lane.connected(address)).send(request)
             except ApiError as error:
                 failures[address] = error
-            else:
-                return answer
         tried = "; ".join(
             f"{address} ({_why(error, address)})" for address, error in failures.items()
         )

@@ -107,14 +107,18 @@ class Client(FrameReceiver):
         api = _API_OF[type(request)]
         if version is None:
             version = self.version_of(api)
-        self._last_correlation_id = self._last_correlation_id % _CORRELATION_ID_MAX + 1
         header = RequestHeader(
-            api.key, version, self._last_correlation_id, self._settings.client_id
+            api.key, version, self.next_correlation_id(), self._settings.client_id
         )
         frame = encode_request(header, request)
         assert frame.splices is None, "requests are bytes"
         self._transport.write(frame)
         return Waiting(header.correlation_id, api, version, self._loop.create_future())
+
+    def next_correlation_id(self) -> int:
+        """Another one: positive, and not used for a long time."""
+        self._last_correlation_id = self._last_correlation_id % _CORRELATION_ID_MAX + 1
+        return self._last_correlation_id
 
     def version_of(self, api: Api) -> int:
         """The negotiated version; `ApiError` UNSUPPORTED_VERSION if the two have none in common."""

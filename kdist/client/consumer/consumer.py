@@ -17,6 +17,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import Core, OnCommitted
@@ -30,7 +31,6 @@ from kdist.client.consumer.given import (
     to_commit,
 )
 from kdist.client.consumer.iteration import Iteration
-from kdist.client.consumer.loop_thread import LoopThread
 from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
@@ -66,14 +66,14 @@ class Consumer:
         brokers = addresses(bootstrap_servers)
         self._poll_records_max = found.max_poll_records
         self._iteration = Iteration()
-        self._thread = thread = LoopThread("kdist-consumer")
+        self._background = background = BackgroundLoop("kdist-consumer")
         decoders = (key_decoder, value_decoder)
 
         def make() -> Core:
-            network = AsyncioNetwork(thread.loop)
-            return Core(network, brokers, found, system_chance(), decoders, thread.call_back)
+            network = AsyncioNetwork(background.loop)
+            return Core(network, brokers, found, system_chance(), decoders, background.call_back)
 
-        self._core = thread.call(make)
+        self._core = background.call(make)
         self._shelf = self._core.shelf
         self._is_closed = False
 
@@ -171,7 +171,7 @@ class Consumer:
     def _maybe_kick(self) -> None:
         if self._shelf.is_hungry:
             self._shelf.is_hungry = False
-            self._thread.loop.call_soon_threadsafe(self._core.kick)
+            self._background.loop.call_soon_threadsafe(self._core.kick)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
         """Records, one after the other; waits for more, and never ends."""
@@ -191,7 +191,7 @@ class Consumer:
 
     def wakeup(self) -> None:
         """Have `poll`, now or the next time, raise `WakenUp`. May be called from any thread."""
-        self._thread.loop.call_soon_threadsafe(self._core.wake_up)
+        self._background.loop.call_soon_threadsafe(self._core.wake_up)
 
     # Positions
 
@@ -283,10 +283,10 @@ class Consumer:
             self._iteration.settle()
             self._iteration.drop()
             try:
-                self._thread.run(self._core.close(timeout_s))
+                self._background.run(self._core.close(timeout_s))
             finally:
                 self._is_closed = True
-                self._thread.close()
+                self._background.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -309,9 +309,9 @@ class Consumer:
         if self._is_closed:
             work.close()
             raise UserError("the consumer is closed")
-        return self._thread.run(work)
+        return self._background.run(work)
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         if self._is_closed:
             raise UserError("the consumer is closed")
-        return self._thread.call(function, *arguments)
+        return self._background.call(function, *arguments)

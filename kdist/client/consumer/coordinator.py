@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdist.client.cluster import NoBroker, raise_for
-from kdist.client.consumer.lane import Lane
+from kdist.client.cluster import Lane, NoBroker, raise_for
 from kdist.client.consumer.world import World
 from kdist.errors import ApiError, Error
 from kdist.protocol import find_coordinator

@@ -28,6 +28,7 @@ from kdist.client.consumer.world import World
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.network.world import Network
+from kdist.runtime.heap import keep_freed_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Core:
         decoders: tuple[Decoder | None, Decoder | None],
         tell: Tell,
     ) -> None:
+        keep_freed_blocks()
         self.settings = settings
         self.world = World(network, bootstrap, settings, chance)
         self.partitions: dict[TopicPartition, Partition] = {}

@@ -7,8 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from kdist.client.cluster import Address, Cluster, NoBroker
-from kdist.client.consumer.lane import Lane
+from kdist.client.cluster import Address, Cluster, Lane, NoBroker
 from kdist.client.consumer.news import News
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.errors import ApiError, KdistError

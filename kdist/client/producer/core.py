@@ -10,14 +10,15 @@ import asyncio
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
+from kdist.client.cluster import Cluster
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
 from kdist.client.producer.batch import Batch, Column
 from kdist.client.producer.bulk import Bulk, to_column
-from kdist.client.producer.cluster import LinkSettings, ProducerCluster
 from kdist.client.producer.discovery import find_brokers
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
+from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.sender import Sender
@@ -46,7 +47,7 @@ class Core:
         self._settings = settings
         self._callables = callables
         self._handler = callables.callback_handler
-        self._cluster = ProducerCluster(world.network, addresses, client)
+        self._cluster = Cluster(world.network, addresses, client)
         self.accumulator = Accumulator(
             settings, callables.partitioner, loop, world.clock, world.chance, self._kick
         )

@@ -19,9 +19,9 @@ from typing import Any
 
 from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import Batch
-from kdist.client.producer.cluster import Link, LinkSettings
 from kdist.client.producer.encoding import Asking, stamp
 from kdist.client.producer.identity import Identities
+from kdist.client.producer.link import Link, LinkSettings
 from kdist.client.producer.queue import NO_LEADER, NOBODY, PartitionQueue
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling

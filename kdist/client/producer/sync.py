@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from kdist.client.producer.background import BackgroundLoop
+from kdist.client.background import BackgroundLoop
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull

@@ -11,9 +11,8 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kdist.client.cluster import Address, NoBroker
+from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.client.producer.batch import Batch
-from kdist.client.producer.cluster import ProducerCluster
 from kdist.client.producer.queue import NO_LEADER, PartitionQueue
 from kdist.errors import ApiError, Error
 from kdist.protocol.metadata import (
@@ -53,7 +52,7 @@ class Topics:
 
     def __init__(
         self,
-        cluster: ProducerCluster,
+        cluster: Cluster,
         known: dict[str, Topic],
         hurry: Callable[[Batch], None],
         on_change: Callable[[], None],

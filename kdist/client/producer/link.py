@@ -1,4 +1,4 @@
-"""The brokers as the producer reaches them: one connection to each for produce requests.
+"""A connection to each broker for produce requests, and what is known of how it does.
 
 Metadata and producer ids are asked for on connections of their own, those of `client.cluster`, so
 that they do not wait behind batches.
@@ -10,22 +10,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from kdist.client.cluster import Address, Cluster
+from kdist.client.cluster import Address
 from kdist.client.producer.encoding import VERSION_MAX, VERSION_MIN, put_correlation_id
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings, Waiting
 from kdist.network.world import Network
 from kdist.protocol import produce
-
-CORRELATION_ID_MAX = (1 << 31) - 1
-
-
-class ProducerCluster(Cluster):
-    """A cluster that may be asked to create topics."""
-
-    async def ask_any(self, request: Any) -> Any:
-        """The answer of the first broker that gives one. `NoBroker`."""
-        return await self._ask_any(request)
 
 
 class Pipe(Client):
@@ -55,8 +45,7 @@ class Pipe(Client):
         if self.is_closed:
             answered.set_exception(ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: it is closed"))
             return answered
-        self._last_correlation_id = self._last_correlation_id % CORRELATION_ID_MAX + 1
-        waiting = Waiting(self._last_correlation_id, produce.API, version, answered)
+        waiting = Waiting(self.next_correlation_id(), produce.API, version, answered)
         put_correlation_id(frame, waiting.correlation_id)
         if is_answered:
             self._waiting.append(waiting)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
+
+from kdist.runtime.turn_loop import TurnLoop
 
 T = TypeVar("T")
 _Step = Callable[[], None]
@@ -20,27 +22,42 @@ class _Told(Exception):
     """What a function raised was told to the work that had it called."""
 
 
-class LoopThread:
-    """The loop and its thread, which runs until `close`."""
+class BackgroundLoop:
+    """The loop and its thread, which run until `stop`. A daemon: no program waits for it to end.
+
+    Any thread may call; but only one at a time, where work calls back.
+    """
 
     def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = TurnLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
         self._callers: list[SimpleQueue[_Step | None]] = []  # who waits, the innermost last
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, or raises. A KeyboardInterrupt cancels it."""
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is the loop's own thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.
+
+        `TimeoutError` after `timeout_s`.
+        """
+        assert not self.is_here, "the loop's thread would wait for itself"
         steps: SimpleQueue[_Step | None] = SimpleQueue()
         self._callers.append(steps)
         running = asyncio.run_coroutine_threadsafe(work, self.loop)
         running.add_done_callback(lambda _: steps.put(None))
         try:
-            while (step := steps.get()) is not None:
+            while (step := steps.get(timeout=timeout_s)) is not None:
                 try:
                     step()
                 except _Told:
                     pass  # the work has it, and will raise it, or not
+        except Empty:
+            running.cancel()
+            raise TimeoutError from None
         except BaseException:
             running.cancel()
             raise
@@ -82,12 +99,13 @@ class LoopThread:
 
         return self.run(work())
 
-    def close(self) -> None:
-        """Stop the loop, cancel what is left on it, and end the thread."""
-        self.run(_cancel_others())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
+    def stop(self) -> None:
+        """Cancel what is left on the loop, and end it and its thread. Again: nothing."""
+        if self._thread.is_alive():
+            self.run(_cancel_others())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
 
 
 async def _cancel_others() -> None:
