@@ -1,4 +1,82 @@
 """kdist: a bare-metal distribution of a Kafka-style commit log.
 
-The rooms and what each is for stand in ARCHITECTURE.md; imports between them only go down.
+Applications find the clients here, and their awaited counterparts in `kdist.aio`:
+
+    from kdist import Consumer, Producer
+
+Names are looked up when they are first used (PEP 562): a broker or command that needs none of them
+does not pay for them. The rooms and what each is for stand in ARCHITECTURE.md; imports between
+them only go down.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import NoBroker as NoBroker
+    from kdist.client.consumer.batch import Batch as Batch
+    from kdist.client.consumer.batch import ConsumedRecord as ConsumedRecord
+    from kdist.client.consumer.batch import NotDecoded as NotDecoded
+    from kdist.client.consumer.commits import CommitFailed as CommitFailed
+    from kdist.client.consumer.commits import OffsetAndMetadata as OffsetAndMetadata
+    from kdist.client.consumer.consumer import Consumer as Consumer
+    from kdist.client.consumer.core import WakenUp as WakenUp
+    from kdist.client.consumer.fetcher import LogTruncated as LogTruncated
+    from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
+    from kdist.client.consumer.offsets import OffsetAndTimestamp as OffsetAndTimestamp
+    from kdist.client.consumer.positions import NoOffset as NoOffset
+    from kdist.client.consumer.rebalancing import RebalanceListener as RebalanceListener
+    from kdist.client.producer.callbacks import CallbackHandler as CallbackHandler
+    from kdist.client.producer.faults import BufferFull as BufferFull
+    from kdist.client.producer.faults import DeliveryTimedOut as DeliveryTimedOut
+    from kdist.client.producer.faults import ProducerClosed as ProducerClosed
+    from kdist.client.producer.faults import RecordTooLarge as RecordTooLarge
+    from kdist.client.producer.message import Message as Message
+    from kdist.client.producer.message import MessageSet as MessageSet
+    from kdist.client.producer.results import RecordMetadata as RecordMetadata
+    from kdist.client.producer.results import Sent as Sent
+    from kdist.client.producer.results import SentMany as SentMany
+    from kdist.client.producer.sync import Producer as Producer
+    from kdist.errors import ApiError as ApiError
+    from kdist.errors import Error as Error
+    from kdist.errors import KdistError as KdistError
+    from kdist.errors import UserError as UserError
+    from kdist.model import OffsetRange as OffsetRange
+    from kdist.model import TopicPartition as TopicPartition
+
+# The same for those who run: a test holds the two together.
+_HOMES = {
+    "kdist.client.cluster": "NoBroker",
+    "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
+    "kdist.client.consumer.commits": "CommitFailed OffsetAndMetadata",
+    "kdist.client.consumer.consumer": "Consumer",
+    "kdist.client.consumer.core": "WakenUp",
+    "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
+    "kdist.client.consumer.offsets": "OffsetAndTimestamp",
+    "kdist.client.consumer.positions": "NoOffset",
+    "kdist.client.consumer.rebalancing": "RebalanceListener",
+    "kdist.client.producer.callbacks": "CallbackHandler",
+    "kdist.client.producer.faults": "BufferFull DeliveryTimedOut ProducerClosed RecordTooLarge",
+    "kdist.client.producer.message": "Message MessageSet",
+    "kdist.client.producer.results": "RecordMetadata Sent SentMany",
+    "kdist.client.producer.sync": "Producer",
+    "kdist.errors": "ApiError Error KdistError UserError",
+    "kdist.model": "OffsetRange TopicPartition",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(home), name)  # asked for just once
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

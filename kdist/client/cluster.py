@@ -143,11 +143,11 @@ class Cluster:
         settings: ClientSettings,
         retry_ms: float = RETRY_MS,
     ) -> None:
+        self.bootstrap = bootstrap
         self.brokers: dict[int, Address] = {}
         self.controller_id = -1
         self.leaders: dict[TopicPartition, int] = {}
         self._network = network
-        self._bootstrap = bootstrap
         self._lane = Lane(network, self, settings)
         self._retry_s = retry_ms / 1000
 
@@ -187,11 +187,13 @@ class Cluster:
         `NoBroker` if none does.
         """
         failures: dict[Address, ApiError] = {}
-        for address in dict.fromkeys((*self.brokers.values(), *self._bootstrap)):
+        for address in dict.fromkeys((*self.brokers.values(), *self.bootstrap)):
             try:
                 return await (await self._lane.connected(address)).send(request)
             except ApiError as error:
                 failures[address] = error
+        if not failures:
+            raise NoBroker("no broker is known: who is to find them by zk_connect is started first")
         tried = "; ".join(
             f"{address} ({_why(error, address)})" for address, error in failures.items()
         )

@@ -27,9 +27,14 @@ from tests.integration.standalone_process import Standalone, standalone
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     with standalone(tmp_path_factory.mktemp("consumer")) as run:
-        yield f"127.0.0.1:{run.port}"
+        yield run
+
+
+@pytest.fixture(scope="module")
+def broker(cluster: Standalone) -> str:
+    return f"127.0.0.1:{cluster.port}"
 
 
 @pytest.fixture
@@ -195,6 +200,26 @@ def test_the_asyncio_front_reads_commits_and_iterates(broker: str, topic: str) -
 
     assert asyncio.run(read()) == list(range(10))
     assert told == [6]
+
+
+def test_brokers_are_found_by_zookeeper(cluster: Standalone, broker: str, topic: str) -> None:
+    produce(broker, topic, 1, partition=0)
+    settings = {"zk_connect": cluster.addresses["zookeeper"], "auto_offset_reset": "earliest"}
+    first = TopicPartition(topic, 0)
+    with Consumer(**settings) as consumer:
+        consumer.assign([first])
+        assert len(consumer.poll(WAIT_S)) == 1
+
+    async def awaited() -> int:
+        async with aio.Consumer(**settings) as consumer:
+            consumer.assign([first])
+            return len(await consumer.poll(WAIT_S))
+
+    assert asyncio.run(awaited()) == 1
+    with pytest.raises(UserError, match="bootstrap_servers, or zk_connect"):
+        Consumer()
+    with pytest.raises(UserError, match="give one"):
+        Consumer(broker, **settings)
 
 
 def test_a_broker_that_restarts_is_read_on(tmp_path: Path) -> None:

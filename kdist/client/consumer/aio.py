@@ -24,15 +24,16 @@ from kdist.client.consumer.core import Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
-    addresses,
     checked_topics,
     found_offsets,
     ignore,
     to_commit,
+    with_servers,
 )
 from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
+from kdist.client.discovery import find_brokers, given_brokers
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -46,15 +47,16 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: Bootstrap,
+        bootstrap_servers: Bootstrap = (),
         *,
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
         **settings: Any,
     ) -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
-        brokers = addresses(bootstrap_servers)
-        found, decoders = read_settings(settings), (key_decoder, value_decoder)
+        found = read_settings(with_servers(bootstrap_servers, settings))
+        brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
+        decoders = (key_decoder, value_decoder)
         self._use(Core(network, brokers, found, system_chance(), decoders, _call_back))
 
     @classmethod
@@ -67,6 +69,13 @@ class Consumer:
     def _use(self, core: Core) -> None:
         self._core = core
         self._unread: list[ConsumedRecord] = []  # of `async for`, the next one last
+
+    async def start(self) -> Self:
+        """Find the brokers where ZooKeeper names them: `async with` does it. Else: nothing."""
+        settings, cluster = self._core.settings, self._core.world.cluster
+        if settings.zk_connect:
+            cluster.bootstrap = await find_brokers((), settings.zk_connect)
+        return self
 
     # What is read
 
@@ -228,7 +237,7 @@ class Consumer:
         await self._core.close(timeout_s)
 
     async def __aenter__(self) -> Self:
-        return self
+        return await self.start()
 
     async def __aexit__(
         self,

@@ -24,16 +24,17 @@ from kdist.client.consumer.core import Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
-    addresses,
     checked_topics,
     found_offsets,
     ignore,
     to_commit,
+    with_servers,
 )
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
+from kdist.client.discovery import find_brokers
 from kdist.errors import UserError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
@@ -56,24 +57,28 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: Bootstrap,
+        bootstrap_servers: Bootstrap = (),
         *,
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
         **settings: Any,
     ) -> None:
-        found = read_settings(settings)
-        brokers = addresses(bootstrap_servers)
+        found = read_settings(with_servers(bootstrap_servers, settings))
         self._poll_records_max = found.max_poll_records
         self._iteration = Iteration()
         self._background = background = BackgroundLoop("kdist-consumer")
         decoders = (key_decoder, value_decoder)
 
-        def make() -> Core:
+        async def open_core() -> Core:
+            brokers = await find_brokers(found.bootstrap_servers, found.zk_connect)
             network = AsyncioNetwork(background.loop)
             return Core(network, brokers, found, system_chance(), decoders, background.call_back)
 
-        self._core = background.call(make)
+        try:
+            self._core = background.run(open_core())
+        except BaseException:
+            background.stop()
+            raise
         self._shelf = self._core.shelf
         self._is_closed = False
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from kdist.client.cluster import Address, parse_addresses
 from kdist.client.consumer.commits import OffsetAndMetadata, Offsets
 from kdist.client.consumer.offsets import OffsetAndTimestamp
 from kdist.errors import KdistError, UserError
@@ -17,9 +17,9 @@ Bootstrap = str | Iterable[str]
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
-def addresses(given: Bootstrap) -> tuple[Address, ...]:
-    """Where the brokers are."""
-    return parse_addresses(given if isinstance(given, str) else ",".join(given))
+def with_servers(given: Bootstrap, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings, those that are brokers' addresses among them."""
+    return {**settings, "bootstrap_servers": given if isinstance(given, str) else tuple(given)}
 
 
 def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:

@@ -14,6 +14,7 @@ from kdist.config.declare import Setting, Settings, setting, settings
 from kdist.config.kinds import NOUNS, Kind, int32
 from kdist.errors import UserError
 
+FINDING = "Finding the brokers"
 GROUP, OFFSETS, FETCHING, CONNECTIONS = "Group", "Offsets", "Fetching", "Connections"
 
 Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -21,7 +22,20 @@ Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 @settings
 class ConsumerSettings(Settings):
-    """What a consumer can be told, besides brokers and decoders."""
+    """What a consumer can be told, besides decoders."""
+
+    bootstrap_servers: tuple[str, ...] = setting(
+        "bootstrap_servers",
+        default=(),
+        subject=FINDING,
+        doc="Brokers to ask for the others: host:port.",
+    )
+    zk_connect: str = setting(
+        "zk_connect",
+        default="",
+        subject=FINDING,
+        doc="A ZooKeeper ensemble whose /brokers/ids names the brokers, instead of these.",
+    )
 
     group_id: str | None = setting(
         "group_id",

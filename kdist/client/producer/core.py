@@ -11,10 +11,10 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
 from kdist.client.cluster import Cluster
+from kdist.client.discovery import find_brokers
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
 from kdist.client.producer.batch import Batch, Column
 from kdist.client.producer.bulk import Bulk, to_column
-from kdist.client.producer.discovery import find_brokers
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
@@ -84,7 +84,9 @@ class Core:
     @classmethod
     async def open(cls, world: World, config: ProducerConfig) -> Core:
         """A producer's core. `UserError`: the settings do not say where the brokers are."""
-        return cls(world, config, await find_brokers(config.plain))
+        plain = config.plain
+        servers = (*plain.bootstrap_servers, *plain.broker_list)
+        return cls(world, config, await find_brokers(servers, plain.zk_connect))
 
     def _kick(self) -> None:
         self._sender.kick()

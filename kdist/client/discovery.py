@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kdist.client.cluster import Address, parse_addresses
-from kdist.client.producer.settings import ProducerSettings
-from kdist.client.topic_settings import zookeeper_at
 from kdist.errors import UserError
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.errors import NoNode
 
 
-async def find_brokers(settings: ProducerSettings) -> Sequence[Address]:
-    """Their addresses; `UserError` if the settings name none, or the ensemble has none."""
-    given = (*settings.bootstrap_servers, *settings.broker_list)
-    if given and settings.zk_connect:
+def given_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
+    """The addresses given; none where `zk_connect` is. `UserError` unless just one of them is."""
+    if servers and zk_connect:
         raise UserError("zk_connect says where the brokers are, and so do the others: give one")
+    if not servers and not zk_connect:
+        raise UserError("say where the brokers are: bootstrap_servers, or zk_connect")
+    return parse_addresses(",".join(servers)) if servers else ()
+
+
+async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
+    """The addresses given, or registered; `UserError` also if the ensemble has none."""
+    given = given_brokers(servers, zk_connect)
     if given:
-        return parse_addresses(",".join(given))
-    if not settings.zk_connect:
-        raise UserError("say where the brokers are: bootstrap_servers, broker_list or zk_connect")
-    async with zookeeper_at(settings.zk_connect) as zookeeper:
+        return given
+    from kdist.client.topic_settings import zookeeper_at  # kazoo, which few wait for
+
+    async with zookeeper_at(zk_connect) as zookeeper:
         found = await _registered(zookeeper)
     if not found:
-        raise UserError(f"no broker is registered at {settings.zk_connect}")
+        raise UserError(f"no broker is registered at {zk_connect}")
     return found
 
 

@@ -1,0 +1,16 @@
+"""kdist for programs with an event loop of their own: the same clients, awaited.
+
+    from kdist import aio
+
+    async with aio.Producer(bootstrap_servers="localhost:9092") as producer:
+        await producer.send_and_wait("clicks", b"hello")
+
+Messages, records, batches and errors are those of `kdist`.
+"""
+
+from __future__ import annotations
+
+from kdist.client.consumer.aio import Consumer
+from kdist.client.producer.asynchronous import AsyncProducer as Producer
+
+__all__ = ["Consumer", "Producer"]

@@ -1,0 +1,48 @@
+"""What applications import: from `kdist`, when they use it, and typed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kdist
+import kdist.aio
+
+
+@pytest.mark.parametrize("name", kdist.__all__)
+def test_every_name_is_there(name: str) -> None:
+    assert getattr(kdist, name).__name__ == name
+    assert name in dir(kdist)
+
+
+def test_type_checkers_are_told_the_same_homes() -> None:
+    tree = ast.parse(Path(kdist.__file__).read_text())
+    (block,) = (each for each in tree.body if isinstance(each, ast.If))
+    told = {
+        alias.name: each.module
+        for each in block.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+        if alias.asname == alias.name
+    }
+    assert told == kdist._HOME_OF
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'kdist' has no attribute 'Produzer'"):
+        _ = kdist.Produzer
+
+
+def test_who_imports_kdist_alone_imports_no_client() -> None:
+    program = "import sys, kdist; print([each for each in sys.modules if 'kdist.' in each])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+def test_who_has_a_loop_finds_the_awaited_ones() -> None:
+    assert set(kdist.aio.__all__) <= set(kdist.__all__)
+    assert all(hasattr(getattr(kdist.aio, name), "__aenter__") for name in kdist.aio.__all__)
