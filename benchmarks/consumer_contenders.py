@@ -13,8 +13,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 
-from kdist.client.consumer.consumer import Consumer
-from kdist.model import TopicPartition
+from kdist import Consumer, TopicPartition
 
 Contender = Callable[[str, str, int], Iterator[None]]
 _WAIT_S = 30

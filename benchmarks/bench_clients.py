@@ -1,0 +1,290 @@
+"""kdist's clients beside confluent-kafka, kafka-python and aiokafka: one run, one broker of kdist.
+
+Sending, reading and latency, of 100 B and 1 KiB, acks=1 and all, without a codec and with lz4. All
+contenders have their turn in every round, in reverse order every other; what is told are medians,
+and the ratio to confluent-kafka's way of the same kind: by the clock on the wall, and by the
+client's own processor time, all threads, which judges, since other work on the machine falsifies it
+less. A missed budget is said, like every loss, and is no failure.
+
+`.venv/bin/python benchmarks/bench_clients.py [--only WORDS] [--task WORDS] [--quick] [--json]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from consumer_contenders import BATCHES, ONE_BY_ONE, Contender
+from latency_contenders import LATENCIES, Latency, quantile
+from measuring import Row, table
+from producer_contenders import SENDING, Load, Send
+
+ROUNDS = 4
+PORT = 39400
+WAIT_S = 60
+BUDGETS = {
+    "kdist send_many": 3.0,
+    "kdist send": 1.0,
+    "kdist batches": 3.0,
+    "kdist iteration": 1.5,
+    "kdist poll": 1.5,
+}
+SIZES = (100, 1024)
+CODECS = ("none", "lz4")
+SEND_COUNTS = {100: 300_000, 1024: 150_000}
+# More than librdkafka reads ahead (100,000 records): else it would be done before the clock starts.
+READ_COUNTS = {100: 500_000, 1024: 300_000}
+LATENCY_COUNT, LATENCY_INTERVAL_S = 5_000, 0.001
+_numbers = itertools.count(1)
+
+
+class Taken(NamedTuple):
+    """What one message took, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+class Options(NamedTuple):
+    """How much is measured, and where."""
+
+    address: str
+    rounds: int
+    share: float  # of the messages
+    only: str
+
+
+Measure = Callable[[], Taken]
+
+
+@contextmanager
+def broker(directory: Path, port: int) -> Iterator[str]:
+    """A broker of kdist over an empty directory."""
+    words = [sys.executable, "-m", "kdist.cli", "standalone", "--json"]
+    process = subprocess.Popen(
+        [*words, "--data", str(directory), "--port", str(port)], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline(), "the broker did not start"
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def topic(address: str, partitions: int) -> Iterator[str]:
+    """A topic for the time being."""
+    name = f"bench-{os.getpid()}-{next(_numbers)}"
+    admin = AdminClient({"bootstrap.servers": address})  # kept: it takes its answers along
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(WAIT_S)
+    yield name
+    admin.delete_topics([name])[name].result(WAIT_S)
+
+
+def values(size: int, count: int) -> list[bytes]:
+    """So many, each an object of its own; they shrink to about a half."""
+    chance = random.Random(size)
+    texts = [chance.randbytes(size // 4).hex().encode().ljust(size, b".") for _ in range(1000)]
+    return [b"%d " % number + texts[number % 1000][: size - 7] for number in range(count)]
+
+
+# One sample
+
+
+def sent(options: Options, send: Send, load: Load) -> Taken:
+    """Of one producer, to a new topic."""
+    started: list[tuple[float, float]] = []
+    with topic(options.address, 4) as name:
+        send(options.address, name, load, lambda: started.append(_now()))
+        return _taken(started[0], len(load.values))
+
+
+def read(options: Options, contender: Contender, name: str, count: int) -> Taken:
+    """Of one consumer."""
+    reading = contender(options.address, name, count)
+    next(reading)
+    started = _now()
+    next(reading)
+    taken = _taken(started, count)
+    assert next(reading, None) is None, "a contender yields twice"
+    return taken
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _taken(started: tuple[float, float], count: int) -> Taken:
+    now = _now()
+    return Taken((now[0] - started[0]) / count, (now[1] - started[1]) / count)
+
+
+# Tasks
+
+
+def compare(task: str, contenders: Mapping[str, Measure], options: Options) -> Iterator[Row]:
+    """All in turn; the first is the yardstick."""
+    first = next(iter(contenders))
+    chosen = {name: each for name, each in contenders.items() if options.only in name}
+    chosen = {first: contenders[first], **chosen}
+    samples: dict[str, list[Taken]] = {name: [] for name in chosen}
+    for number in range(options.rounds):
+        order = list(chosen.items())
+        for name, measure in order if number % 2 else reversed(order):
+            samples[name].append(measure())
+            print(".", end="", file=sys.stderr, flush=True)
+    middle = {
+        name: Taken(*(statistics.median(kind) for kind in zip(*found, strict=True)))
+        for name, found in samples.items()
+    }
+    yardstick = middle[first]
+    for name, taken in middle.items():
+        ratios = {"wall": yardstick.wall / taken.wall, "CPU": yardstick.cpu / taken.cpu}
+        budget = BUDGETS.get(name)
+        yield Row(
+            task,
+            name,
+            1 / taken.wall,
+            f"messages/s, {taken.cpu * 1e9:,.0f} ns of CPU",
+            {} if name == first else ratios,
+            f"{budget:g} x" if budget else "",
+            ratios["CPU"] >= budget if budget else None,
+        )
+
+
+def sending(options: Options, size: int, acks: str, codec: str) -> Iterator[Row]:
+    """Producers."""
+    everything = values(size, int(SEND_COUNTS[size] * options.share))
+    loads = {part: Load(everything[::part], acks, codec) for _, part in SENDING.values()}
+
+    def measure(send: Send, part: int) -> Measure:
+        return lambda: sent(options, send, loads[part])
+
+    task = f"send {size} B, acks={acks}, {codec}"
+    yield from compare(task, {name: measure(*each) for name, each in SENDING.items()}, options)
+
+
+def reading(options: Options, size: int, codec: str) -> Iterator[Row]:
+    """Consumers, of one topic that confluent-kafka filled."""
+    count = int(READ_COUNTS[size] * options.share)
+    with topic(options.address, 1) as name:
+        fill(options.address, name, codec, values(size, count))
+
+        def measure(contender: Contender) -> Measure:
+            return lambda: read(options, contender, name, count)
+
+        for kind, contenders in (("batches", BATCHES), ("records", ONE_BY_ONE)):
+            task = f"read {size} B, {codec}, {kind}"
+            chosen = {each: measure(contender) for each, contender in contenders.items()}
+            yield from compare(task, chosen, options)
+
+
+def fill(address: str, name: str, codec: str, records: list[bytes]) -> None:
+    """Produce the records that are to be read."""
+    settings = {"bootstrap.servers": address, "linger.ms": 20, "compression.type": codec}
+    producer = Producer(settings)
+    for value in records:
+        while True:
+            try:
+                producer.produce(name, value)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(WAIT_S) == 0
+
+
+def latency(options: Options) -> Iterator[Row]:
+    """From when a message is due until a consumer has it, at 1,000 a second."""
+    count = int(LATENCY_COUNT * options.share)
+    found: dict[str, list[list[float]]] = {name: [] for name in LATENCIES}
+
+    def measure(contender: Latency) -> list[float]:
+        with topic(options.address, 1) as name:
+            return contender(options.address, name, count, LATENCY_INTERVAL_S)
+
+    for number in range(options.rounds):
+        order = list(LATENCIES.items())
+        for name, contender in order if number % 2 else reversed(order):
+            found[name].append(measure(contender))
+            print(".", end="", file=sys.stderr, flush=True)
+    first = next(iter(LATENCIES))
+    for what, part in (("median", 0.5), ("p99", 0.99)):
+        lasted = {
+            name: statistics.median(quantile(each, part) for each in rounds)
+            for name, rounds in found.items()
+        }
+        for name, seconds in lasted.items():
+            ratio = lasted[first] / seconds
+            is_judged = name == "kdist" and what == "p99"
+            yield Row(
+                f"latency at 1,000/s, {what}",
+                name,
+                1 / seconds,
+                f"/s: {seconds * 1000:.2f} ms",
+                {} if name == first else {first: ratio},
+                "1 x" if is_judged else "",
+                ratio >= 1 if is_judged else None,
+            )
+
+
+def tasks(options: Options) -> Mapping[str, Callable[[], Iterator[Row]]]:
+    """All there are, by name."""
+    found: dict[str, Callable[[], Iterator[Row]]] = {}
+    for size, codec, acks in itertools.product(SIZES, CODECS, ("1", "all")):
+        found[f"send {size} B, acks={acks}, {codec}"] = lambda a=size, b=acks, c=codec: sending(  # type: ignore[misc]
+            options, a, b, c
+        )
+    for size, codec in itertools.product(SIZES, CODECS):
+        found[f"read {size} B, {codec}"] = lambda a=size, c=codec: reading(options, a, c)  # type: ignore[misc]
+    found["latency"] = lambda: latency(options)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="tiny rounds: does it run at all?")
+    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="(default: %(default)s)")
+    parser.add_argument("--only", default="", help="contenders whose name has this in it")
+    parser.add_argument("--task", default="", help="tasks whose name has this in it")
+    parser.add_argument(
+        "--port", type=int, default=PORT, help="the broker's (default: %(default)s)"
+    )
+    parser.add_argument("--directory", metavar="DIR", default=".", help="work below DIR")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory(prefix=".bench-", dir=arguments.directory) as path,
+        broker(Path(path).absolute(), arguments.port) as address,
+    ):
+        rounds, share = (1, 0.01) if arguments.quick else (arguments.rounds, 1.0)
+        options = Options(address, rounds, share, arguments.only)
+        for name, task in tasks(options).items():
+            if arguments.task in name:
+                rows += task()
+    print(file=sys.stderr)
+    if arguments.json:
+        print(json.dumps([row._asdict() | {"verdict": row.verdict} for row in rows], indent=2))
+    else:
+        print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
