@@ -82,6 +82,12 @@ class FetchHandler:
         except ApiError as error:
             reply(FetchResponse(error_code=error.error, responses=[]))
             return
+        self.go_on(request, version, reply, client, context)
+
+    def go_on(
+        self, request: FetchRequest, version: int, reply: Reply, client: object, context: Context
+    ) -> None:
+        """As `handle`, of a request that its session has taken note of."""
         bytes_max = min(request.max_bytes, self.bytes_max)
         _Fetch(self, request, version, reply, client, context, bytes_max).begin()
 

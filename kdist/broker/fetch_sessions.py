@@ -56,12 +56,15 @@ class Cached:
         self.asked = asked
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
 
+    def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether the client was told just this."""
+        return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
+
     def note(self, result: FetchPartitionResult) -> bool:
         """Whether `result` has anything new for the client, who is about to be told it."""
         is_new = (
             bool(result.records)
-            or result.high_watermark != self.high_watermark
-            or result.log_start_offset != self.log_start_offset
+            or not self.was_told(result.high_watermark, result.log_start_offset)
             or result.diverging_epoch is not None
         )
         self.high_watermark = result.high_watermark
@@ -111,11 +114,7 @@ class Session:
     def knows(self, key: TopicPartition, high_watermark: int, log_start_offset: int) -> bool:
         """Whether the client was told just this of a partition that has no records for it."""
         cached = self.partitions.get(key)  # a later request may have removed it
-        return (
-            cached is not None
-            and cached.high_watermark == high_watermark
-            and cached.log_start_offset == log_start_offset
-        )
+        return cached is not None and cached.was_told(high_watermark, log_start_offset)
 
     def select(self, results: Iterable[tuple[TopicPartition, FetchPartitionResult]]) -> Results:
         """Those with something new. What got records is served last the next time."""
@@ -184,12 +183,29 @@ class FetchSessions:
             raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
         session.update(request)
         partitions = [(cached.key, cached.asked) for cached in session.partitions.values()]
+        session.epoch = _following(epoch)
         if not partitions:
             self._remove(session.id)
             return Context(partitions)
-        session.epoch = 1 if epoch == _INT32_MAX else epoch + 1
         self._touch(session)
         return Context(partitions, session, session.epoch)
+
+    def get(self, session_id: int) -> Session | None:
+        """The session, if it is still there; nobody has used it by this."""
+        return self._sessions.get(session_id)
+
+    def only_partition(self, session_id: int) -> Cached | None:
+        """The partition of a session that has one."""
+        session = self._sessions.get(session_id)
+        if session is None or len(session.partitions) != 1:
+            return None
+        (cached,) = session.partitions.values()
+        return cached
+
+    def go_on(self, session: Session) -> None:
+        """It was asked: the next request has the next epoch."""
+        session.epoch = _following(session.epoch)
+        self._touch(session)
 
     def close(self, context: Context, results: Results) -> tuple[int, Results]:
         """The session id and the partitions to answer with.
@@ -274,6 +290,11 @@ class FetchSessions:
             position = bisect_left(ranks, rank)
             if position < len(ranks) and ranks[position] == rank:
                 del ranks[position]
+
+
+def _following(epoch: int) -> int:
+    """The epoch after this one; 0 would begin a session."""
+    return 1 if epoch == _INT32_MAX else epoch + 1
 
 
 def partitions_of(request: FetchRequest) -> Iterator[tuple[TopicPartition, FetchPartition]]:

@@ -44,7 +44,7 @@ def find_offset(frame: memoryview, header: RequestHeader, request: FetchRequest)
     None if the frame is not what this side would have written.
     """
     zeros, ones = (encode_request(header, from_offset(request, each)) for each in (0, -1))
-    start, end = (place - SIZE_BYTES for place in _difference(zeros, ones))
+    start, end = (place - SIZE_BYTES for place in difference(zeros, ones))
     written = memoryview(zeros)[SIZE_BYTES:]
     is_same = frame[:start] == written[:start] and frame[end:] == written[end:]
     return start if is_same else None
@@ -62,9 +62,9 @@ class AnswerForm(NamedTuple):
 
     @classmethod
     def of(cls, version: int, request: FetchRequest) -> AnswerForm:
-        """For a request of one partition, outside of a session, from version 4 on."""
+        """For a request of one partition, from version 4 on; its session answers."""
         zeros, ones = (_answer(version, request, each) for each in (0, -1))
-        start, end = _difference(zeros, ones)
+        start, end = difference(zeros, ones)
         assert zeros.splices is not None
         ((records_at, _),) = zeros.splices
         is_flexible = API.is_flexible(version)
@@ -110,10 +110,11 @@ def _answer(version: int, request: FetchRequest, offset: int) -> SplicedBuffer:
         records=_NoRecords(),
     )
     topics = [FetchTopicResult(topic=topic.topic, partitions=[result])]
-    return encode_response(API.key, version, 0, FetchResponse(responses=topics))
+    response = FetchResponse(session_id=request.session_id, responses=topics)
+    return encode_response(API.key, version, 0, response)
 
 
-def _difference(one: bytearray, other: bytearray) -> tuple[int, int]:
+def difference(one: bytearray, other: bytearray) -> tuple[int, int]:
     """From where to where two frames of the same length differ."""
     places = [
         place for place, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]

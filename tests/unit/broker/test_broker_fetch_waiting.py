@@ -161,6 +161,17 @@ def test_a_partition_that_its_session_forgets_meanwhile_is_no_trouble(broker: Br
     assert slow.response.error_code == Error.INVALID_FETCH_SESSION_EPOCH
 
 
+def test_a_session_that_is_emptied_while_a_fetch_waits_ends_that_fetch(broker: Broker) -> None:
+    broker.lead()
+    session_id = broker.fetch({CLICKS: 0}, session_epoch=0).response.session_id
+    slow = broker.fetch({}, session_id=session_id, session_epoch=1, max_wait_ms=50)
+    forgotten = [ForgottenTopic(topic=CLICKS.topic, partitions=[CLICKS.partition])]
+    last = broker.fetch({}, session_id=session_id, session_epoch=2, forgotten_topics_data=forgotten)
+    broker.settle(100)
+    assert slow.response.error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert (last.response.error_code, last.results, len(broker.sessions)) == (0, [], 0)
+
+
 # --- cold records ---------------------------------------------------------------------------------
 
 

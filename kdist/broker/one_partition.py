@@ -1,0 +1,231 @@
+"""What there is for a fetch of one partition, and how that is answered: for `usual_fetch.py`.
+
+Both its ways, outside of sessions and in one, ask for records and wait for them like this. Answers
+are the long way's byte for byte. What has no form here (an error, records that the disk must be
+asked for) is left to `FetchHandler`, now or when the wait ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kdist.broker.fetch import FetchHandler
+from kdist.metrics.broker import RequestMetrics
+from kdist.model import TopicPartition
+from kdist.network.chunks import Chunk
+from kdist.network.connection import Connection, Reply
+from kdist.network.sending import copied_if_small
+from kdist.protocol.envelope import encode_response
+from kdist.protocol.fetch import API, FetchRequest, FetchResponse
+from kdist.protocol.fetch_forms import AnswerForm, from_offset
+from kdist.replication.delayed import Delayed
+from kdist.replication.partition import READ_COMMITTED, Partition
+from kdist.storage.reading import Slice, read
+
+_OLDEST_VERSION = 4  # what is older is converted
+_FIRST_VERSION_OF_ZSTD = 10
+_CONSUMER = -1  # as the replica id
+_NO_EPOCH = -1
+_NS_PER_S = 1_000_000_000
+
+
+class Kind(NamedTuple):
+    """What fetches of one partition have in common. `bytes_max` is what it may give."""
+
+    version: int
+    key: TopicPartition
+    request: FetchRequest
+    leader_epoch: int
+    bytes_max: int
+    bytes_min: int
+    form: AnswerForm
+
+    @classmethod
+    def of(cls, version: int, request: FetchRequest, fetch_bytes_max: int) -> Kind:
+        """That of `request`, which names one partition; `fetch_bytes_max` is the broker's limit."""
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        bytes_max = min(request.max_bytes, fetch_bytes_max)
+        return cls(
+            version,
+            TopicPartition(topic.topic, asked.partition),
+            request,
+            asked.current_leader_epoch,
+            max(0, min(asked.partition_max_bytes, bytes_max)),
+            min(request.min_bytes, bytes_max),
+            AnswerForm.of(version, request),
+        )
+
+
+class Found(NamedTuple):
+    """What there is for a fetch. `part` is to be sent or released.
+
+    `offsets`: high watermark, last stable offset, log start.
+    """
+
+    partition: Partition
+    offsets: tuple[int, int, int]
+    part: Slice | None
+    is_enough: bool
+
+
+class Reader:
+    """Owner: `UsualFetches`."""
+
+    def __init__(
+        self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
+    ) -> None:
+        """`settle` does what was asked for before and waits for the end of the turn."""
+        self.handler = handler
+        self.settle = settle
+        self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
+        self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
+        self._waiting = handler.replicas.waiting
+        self._find_cold = handler.page_cache.find_cold
+        self._metrics = metrics
+
+    def find(self, kind: Kind, offset: int) -> Found | None:
+        """What there is from `offset` on; None if the long way has to see to it."""
+        partition = self._partitions.get(kind.key)
+        if (
+            partition is None
+            or not partition.is_leader
+            or 0 <= kind.leader_epoch != partition.leader_epoch
+        ):
+            return None
+        log, bytes_max = partition.log, kind.bytes_max
+        start_offset = log.start_offset
+        if not start_offset <= offset <= log.end_offset:
+            return None
+        if kind.version < _FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
+            return None
+        # Aborted transactions have no form: once there are any, READ_COMMITTED fetches that meet
+        # some are the long way's, and this is the place to say so.
+        exposed = partition.exposed
+        end = exposed[kind.request.isolation_level]
+        offsets = (*exposed, start_offset)
+        if offset >= end:
+            return Found(partition, offsets, None, kind.bytes_min <= 0)
+        cold = self._find_cold(log, offset, bytes_max)
+        if cold is not None:
+            cold.release()
+            return None
+        part = read(log, offset, bytes_max, end_offset=end)
+        size = 0 if part is None else part.size
+        return Found(partition, offsets, part, size >= kind.bytes_min)
+
+    def note_answered(self, started_ns: int) -> None:
+        """Count a request that came then."""
+        metrics = self._metrics
+        metrics.answered += 1
+        metrics.seconds.observe((self.now_ns() - started_ns) / _NS_PER_S)
+
+    def wait(self, fetch: OneFetch, found: Found) -> None:
+        """Let it wait for more than was found."""
+        release(found)
+        wait_ms = fetch.kind.request.max_wait_ms
+        self._waiting.add(fetch, (found.partition,), wait_ms, fetch.connection)
+
+
+class OneFetch(Delayed):
+    """A fetch that waits. Owner: itself, and `Waiting`; it holds no slice."""
+
+    __slots__ = (
+        "_reader",
+        "_slot",
+        "_started_ns",
+        "connection",
+        "correlation_id",
+        "kind",
+        "offset",
+    )
+
+    def __init__(
+        self,
+        reader: Reader,
+        kind: Kind,
+        offset: int,
+        correlation_id: int,
+        connection: Connection,
+        started_ns: int,
+    ) -> None:
+        self._reader = reader
+        self._slot: Reply = connection.reserve()
+        self._started_ns = started_ns
+        self.kind = kind
+        self.offset = offset
+        self.correlation_id = correlation_id
+        self.connection = connection
+
+    def attempt(self) -> bool:
+        return self._proceed(is_last=False)
+
+    def expire(self) -> None:
+        self._proceed(is_last=True)
+
+    def _proceed(self, is_last: bool) -> bool:
+        found = self._reader.find(self.kind, self.offset)
+        if found is None:
+            self._handle_long()
+        elif is_last or found.is_enough:
+            self._answer(found)
+        else:
+            release(found)
+            return False
+        return True
+
+    def _answer(self, found: Found) -> None:
+        self._send(answer_of(self.kind, self.correlation_id, found))
+
+    def _send(self, chunks: Sequence[Chunk]) -> None:
+        self._slot.send(chunks)
+        self._reader.note_answered(self._started_ns)
+
+    def _request(self) -> FetchRequest:
+        """The request as it is now, for the long way: it has waited."""
+        request = from_offset(self.kind.request, self.offset)
+        request.max_wait_ms = 0
+        return request
+
+    def _handle_long(self) -> None:
+        """Answer with what there is now, whatever that is: an error, records that are cold."""
+        handler = self._reader.handler
+        handler.handle(self._request(), self.kind.version, self._reply, self.connection)
+
+    def _reply(self, response: FetchResponse | None) -> None:
+        """Send what the long way says."""
+        frame = encode_response(API.key, self.kind.version, self.correlation_id, response)
+        self._send(frame.chunks())
+
+
+def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
+    """The chunks of the answer; one, if the records are few enough to be copied."""
+    _, offsets, part, _ = found
+    if part is None:
+        return (kind.form.fill(correlation_id, offsets, 0) + kind.form.tail,)
+    size = part.size
+    head = kind.form.fill(correlation_id, offsets, size)
+    copied = copied_if_small(part)
+    if copied is None:
+        return head, part, kind.form.tail
+    return (b"".join((head, copied, kind.form.tail)),)
+
+
+def is_one(version: int, request: FetchRequest) -> bool:
+    """Whether there is a form for the answers to a consumer's fetch of one partition (pure)."""
+    topics = request.topics
+    return (
+        version >= _OLDEST_VERSION
+        and len(topics) == 1
+        and len(topics[0].partitions) == 1
+        and request.replica_id == _CONSUMER
+        and request.isolation_level in (0, READ_COMMITTED)
+        and topics[0].partitions[0].last_fetched_epoch == _NO_EPOCH
+    )
+
+
+def release(found: Found) -> None:
+    """Let go of what was found."""
+    if found.part is not None:
+        found.part.release()

@@ -1,0 +1,189 @@
+"""The short way of fetches in a session of one partition (KIP-227).
+
+The client counts the session's epoch up with each request, and names the partition only when its
+position has moved: so there are two shapes. Both begin alike, up to the epoch.
+
+    header, limits, session id | epoch | no topics, nothing forgotten, rack
+    header, limits, session id | epoch | topic, partition ... | offset | ... rack
+
+The answer has the partition only if there is something new to say. What a session of several
+partitions asks for is the long way's.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import NamedTuple
+
+from kdist.broker.fetch_sessions import Cached, Context, FetchSessions, Session
+from kdist.broker.one_partition import Found, Kind, OneFetch, Reader, answer_of, is_one, release
+from kdist.network.chunks import Chunk
+from kdist.network.connection import Connection
+from kdist.protocol.envelope import encode_request, encode_response
+from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kdist.protocol.fetch_forms import OFFSET, difference, from_offset
+from kdist.protocol.framing import SIZE_BYTES
+from kdist.protocol.headers import RequestHeader, get_fixed_fields
+
+_EPOCH = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
+_KINDS_MAX = 1000
+
+
+class SessionKind(NamedTuple):
+    """What the fetches of one session share: `one` is of the partition, if it is named.
+
+    `unnamed` is what follows the epoch where it is not; `before` and `behind` surround the offset
+    where it is. `nothing` is the answer that nothing is new.
+    """
+
+    one: Kind
+    asked: FetchPartition
+    unnamed: bytes
+    before: bytes
+    behind: bytes
+    nothing: bytes
+
+    def offset_in(self, rest: bytes, cached: Cached) -> int | None:
+        """From where `rest`, which follows the epoch, fetches; None if it is another request."""
+        if cached.key != self.one.key:
+            return None
+        asked, own = cached.asked, self.asked
+        if rest == self.unnamed:
+            is_own = (
+                asked.partition_max_bytes == own.partition_max_bytes
+                and asked.current_leader_epoch == own.current_leader_epoch
+                and asked.last_fetched_epoch == own.last_fetched_epoch
+            )
+            return asked.fetch_offset if is_own else None
+        place = len(self.before)
+        if rest.startswith(self.before) and rest[place + OFFSET.size :] == self.behind:
+            offset: int = OFFSET.unpack_from(rest, place)[0]
+            return offset
+        return None
+
+
+class UsualSessionFetches:
+    """Owner: `UsualFetches`."""
+
+    def __init__(self, reader: Reader, sessions: FetchSessions) -> None:
+        self._reader = reader
+        self._sessions = sessions
+        self._kinds: dict[bytes, SessionKind] = {}
+
+    def learn(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> int | None:
+        """Where the session's epoch stands in `frame`; None if it is not usual.
+
+        The request was not yet seen by its session, and goes the long way after this.
+        """
+        cached = self._sessions.only_partition(request.session_id)
+        if cached is None or request.session_epoch <= 0 or request.forgotten_topics_data:
+            return None
+        unnamed, named = replace(request, topics=[]), request
+        if not request.topics:
+            topic = FetchTopic(topic=cached.key.topic, partitions=[cached.asked])
+            named = replace(request, topics=[topic])
+        if not is_one(header.api_version, named):
+            return None
+        if encode_request(header, request)[SIZE_BYTES:] != frame:
+            return None  # not what this side would have written
+        epochs = (replace(request, session_epoch=epoch) for epoch in (0, -1))
+        epoch_at = difference(*(encode_request(header, each) for each in epochs))[0] - SIZE_BYTES
+        bytes_max = self._reader.handler.bytes_max
+        if len(self._kinds) >= _KINDS_MAX:
+            self._kinds.clear()
+        kind = _kind_of(header, named, unnamed, SIZE_BYTES + epoch_at + _EPOCH.size, bytes_max)
+        self._kinds[_name(frame, epoch_at)] = kind
+        return epoch_at
+
+    def take(self, frame: memoryview, epoch_at: int, connection: Connection) -> bool:
+        """As `UsualFetches.take`."""
+        kind = self._kinds.get(_name(frame, epoch_at))
+        session = None if kind is None else self._sessions.get(kind.one.request.session_id)
+        rest = bytes(frame[epoch_at + _EPOCH.size :])
+        if kind is None or session is None or not rest or len(session.partitions) != 1:
+            return False
+        (cached,) = session.partitions.values()
+        if session.epoch != _EPOCH.unpack_from(frame, epoch_at)[0]:
+            return False
+        offset = kind.offset_in(rest, cached)
+        if offset is None:
+            return False
+        reader = self._reader
+        started_ns = reader.now_ns()
+        reader.settle()
+        found = reader.find(kind.one, offset)
+        if found is None:
+            return False
+        if rest != kind.unnamed:
+            cached.asked = replace(kind.asked, fetch_offset=offset)
+        self._sessions.go_on(session)
+        _, _, correlation_id = get_fixed_fields(frame)
+        if found.is_enough or kind.one.request.max_wait_ms <= 0:
+            connection.answer(_answer_of(kind, cached, correlation_id, found))
+            reader.note_answered(started_ns)
+        else:
+            fetch = _SessionFetch(reader, kind.one, offset, correlation_id, connection, started_ns)
+            fetch.join(kind, session, cached)
+            reader.wait(fetch, found)
+        return True
+
+
+class _SessionFetch(OneFetch):
+    """One that waits, as the newest request of its session."""
+
+    __slots__ = ("_cached", "_epoch", "_session", "_session_kind")
+
+    def join(self, kind: SessionKind, session: Session, cached: Cached) -> None:
+        """Say which session it belongs to."""
+        self._session_kind = kind
+        self._session = session
+        self._cached = cached
+        self._epoch = session.epoch
+
+    def _answer(self, found: Found) -> None:
+        if self._session.epoch != self._epoch:  # the client has gone on without this answer
+            release(found)
+            self._handle_long()
+        else:
+            self._send(_answer_of(self._session_kind, self._cached, self.correlation_id, found))
+
+    def _handle_long(self) -> None:
+        request, handler = self._request(), self._reader.handler
+        (topic,) = request.topics
+        context = Context([(self.kind.key, topic.partitions[0])], self._session, self._epoch)
+        handler.go_on(request, self.kind.version, self._reply, self.connection, context)
+
+
+def _answer_of(
+    kind: SessionKind, cached: Cached, correlation_id: int, found: Found
+) -> tuple[Chunk, ...]:
+    high_watermark, _, start_offset = found.offsets
+    if found.part is None and cached.was_told(high_watermark, start_offset):
+        head = kind.nothing[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id)
+        return (head + kind.nothing[len(head) :],)
+    cached.high_watermark, cached.log_start_offset = high_watermark, start_offset
+    return tuple(answer_of(kind.one, correlation_id, found))
+
+
+def _kind_of(
+    header: RequestHeader, named: FetchRequest, unnamed: FetchRequest, rest_at: int, bytes_max: int
+) -> SessionKind:
+    """What is known of requests like these; from `rest_at` on the frames of both shapes differ."""
+    zeros, ones = (encode_request(header, from_offset(named, each)) for each in (0, -1))
+    start, end = difference(zeros, ones)
+    response = FetchResponse(session_id=named.session_id, responses=[])
+    return SessionKind(
+        one=Kind.of(header.api_version, named, bytes_max),
+        asked=named.topics[0].partitions[0],
+        unnamed=bytes(encode_request(header, unnamed)[rest_at:]),
+        before=bytes(zeros[rest_at:start]),
+        behind=bytes(zeros[end:]),
+        nothing=bytes(encode_response(API.key, header.api_version, 0, response)),
+    )
+
+
+def _name(frame: memoryview, epoch_at: int) -> bytes:
+    """What precedes the epoch, but for the correlation id."""
+    return b"".join((frame[:4], frame[8:epoch_at]))

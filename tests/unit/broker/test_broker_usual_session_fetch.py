@@ -1,0 +1,393 @@
+"""The short way of fetches in a session: two brokers hear the same, one of them without it.
+
+Whatever a client asks and whatever happens to its partition, both answer the same bytes at the same
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.broker import usual_session_fetch
+from kdist.broker.usual_fetch import UsualFetches
+from kdist.errors import Error
+from kdist.metrics.broker import RequestMetrics
+from kdist.model import TopicPartition
+from kdist.protocol.envelope import (
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from kdist.protocol.headers import RequestHeader
+from kdist.storage.reading import Slice
+from tests.unit.broker.broker_fetches import Broker
+from tests.unit.replication.replication_world import CLICKS, VIEWS, append
+
+VERSIONS = range(7, 13)
+
+
+def sent(chunk: Any) -> bytes:
+    if not isinstance(chunk, Slice):
+        return bytes(chunk)
+    data = chunk.read()
+    chunk.release()
+    return data
+
+
+class Consumer:
+    """A client of a broker of its own, and its connection: `answers` is what came."""
+
+    def __init__(self, version: int, *, is_short: bool, **limits: int) -> None:
+        self.broker = Broker()
+        self.broker.lead(CLICKS)
+        self.broker.lead(VIEWS)
+        self.version = version
+        self.limits = {"max_wait_ms": 500, "min_bytes": 1, "isolation_level": 0, **limits}
+        self.path = UsualFetches(self.broker.handler, RequestMetrics(), int) if is_short else None
+        self.known: int | None = None
+        self.taken = self.asked = 0
+        self.session_id = 0
+        self.epoch = 0
+        self.answers: list[bytes] = []
+
+    def reserve(self) -> Consumer:
+        return self
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        self.answers.append(b"".join(map(sent, chunks)))
+
+    answer = send
+
+    def fetch(
+        self,
+        offsets: dict[TopicPartition, int],
+        forgotten: Sequence[TopicPartition] = (),
+        **fields: int,
+    ) -> None:
+        """The session's next request, which names these partitions."""
+        parts = {name: fields.pop(name) for name in list(fields) if hasattr(FetchPartition, name)}
+        epoch = fields.pop("epoch", self.epoch)
+        request = FetchRequest(
+            **{**self.limits, **fields},
+            session_id=self.session_id,
+            session_epoch=epoch,
+            topics=[
+                FetchTopic(
+                    topic=key.topic,
+                    partitions=[
+                        FetchPartition(
+                            **{
+                                "partition": key.partition,
+                                "fetch_offset": offset,
+                                "partition_max_bytes": 1 << 20,
+                                **parts,
+                            }
+                        )
+                    ],
+                )
+                for key, offset in offsets.items()
+            ],
+            forgotten_topics_data=[
+                ForgottenTopic(topic=key.topic, partitions=[key.partition]) for key in forgotten
+            ],
+        )
+        self.ask(request)
+        self.epoch += 1
+
+    def ask(self, request: FetchRequest) -> None:
+        """As `Dispatch` does."""
+        self.asked += 1
+        header = RequestHeader(1, self.version, self.asked, "a client")
+        frame = memoryview(bytes(encode_request(header, request)))[4:]
+        connection: Any = self
+        if self.path is not None:
+            if self.known is not None and self.path.take(frame, self.known, connection):
+                self.taken += 1
+                return
+            self.known = self.path.learn(frame, *decode_request(frame))
+
+        def reply(response: Any) -> None:
+            self.send(encode_response(1, self.version, header.correlation_id, response).chunks())
+
+        _, decoded = decode_request(frame)
+        self.broker.handler.handle(decoded, self.version, reply, self)
+
+    def begin(self, *keys: TopicPartition) -> None:
+        """Get a session."""
+        self.fetch(dict.fromkeys(keys or (CLICKS,), 0), max_wait_ms=0)
+        self.session_id = self.responses()[-1].session_id
+        assert self.session_id
+
+    def responses(self) -> list[Any]:
+        return [decode_response(1, self.version, answer[4:])[1] for answer in self.answers]
+
+    def skip(self, epochs: int) -> None:
+        """Count the epoch wrongly."""
+        self.epoch += epochs
+
+    def append(self, size: int = 500) -> None:
+        """A record comes, from elsewhere, if it can."""
+        partition = self.broker.replicas.get(CLICKS)
+        if partition.is_leader:
+            append(self.broker, partition, bytes(size))
+
+    def results(self) -> list[tuple[int, int]]:
+        """Of each answer the number of partitions, and how many bytes of records are in them."""
+        return [
+            (
+                sum(len(topic.partitions) for topic in response.responses),
+                sum(len(p.records) for topic in response.responses for p in topic.partitions),
+            )
+            for response in self.responses()
+        ]
+
+
+class Pair:
+    """The same consumer on the short way and without it."""
+
+    def __init__(self, version: int = 12, **limits: int) -> None:
+        self.short = Consumer(version, is_short=True, **limits)
+        self.long = Consumer(version, is_short=False, **limits)
+        self.both = self.short, self.long
+
+    def __getattr__(self, name: str) -> Any:
+        def both(*arguments: Any, **keywords: Any) -> None:
+            for each in self.both:
+                getattr(each, name)(*arguments, **keywords)
+            self.check()
+
+        return both
+
+    def settle(self, ms: float = 0) -> None:
+        for each in self.both:
+            each.broker.settle(ms)
+        self.check()
+
+    def check(self) -> None:
+        assert self.short.answers == self.long.answers
+
+    def end(self) -> None:
+        """Nothing is left behind."""
+        self.settle(1000)
+        for each in self.both:
+            assert each.broker.pins == 0
+            assert len(each.broker.replicas.waiting) == 0
+
+
+def of_all(pair: Pair, change: Any) -> None:
+    for each in pair.both:
+        change(each.broker)
+    pair.check()
+
+
+# --- the same bytes -------------------------------------------------------------------------------
+
+steps = st.one_of(
+    st.tuples(st.just("append"), st.sampled_from([10, 500, 20_000])),
+    st.tuples(st.just("fetch"), st.none()),
+    st.tuples(st.just("fetch from"), st.integers(0, 9)),
+    st.tuples(st.just("pass"), st.sampled_from([1, 100, 600])),
+    st.tuples(st.just("flush"), st.none()),
+    st.tuples(st.just("expose early"), st.booleans()),
+    st.tuples(st.just("start"), st.integers(0, 4)),
+    st.tuples(st.just("more"), st.sampled_from([CLICKS, VIEWS])),
+    st.tuples(st.just("forget"), st.sampled_from([CLICKS, VIEWS])),
+    st.tuples(st.just("again"), st.integers(-1, 1)),
+    st.tuples(st.just("bytes"), st.sampled_from([0, 100, 700, 1 << 20])),
+    st.tuples(st.just("epoch"), st.integers(0, 1)),
+    st.tuples(st.just("resign"), st.none()),
+)
+
+
+def play(pair: Pair, name: str, value: Any) -> None:
+    """One step, of both."""
+    asked: dict[str, Any] = {
+        "fetch": lambda: pair.fetch({}),
+        "fetch from": lambda: pair.fetch({CLICKS: value}),
+        "more": lambda: pair.fetch({value: 0}),
+        "forget": lambda: pair.fetch({}, [value]),
+        "bytes": lambda: pair.fetch({CLICKS: 0}, partition_max_bytes=value),
+        "epoch": lambda: pair.fetch({CLICKS: 0}, current_leader_epoch=value),
+        "again": lambda: pair.skip(value),
+        "append": lambda: pair.append(value),
+        "pass": lambda: pair.settle(value),
+    }
+    asked.get(name, lambda: of_all(pair, lambda broker: happen(broker, name, value)))()
+    pair.settle(0)
+
+
+def happen(broker: Broker, name: str, value: Any) -> None:
+    """What clients do not ask for."""
+    log = broker.directory.logs[CLICKS]
+    if name == "flush":
+        broker.directory.flusher.request(log)
+    elif name == "expose early":
+        settings = replace(log.settings, flush_before_expose=not value)
+        broker.replicas.configure(CLICKS.topic, settings)
+    elif name == "start":
+        log.start_offset = max(log.start_offset, min(value, log.end_offset))
+    elif name == "resign":
+        broker.replicas.get(CLICKS).resign()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(
+    script=st.lists(steps, min_size=3, max_size=30),
+    min_bytes=st.sampled_from([0, 1, 700]),
+    max_wait_ms=st.sampled_from([0, 300]),
+    isolation_level=st.sampled_from([0, 1]),
+)
+def test_every_answer_is_the_long_ways_at_the_same_time(
+    version: int, script: list[tuple[str, Any]], **limits: int
+) -> None:
+    pair = Pair(version, **limits)
+    pair.begin()
+    for name, value in script:
+        play(pair, name, value)
+    pair.end()
+
+
+# --- what goes the short way ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_consumer_that_keeps_up_goes_the_short_way(version: int) -> None:
+    pair = Pair(version)
+    pair.begin()
+    pair.fetch({})
+    for offset in range(1, 11):
+        pair.append()
+        pair.settle()
+        pair.fetch({CLICKS: offset})
+    pair.settle(600)
+    pair.fetch({})
+    pair.fetch({})
+    pair.settle(600)
+    assert (pair.short.asked, pair.short.taken) == (14, 12)
+    results = pair.short.results()
+    assert [count for count, _ in results] == [1] + [1] * 10 + [0] * 3
+    assert all(size > 0 for _, size in results[1:11])
+    pair.end()
+
+
+def test_a_first_request_that_names_the_partition_teaches_both_shapes() -> None:
+    pair = Pair()
+    pair.append()
+    pair.begin()
+    pair.fetch({CLICKS: 1})
+    pair.settle(600)
+    pair.fetch({})
+    pair.append()
+    pair.settle()
+    pair.fetch({CLICKS: 2})
+    assert pair.short.taken == 2
+    pair.end()
+
+
+def test_a_session_of_two_partitions_is_the_long_ways() -> None:
+    pair = Pair()
+    pair.begin(CLICKS, VIEWS)
+    for _ in range(3):
+        pair.fetch({})
+        pair.settle(600)
+    assert pair.short.taken == 0
+
+
+def test_a_partition_that_joins_the_session_ends_the_short_way() -> None:
+    pair = Pair()
+    pair.begin()
+    pair.fetch({})
+    pair.fetch({})
+    assert pair.short.taken == 1
+    pair.fetch({VIEWS: 0})
+    pair.fetch({})
+    assert pair.short.taken == 1
+    pair.fetch({}, [CLICKS])
+    pair.fetch({})
+    pair.end()
+
+
+def test_a_wrong_epoch_is_refused_by_the_long_way() -> None:
+    pair = Pair()
+    pair.begin()
+    pair.fetch({})
+    pair.settle(600)
+    pair.skip(1)
+    pair.fetch({})
+    assert pair.short.responses()[-1].error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    for each in pair.both:
+        each.session_id += 1
+    pair.fetch({})
+    assert pair.short.responses()[-1].error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert pair.short.taken == 0
+
+
+def test_a_request_that_was_overtaken_is_told_so() -> None:
+    pair = Pair()
+    pair.begin()
+    for _ in range(3):
+        pair.fetch({})
+    pair.append()
+    pair.settle()
+    errors = [response.error_code for response in pair.short.responses()]
+    assert sorted(errors) == [0, 0] + [Error.INVALID_FETCH_SESSION_EPOCH] * 2
+    pair.end()
+
+
+def test_a_partition_that_is_lost_while_a_fetch_waits_is_told() -> None:
+    pair = Pair()
+    pair.begin()
+    pair.fetch({})
+    pair.settle(600)
+    pair.fetch({})
+    assert pair.short.taken == 1
+    of_all(pair, lambda broker: broker.replicas.get(CLICKS).resign())
+    pair.settle()
+    (topic,) = pair.short.responses()[-1].responses
+    assert topic.partitions[0].error_code == Error.NOT_LEADER_OR_FOLLOWER
+    pair.end()
+
+
+def test_a_frame_that_is_cut_or_goes_on_is_not_taken() -> None:
+    consumer = Consumer(12, is_short=True)
+    consumer.begin()
+    consumer.fetch({})
+    consumer.broker.settle(600)
+    header = RequestHeader(1, 12, 9, "a client")
+    request = FetchRequest(
+        **consumer.limits, session_id=consumer.session_id, session_epoch=2, topics=[]
+    )
+    frame = memoryview(bytes(encode_request(header, request)))[4:]
+    connection: Any = consumer
+    assert consumer.path is not None
+    assert consumer.known is not None
+    for other in [
+        frame[:-1],
+        frame[:-4],
+        frame[: consumer.known],
+        memoryview(bytes(frame) + b"\0"),
+    ]:
+        assert not consumer.path.take(other, consumer.known, connection)
+    assert consumer.path.take(frame, consumer.known, connection)
+
+
+def test_sessions_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usual_session_fetch, "_KINDS_MAX", 5)
+    consumer = Consumer(12, is_short=True)
+    assert consumer.path is not None
+    for number in range(20):
+        consumer.begin()
+        consumer.fetch({}, max_wait_ms=0)
+        consumer.fetch({}, max_wait_ms=0)
+        assert consumer.taken == number + 1
+        assert len(consumer.path._in_sessions._kinds) <= 5
+        consumer.fetch({}, max_wait_ms=0, epoch=-1)
+        consumer.session_id = consumer.epoch = 0
