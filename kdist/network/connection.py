@@ -268,13 +268,10 @@ class Connection(FrameReceiver):
         if self.is_closed:
             return None
         replies, sender = self._replies, self._sender
-        if (
-            len(replies) == 1
-            and not isinstance(only := replies[0], Reply)
-            and (send := sender.direct_send()) is not None
-        ):
+        if (send := sender.direct_send()) is not None and Reply not in map(type, replies):
+            data = replies[0] if len(replies) == 1 else b"".join(cast(deque[Bytes], replies))
             replies.clear()
-            return send, only
+            return send, cast(Bytes, data)
         self._put_answers()
         sender.write()
         if self._is_held:

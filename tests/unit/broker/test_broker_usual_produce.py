@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kdist.broker.usual_produce import SETTLED_BYTES
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, Error
 from kdist.model import TopicPartition
@@ -92,12 +93,29 @@ def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
     assert broker.metrics.answered == broker.metrics.seconds.count == answered + 50
 
 
-def test_a_large_batch_is_written_at_once_behind_what_came_before_it(broker: Broker) -> None:
-    peer = Peer()
+def test_large_batches_are_written_once_they_are_many_bytes_behind_what_came_before_them(
+    broker: Broker,
+) -> None:
+    peer, large = Peer(), bytes(SETTLED_BYTES // 3)
+    broker.produce(Peer(), b"second")  # from here on it is known when to close the segment
+    broker.usual.settle()
     assert broker.produce(peer, b"small")
-    assert broker.produce(peer, bytes(100_000))
-    assert errors_of(peer) == [0, 0]
-    assert values_in(broker.contents())[1:] == [(1, b"small"), (2, bytes(100_000))]
+    for _ in range(2):
+        assert broker.produce(peer, large)
+    writes = broker.world.disk.calls["write"]
+    assert peer.answers == []
+    assert broker.produce(peer, large)
+    assert broker.world.disk.calls["write"] == writes + 1
+    assert errors_of(peer) == [0] * 4
+    expected = [b"second", b"small", large, large, large]
+    assert values_in(broker.contents())[1:] == list(enumerate(expected, start=1))
+
+
+def test_a_batch_of_many_bytes_is_written_at_once(broker: Broker) -> None:
+    peer = Peer()
+    for offset in (1, 2):
+        assert broker.produce(peer, bytes(SETTLED_BYTES))
+        assert errors_of(peer) == [0] * offset
 
 
 def test_who_waits_for_records_hears_of_a_group(broker: Broker) -> None:
