@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kdist.errors import ApiError, DiskFull
 from kdist.metrics.replication import ReplicationMetrics
@@ -28,13 +28,15 @@ from kdist.storage.log import Log
 THREAD_FOR_NS = 5_000_000_000
 WATCH_FOR_NS = 5_000_000_000
 SLOW_NS = 2_000_000
+# The loop may wait for the disk a hundredth of its time, and so long at once.
+WAITED_SHARE = 100
+WAITED_NS_MAX = 50_000_000
 SLOW_NS_PER_BYTE = 5  # and so much more for a large write, which takes its time in memory too
 # A thread waits after each write until the loop lets it go on in Python, 5 ms and more.
 PROOF_NS_IN_THREAD = 25_000_000
 
 Done = Callable[[Appended | ApiError], None]
 _Submitted = tuple[Append, Done]
-T = TypeVar("T")
 
 
 class Took(NamedTuple):
@@ -51,7 +53,13 @@ class Writers:
     That a write takes long is no proof: on a busy machine the scheduler makes it long every few
     milliseconds, and a thread would only take more of the cores that are short. But who waits for a
     disk gives up the core by itself. So after a slow write the next are watched for some seconds,
-    and the thread comes when one of them is slow and has waited. Nothing is looked at before.
+    and the thread comes when those of them that are slow and have waited make up a hundredth of the
+    time. Nothing is looked at before.
+
+    A slow write or two that waited are no proof either: any write may wait a moment for a lock of
+    the filesystem, and the scheduler makes some of these long. A thread that came for them doubled
+    what produces of 256 KiB cost for the next seconds (a copy of each, and two threads that hand
+    the interpreter to each other), where the disk had held up nobody to speak of.
     """
 
     def __init__(
@@ -68,19 +76,36 @@ class Writers:
         self.on_failure = on_failure
         self.thread_until_ns = 0
         self.watch_until_ns = 0
+        self._waited_ns = 0  # by slow writes, beyond what they may
+        self._waited_until_ns = 0
 
-    def note_slow(self, size: int, took: Took, proof_ns: int = SLOW_NS) -> None:
-        """The last write may have been slow.
+    def note_slow(self, size: int, took: Took) -> None:
+        """The loop's last write may have been slow: if it waited, it may bring the thread."""
+        slow_ns = self._slow_ns(size, took)
+        if slow_ns and took.waits:
+            allowed_ns = (took.ended_ns - self._waited_until_ns) // WAITED_SHARE
+            self._waited_ns = max(0, self._waited_ns - allowed_ns) + slow_ns
+            self._waited_until_ns = took.ended_ns
+            if self._waited_ns > WAITED_NS_MAX:
+                self._have_thread(took.ended_ns)
 
-        If it was, writes are watched; if it took more than `proof_ns` and waited, a thread comes.
-        """
-        took_ns = took.ended_ns - took.started_ns - size * SLOW_NS_PER_BYTE
-        if took_ns <= SLOW_NS:
-            return
+    def note_slow_in_thread(self, size: int, took: Took) -> None:
+        """The thread's last write may have been slow: if that is the disk's fault, it stays."""
+        if self._slow_ns(size, took) > PROOF_NS_IN_THREAD and took.waits:
+            self._have_thread(took.ended_ns)
+
+    def _slow_ns(self, size: int, took: Took) -> int:
+        """How much longer it took than it may, if that is worth to be noted; else 0."""
+        slow_ns = took.ended_ns - took.started_ns - size * SLOW_NS_PER_BYTE
+        if slow_ns <= SLOW_NS:
+            return 0
         self.metrics.slow_writes += 1
-        if took.waits and took_ns > proof_ns:
-            self.thread_until_ns = took.ended_ns + THREAD_FOR_NS
-        self.watch_until_ns = max(took.ended_ns, self.thread_until_ns) + WATCH_FOR_NS
+        self.watch_until_ns = max(self.watch_until_ns, took.ended_ns + WATCH_FOR_NS)
+        return slow_ns
+
+    def _have_thread(self, now_ns: int) -> None:
+        self.thread_until_ns = now_ns + THREAD_FOR_NS
+        self.watch_until_ns = self.thread_until_ns + WATCH_FOR_NS
 
 
 class Writer:
@@ -117,7 +142,12 @@ class Writer:
         if not self.is_prompt(started_ns):
             self._submit(batches, leader_epoch, now_ms, done)
             return None
-        return self._append(Log.append, batches, leader_epoch, now_ms, started_ns)
+        writers = self._writers
+        waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
+        appended = self._log.append(batches, leader_epoch, now_ms)
+        if self._monotonic_ns() - started_ns > SLOW_NS:
+            self._note_slow(batches, started_ns, waits)
+        return appended
 
     def is_prompt(self, now_ns: int) -> bool:
         """Whether what is appended now is written at once, and not by a thread."""
@@ -130,31 +160,21 @@ class Writer:
 
         None is appended if a thread has to.
         """
-        started_ns = self._monotonic_ns()
-        if not self.is_prompt(started_ns):
+        started_ns, writers = self._monotonic_ns(), self._writers
+        if self._is_writing or started_ns < writers.thread_until_ns:
             return ()
-        return self._append(append_group, batches, leader_epoch, now_ms, started_ns)
+        waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
+        start_offsets = append_group(self._log, batches, leader_epoch, now_ms)
+        if self._monotonic_ns() - started_ns > SLOW_NS:
+            self._note_slow(batches, started_ns, waits)
+        return start_offsets
 
-    def _append(
-        self,
-        append: Callable[[Log, Sequence[Batch], int, int], T],
-        batches: Sequence[Batch],
-        leader_epoch: int,
-        now_ms: int,
-        started_ns: int,
-    ) -> T:
-        """Append at once, and look how long it takes."""
-        writers = self._writers
-        is_watched = started_ns < writers.watch_until_ns
-        waits = writers.clock.waits() if is_watched else 0
-        appended = append(self._log, batches, leader_epoch, now_ms)
-        ended_ns = self._monotonic_ns()
-        if ended_ns - started_ns > SLOW_NS:
-            if is_watched:
-                waits = writers.clock.waits() - waits
-            size = sum(len(data) for _, data in batches)
-            writers.note_slow(size, Took(started_ns, ended_ns, waits))
-        return appended
+    def _note_slow(self, batches: Sequence[Batch], started_ns: int, waits: int | None) -> None:
+        """These were appended at once, and it took long. `waits`: before that, if watched."""
+        ended_ns, clock = self._monotonic_ns(), self._writers.clock
+        waited = 0 if waits is None else clock.waits() - waits
+        size = sum(len(data) for _, data in batches)
+        self._writers.note_slow(size, Took(started_ns, ended_ns, waited))
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call once nothing of this log is being written, perhaps at once."""
@@ -201,7 +221,7 @@ class Writer:
         first.segment.unpin()
         if error is None:
             size = sum(append.size for append, _ in submitted)
-            self._writers.note_slow(size, took[0], PROOF_NS_IN_THREAD)
+            self._writers.note_slow_in_thread(size, took[0])
             self._end(submitted)
         elif isinstance(error, DiskFull):
             # What was reserved in the meantime lies behind a hole now.

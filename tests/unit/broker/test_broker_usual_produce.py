@@ -247,12 +247,12 @@ def test_a_log_whose_start_has_moved_is_learned_anew(broker: Broker) -> None:
 
 def test_a_slow_disk_is_the_long_ways(broker: Broker) -> None:
     world, peer = broker.world, Peer()
-    world.disk.fail(when=lambda call: bool(call.name == "write" and world.clock.wait_ms(9)))
+    world.disk.fail(when=lambda call: bool(call.name == "write" and world.clock.wait_ms(60)))
     for _ in range(2):
         assert broker.produce(peer, b"x")
         broker.usual.settle()
     assert not broker.produce(peer, b"x")
-    world.settle()
+    world.settle(500)
     assert errors_of(peer) == [0, 0, 0]
 
 

@@ -60,7 +60,7 @@ def submit(partition: Partition, heard: list[Any], value: bytes = b"x", **fields
 def make_slow(world: World, partition: Partition) -> Slowness:
     """Have two slow writes, so that a thread takes over."""
     slowness = Slowness(world)
-    slowness.ms = 3
+    slowness.ms = 60
     for _ in range(2):
         submit(partition, [])
     return slowness
@@ -90,11 +90,11 @@ def test_one_slow_write_proves_nothing(world: World, partition: Partition) -> No
     assert len(heard) == 2
 
 
-def test_a_second_slow_write_that_waited_brings_the_thread(
+def test_a_slow_write_that_waited_long_brings_the_thread_if_it_is_the_second(
     world: World, partition: Partition
 ) -> None:
     slowness = Slowness(world)
-    for slowness.ms in (3, 0, 0, 3):
+    for slowness.ms in (3, 0, 0, 60):
         submit(partition, [])
     slowness.ms = 0
     heard: list[Any] = []
@@ -102,6 +102,29 @@ def test_a_second_slow_write_that_waited_brings_the_thread(
     assert heard == []
     world.settle()
     assert heard == [Appended(4, 5)]
+
+
+def appends_until_thread(world: World, partition: Partition, every_ms: float) -> int:
+    """How many that come `every_ms` are written at once, up to 200."""
+    for count in range(200):
+        heard: list[Any] = []
+        submit(partition, heard)
+        if not heard:
+            return count
+        world.clock.advance_ms(every_ms)
+    return 200
+
+
+def test_short_waits_bring_the_thread_once_they_are_a_hundredth_of_the_time(
+    world: World, partition: Partition
+) -> None:
+    Slowness(world).ms = 3
+    assert appends_until_thread(world, partition, every_ms=100) in range(18, 40)
+
+
+def test_rare_short_waits_never_bring_the_thread(world: World, partition: Partition) -> None:
+    Slowness(world).ms = 3
+    assert appends_until_thread(world, partition, every_ms=400) == 200
 
 
 def test_writes_that_the_scheduler_makes_slow_stay_on_the_loop(
@@ -192,7 +215,7 @@ def test_a_disk_that_stays_very_slow_keeps_the_thread(
     assert bool(heard) is not in_thread
 
 
-def test_after_the_thread_one_slow_write_that_waited_brings_it_back(
+def test_after_the_thread_a_write_that_waited_long_brings_it_back(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition)
@@ -201,7 +224,7 @@ def test_after_the_thread_one_slow_write_that_waited_brings_it_back(
     heard: list[Any] = []
     submit(partition, heard)
     assert heard == []
-    world.settle()
+    world.settle(100)
     assert len(heard) == 1
 
 
