@@ -29,6 +29,7 @@ from kdist.client.producer.world import World
 from kdist.errors import ApiError, Error
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
+from kdist.runtime.heap import keep_freed_blocks
 
 T = TypeVar("T")
 Steps = Generator[Need, None, T]
@@ -40,6 +41,7 @@ class Core:
     """Made on the loop, by `open`."""
 
     def __init__(self, world: World, config: ProducerConfig, addresses: Sequence[Any]) -> None:
+        keep_freed_blocks()
         settings, callables, is_idempotent = config
         loop = world.network.loop
         client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)

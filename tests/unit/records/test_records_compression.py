@@ -125,9 +125,17 @@ def test_every_kind_of_lz4_frame_is_read(
     assert decompress(Codec.LZ4, packed, len(WORDS)) == WORDS
 
 
-def test_lz4_is_written_as_java_does_in_independent_blocks_of_64_kib_without_extras() -> None:
-    info = lz4.frame.get_frame_info(compress(Codec.LZ4, WORDS))
-    assert info["block_size"] == 65_536
+@pytest.mark.parametrize(
+    ("size", "block_size"), [(1, 65_536), (65_536, 65_536), (65_537, 262_144), (600_000, 262_144)]
+)
+def test_lz4_is_written_as_java_does_in_independent_blocks_without_extras(
+    size: int, block_size: int
+) -> None:
+    data = (WORDS * (size // len(WORDS) + 1))[:size]
+    packed = compress(Codec.LZ4, data)
+    assert lz4.frame.decompress(packed) == data
+    info = lz4.frame.get_frame_info(packed)
+    assert info["block_size"] == block_size
     assert not info["block_linked"]
     assert not info["block_checksum"]
     assert not info["content_checksum"]
