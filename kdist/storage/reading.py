@@ -75,16 +75,15 @@ def read(
     if found is None:
         return None
     segment, position, header = found
-    end = _end_position(log, segment, limit)
+    end = segment.size if limit == log.end_offset else _end_position(log, segment, limit)
     size = min(bytes_max, end - position)
     if whole and size < end - position:
         header = header or next(segment.walk_headers(position))[1]
         size = max(size, min(header.size, end - position))
-    return (
-        Slice(segment, position, size, is_cold=_is_cold(log, segment, position))
-        if size > 0
-        else None
-    )
+    if size <= 0:
+        return None
+    is_cold = segment is not log.segments[-1] and _is_cold(log, segment, position)
+    return Slice(segment, position, size, is_cold=is_cold)
 
 
 def _locate(log: Log, offset: int) -> tuple[Segment, int, BatchHeader | None] | None:
@@ -102,8 +101,6 @@ def _locate(log: Log, offset: int) -> tuple[Segment, int, BatchHeader | None] | 
 
 def _end_position(log: Log, segment: Segment, limit: int) -> int:
     """Where in the segment the batches below offset `limit` end."""
-    if limit >= log.end_offset:
-        return segment.size
     following = log.recent.get(limit)
     if following is not None:
         return following if segment is log.active else segment.size
@@ -112,8 +109,6 @@ def _end_position(log: Log, segment: Segment, limit: int) -> int:
 
 
 def _is_cold(log: Log, segment: Segment, position: int) -> bool:
-    if segment is log.active:
-        return False
     behind, number = segment.size - position, len(log.segments)
     # Counting from the end, and only as far as need be: a log may have thousands of segments.
     while behind <= log.world.settings.cold_read_bytes:
