@@ -7,6 +7,7 @@ asked for) is left to `FetchHandler`, now or when the wait ends.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from kdist.network.sending import copied_if_small
 from kdist.protocol.envelope import encode_response
 from kdist.protocol.fetch import API, FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
+from kdist.protocol.framing import SIZE_BYTES
 from kdist.replication.delayed import Delayed
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.storage.reading import Slice, read
@@ -28,6 +30,27 @@ _FIRST_VERSION_OF_ZSTD = 10
 _CONSUMER = -1  # as the replica id
 _NO_EPOCH = -1
 _NS_PER_S = 1_000_000_000
+_CORRELATION_ID = struct.Struct(">i")
+
+Offsets = tuple[int, int, int]
+Asked = tuple[Partition, int, int, Offsets]
+"""Partition, leader epoch, fetch offset, and the offsets there: these decide about the answer."""
+
+
+class Newest:
+    """The newest small answer to fetches of a kind, and what it was the answer to.
+
+    Consumers of one topic that are at its end ask alike and are woken together: the first answer is
+    made, the others are its copies, for a third of the cost. Offsets alone would not do: a topic
+    deleted and made anew, or a log cut by a new leader, may have them again with other records.
+    """
+
+    __slots__ = ("answer", "asked", "is_enough")
+
+    def __init__(self) -> None:
+        self.asked: Asked | None = None
+        self.answer = b""
+        self.is_enough = False
 
 
 class Kind(NamedTuple):
@@ -40,6 +63,7 @@ class Kind(NamedTuple):
     bytes_max: int
     bytes_min: int
     form: AnswerForm
+    newest: Newest
 
     @classmethod
     def of(cls, version: int, request: FetchRequest, fetch_bytes_max: int) -> Kind:
@@ -55,19 +79,27 @@ class Kind(NamedTuple):
             max(0, min(asked.partition_max_bytes, bytes_max)),
             min(request.min_bytes, bytes_max),
             AnswerForm.of(version, request),
+            Newest(),
         )
 
 
 class Found(NamedTuple):
-    """What there is for a fetch. `part` is to be sent or released.
+    """What there is for a fetch. `part` is to be sent or released; or `answer` is all of it.
 
     `offsets`: high watermark, last stable offset, log start.
     """
 
     partition: Partition
-    offsets: tuple[int, int, int]
+    offsets: Offsets
+    asked: Asked
     part: Slice | None
     is_enough: bool
+    answer: bytes = b""
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are any."""
+        return self.part is not None or bool(self.answer)
 
 
 class Reader:
@@ -105,15 +137,18 @@ class Reader:
         exposed = partition.exposed
         end = exposed[kind.request.isolation_level]
         offsets = (*exposed, start_offset)
+        asked, newest = (partition, partition.leader_epoch, offset, offsets), kind.newest
+        if asked == newest.asked:
+            return Found(partition, offsets, asked, None, newest.is_enough, newest.answer)
         if offset >= end:
-            return Found(partition, offsets, None, kind.bytes_min <= 0)
+            return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
         cold = self._find_cold(log, offset, bytes_max)
         if cold is not None:
             cold.release()
             return None
         part = read(log, offset, bytes_max, end_offset=end)
         size = 0 if part is None else part.size
-        return Found(partition, offsets, part, size >= kind.bytes_min)
+        return Found(partition, offsets, asked, part, size >= kind.bytes_min)
 
     def note_answered(self, started_ns: int) -> None:
         """Count a request that came then."""
@@ -201,7 +236,11 @@ class OneFetch(Delayed):
 
 def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
     """The chunks of the answer; one, if the records are few enough to be copied."""
-    _, offsets, part, _ = found
+    _, offsets, asked, part, is_enough, known = found
+    if known:
+        answer = bytearray(known)
+        _CORRELATION_ID.pack_into(answer, SIZE_BYTES, correlation_id)
+        return (answer,)
     if part is None:
         return (kind.form.fill(correlation_id, offsets, 0) + kind.form.tail,)
     size = part.size
@@ -209,7 +248,10 @@ def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
     copied = copied_if_small(part)
     if copied is None:
         return head, part, kind.form.tail
-    return (b"".join((head, copied, kind.form.tail)),)
+    newest = kind.newest
+    newest.answer = b"".join((head, copied, kind.form.tail))
+    newest.asked, newest.is_enough = asked, is_enough
+    return (newest.answer,)
 
 
 def is_one(version: int, request: FetchRequest) -> bool:

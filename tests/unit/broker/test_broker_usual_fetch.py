@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from kdist.protocol.envelope import decode_response, encode_request, encode_resp
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice
+from kdist.storage.trimming import truncate
 from tests.unit.broker.broker_fetches import Broker, large
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
@@ -214,6 +216,68 @@ def test_records_that_went_cold_while_a_fetch_waited_are_read_by_a_thread(broker
     assert answers == []
     broker.settle()
     assert answers == asked.long_way(0)
+
+
+# --- answers that are known -----------------------------------------------------------------------
+
+
+def test_consumers_that_ask_alike_get_copies_of_one_answer(broker: Broker) -> None:
+    partition = broker.lead()
+    large(broker, CLICKS)
+    asked = Asked(broker)
+    end = asked.learn()
+    assert end is not None
+    waiting: list[Any] = [Connection() for _ in range(3)]
+    for number, connection in enumerate(waiting):
+        assert asked.path.take(asked.frame(2, number), end, connection)
+    append(broker, partition, b"a")
+    broker.settle()
+    reads = broker.disk.calls["read"]
+    late: Any = Connection()
+    assert asked.path.take(asked.frame(2, 3), end, late)
+    assert broker.disk.calls["read"] == reads
+    (expected,) = asked.long_way(2)
+    answers = [connection.answers for connection in (*waiting, late)]
+    assert answers == [
+        [expected[:4] + number.to_bytes(4, "big") + expected[8:]] for number in range(4)
+    ]
+    assert broker.pins == 0
+
+
+def test_a_topic_made_anew_is_not_answered_with_what_the_old_one_held(broker: Broker) -> None:
+    append(broker, broker.lead(), b"old")
+    asked = Asked(broker)
+    old = asked.take(0)
+    broker.stop()
+    broker.tell(topic_id=uuid.UUID(int=99))
+    append(broker, broker.lead(), b"new")
+    assert asked.take(0) == asked.long_way(0) != old
+
+
+def test_a_log_that_a_new_leader_has_cut_is_answered_as_it_is_now(broker: Broker) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"old")
+    asked = Asked(broker)
+    old = asked.take(0)
+    broker.tell(leader=9, leader_epoch=1)
+    truncate(partition.log, 0)
+    broker.tell(leader_epoch=2)
+    append(broker, partition, b"new")
+    assert asked.take(0) == asked.long_way(0) != old
+
+
+def test_records_that_came_or_went_are_seen(broker: Broker) -> None:
+    large(broker, CLICKS)
+    log = broker.directory.logs[CLICKS]
+    asked = Asked(broker)
+    first = asked.take(1)
+    assert asked.take(1) == asked.long_way(1) == first
+    large(broker, CLICKS, batches=1)
+    second = asked.take(1)
+    log.start_offset = 1
+    third = asked.take(1)
+    assert third == asked.long_way(1)
+    assert first != second != third
 
 
 # --- what is left to the long way -----------------------------------------------------------------
