@@ -157,13 +157,6 @@ class SocketTransport(asyncio.Transport):
             self._unsent += memoryview(data)[sent:]
             self._block()
 
-    def write_ahead(self, data: Bytes) -> None:
-        """As `write`, of what goes before a file range: the kernel is told that more is coming.
-
-        Else it would leave as a packet of its own, and wake the reader up twice.
-        """
-        self.write(data, socket.MSG_MORE)
-
     def writelines(self, list_of_data: Iterable[Bytes]) -> None:
         self.write(b"".join(list_of_data))
 
