@@ -22,12 +22,14 @@ from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver, size_at
 from kdist.network.sending import Sender, waiting_size
-from kdist.network.socket_transport import NotReceivedError, ReceiveInto
-from kdist.network.turn import Send, Turn
+from kdist.network.socket_transport import NotReceivedError
+from kdist.network.turn import ReceiveInto, Send, Turn
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
+
+_PIECE_BYTES_MAX = 1 << 12  # then adding to it costs more than a queue
 
 
 class Limits(NamedTuple):
@@ -120,6 +122,7 @@ class Connection(FrameReceiver):
         self._replies: deque[Reply | Bytes] = deque()
         self._is_admitted = False
         self._is_writing = False  # at the end of this turn
+        self.piece = b""  # of answers that leave before that
         self._is_finishing = False
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
@@ -145,25 +148,34 @@ class Connection(FrameReceiver):
 
     def receive(self, receive_into: ReceiveInto) -> int:
         """As `Receiving`. One whole request that is not large comes with half of the calls."""
-        is_usual = self._own is None and not self._large
-        space = self._turn.space() if is_usual else self.get_buffer(-1)
+        if self._own is not None or self._large:
+            return self._receive_on(receive_into)
         try:
-            received = receive_into(space)
+            space, received = self._turn.receive(receive_into)
         except OSError as error:
             raise NotReceivedError(error) from error
+        self._metrics.received_bytes += received
         if (
-            is_usual
-            and SIZE_BYTES < received <= self._usual_bytes_max
+            SIZE_BYTES < received <= self._usual_bytes_max
             and size_at(space)[0] == received - SIZE_BYTES
             and not self._is_held
         ):
-            self._metrics.received_bytes += received
-            self._turn.take_received(received)
             try:
                 self.frame_received(space[SIZE_BYTES:received])
             except ProtocolError as error:
                 self.refuse(error)
-        elif received:
+        elif received and not self.is_closed:
+            self.find_frames(space, received)
+        return received
+
+    def _receive_on(self, receive_into: ReceiveInto) -> int:
+        """`receive` into a buffer of its own."""
+        space = self.get_buffer(-1)
+        try:
+            received = receive_into(space)
+        except OSError as error:
+            raise NotReceivedError(error) from error
+        if received:
             self.buffer_updated(received)
         return received
 
@@ -236,11 +248,28 @@ class Connection(FrameReceiver):
         return reply
 
     def answer_at_once(self, data: Bytes) -> None:
-        """As `reserve().send((data,))`, for less: nothing is made to wait for the answer in."""
+        """As `reserve().send((data,))`, for less: nothing is made to wait for the answer in.
+
+        Where nothing waits the turn sends it by itself, as one piece with those that follow it.
+        """
         if self.is_closed:
             return
+        if not self._replies and not self._is_held:
+            if self.piece:
+                if len(self.piece) < _PIECE_BYTES_MAX:
+                    self._metrics.sent_bytes += len(data)
+                    self.piece += data
+                    return
+            elif (send := self._sender.direct_send()) is not None:
+                self._metrics.sent_bytes += len(data)
+                self.piece = bytes(data)
+                self._turn.will_send(self, send)
+                return
         self._replies.append(data)
         self._sender.waiting_bytes += len(data)
+        self._want_writing()
+
+    def _want_writing(self) -> None:
         if not self._is_writing:
             self._is_writing = True
             self._turn.will_write(self)
@@ -258,9 +287,7 @@ class Connection(FrameReceiver):
             release(chunks)
             return
         self._sender.waiting_bytes += waiting_size(chunks)
-        if not self._is_writing:
-            self._is_writing = True
-            self._turn.will_write(self)
+        self._want_writing()
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
         """Send what is ready, or say what is to be sent: the turn's call."""
@@ -288,6 +315,12 @@ class Connection(FrameReceiver):
             sender.sent_in_part(data, sent)
         if self._is_held:
             self._after_writing()
+
+    def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
+        """What became of `piece`, all of which was counted as sent."""
+        self._metrics.sent_bytes -= len(data)
+        self._sender.waiting_bytes += len(data)
+        self._sender.sent_in_part(data, sent)
 
     def _put_answers(self) -> None:
         replies, sender = self._replies, self._sender
@@ -324,7 +357,7 @@ class Connection(FrameReceiver):
     @property
     def is_waiting(self) -> bool:
         """Whether the peer waits for us, and not we for the peer."""
-        return bool(self._replies) and not self._sender.is_blocked
+        return bool(self.piece or self._replies) and not self._sender.is_blocked
 
     def finish(self) -> None:
         """Take no more requests, and close once all are answered."""
@@ -332,7 +365,10 @@ class Connection(FrameReceiver):
         if not self.is_closed:
             self._transport.pause_reading()
             self.drop_received()
-            self._after_writing()
+            if self.piece:
+                self._want_writing()  # which comes to the same, once the piece is sent
+            else:
+                self._after_writing()
 
     def close(self) -> None:
         """Close now. What the transport still holds is sent, all else is let go."""
@@ -348,6 +384,8 @@ class Connection(FrameReceiver):
 
     def _let_go(self) -> None:
         self._is_held = True
+        self._metrics.sent_bytes -= len(self.piece)
+        self.piece = b""
         self.drop_received()
         self._sender.close()
         for reply in self._replies:

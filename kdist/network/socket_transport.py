@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from kdist.network.chunks import Bytes
+from kdist.network.turn import ReceiveInto
 from kdist.runtime.sendfile import send_file
 from kdist.runtime.turn_loop import READABLE, WRITABLE, watch
-
-ReceiveInto = Callable[[memoryview], int]
-"""Receives once: how many bytes came. Raises as a socket does."""
 
 
 class NotReceivedError(Exception):

@@ -26,10 +26,19 @@ SPACE_BYTES_MIN = 1 << 16  # less than this is not worth a receive
 
 Send = Callable[[Bytes], int]
 """A socket's, which does not block."""
+ReceiveInto = Callable[[memoryview], int]
+"""Receives once: how many bytes came. Raises as a socket does."""
 
 
 class Writer(Protocol):
     """Whoever has something to send at the end of a turn."""
+
+    piece: bytes
+    """What `will_send` is to send: until then more may be added to it, or all of it let go."""
+
+    def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
+        """Of its piece only so many bytes were sent, or none."""
+        ...
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
         """What is there, if that is one piece and nothing before it; None: it is dealt with."""
@@ -46,6 +55,7 @@ class Turn:
     __slots__ = (
         "_hooks",
         "_is_open",
+        "_pieces",
         "_space",
         "_used_buffers",
         "_want_end",
@@ -60,6 +70,7 @@ class Turn:
         self._is_open = False
         self._whole_space = self._space = memoryview(bytearray(SPACE_BYTES))
         self._used_buffers: list[memoryview] = []
+        self._pieces: list[tuple[Writer, Send]] = []
         self._writers: list[Writer] = []
         self.buffers = Buffers()
 
@@ -80,6 +91,16 @@ class Turn:
                 raise RuntimeError("a turn could not be ended") from error
         return self._space
 
+    def receive(self, receive_into: ReceiveInto) -> tuple[memoryview, int]:
+        """`space`, a receive into it, and `take_received` of what came, in one call."""
+        space = self._space if len(self._space) >= SPACE_BYTES_MIN else self.space()
+        size = receive_into(space)
+        if size:
+            if not self._is_open:
+                self._open()
+            self._space = space[size:]
+        return space, size
+
     def take_received(self, size: int) -> memoryview:
         """`space()`, of which the first `size` bytes now hold until the end of this turn."""
         if not self._is_open:
@@ -99,6 +120,12 @@ class Turn:
         if not self._is_open:
             self._open()
         self._writers.append(writer)
+
+    def will_send(self, writer: Writer, send: Send) -> None:
+        """Send `writer.piece` at the end of this turn, ahead of all that others write."""
+        if not self._is_open:
+            self._open()
+        self._pieces.append((writer, send))
 
     def _open(self) -> None:
         self._is_open = True
@@ -124,6 +151,7 @@ class Turn:
         Who gets an answer is woken up, which costs the sender as much as the sending. If the next
         answer is there before it falls asleep, as with one client on many connections, it is awake.
         """
+        self._send_pieces()
         pieces: list[tuple[Writer, Send, Bytes]] = []
         for writer in writers:
             piece = writer.begin_writing()
@@ -137,3 +165,18 @@ class Turn:
                 results.append(error)
         for (writer, _, data), sent in zip(pieces, results, strict=True):
             writer.end_writing(data, sent)
+
+    def _send_pieces(self) -> None:
+        """Mostly this is all that there is to send, in fewer calls than others take."""
+        pieces, self._pieces = self._pieces, []
+        in_part: list[tuple[Writer, bytes, int | OSError]] = []
+        for writer, send in pieces:
+            if piece := writer.piece:
+                writer.piece = b""
+                try:
+                    if (sent := send(piece)) != len(piece):
+                        in_part.append((writer, piece, sent))
+                except OSError as error:
+                    in_part.append((writer, piece, error))
+        for writer, piece, what in in_part:
+            writer.sent_in_part(piece, what)
