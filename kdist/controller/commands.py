@@ -1,17 +1,22 @@
-"""What clients ask of topics, carried out: each topic succeeds or fails by itself."""
+"""What clients ask of topics, carried out: each topic succeeds or fails by itself.
+
+All of a request are judged first, and what may be done is then written together: a hundred topics
+in a few transactions, not one by one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.cluster import Topic
 from kdist.controller.executor import Executor
-from kdist.controller.topics import check_once, find_doomed, plan_growth, plan_topic
+from kdist.controller.topics import Planned, check_once, find_doomed, plan_growth, plan_topic
 from kdist.errors import ApiError, Error
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
@@ -76,19 +81,24 @@ class CreateTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
-        outcomes = [await _outcome(new.name, self._create(new, bench)) for new in self.topics]
+        planned: dict[str, Planned] = {}
+        outcomes = [
+            _judged(new.name, partial(self._plan, new, bench, planned)) for new in self.topics
+        ]
+        if not self.validate_only:
+            self.begun.update((name, each.topic.id) for name, each in planned.items())
+            await bench.executor.create(list(planned.values()))
         return await _with_leaders(outcomes, bench.executor, self.validate_only)
 
-    async def _create(self, new: NewTopic, bench: Bench) -> Topic:
+    def _plan(self, new: NewTopic, bench: Bench, planned: dict[str, Planned]) -> Topic:
         check_once(new.name, self.names)
-        found = bench.executor.cluster.topics.get(new.name)
+        cluster = bench.executor.cluster
+        found = cluster.topics.get(new.name)
         if found is not None and found.id == self.begun.get(new.name):
             return found
-        planned = plan_topic(new, bench.executor.cluster, bench.config, bench.chance)
-        if not self.validate_only:
-            self.begun[new.name] = planned.topic.id
-            await bench.executor.create(planned)
-        return planned.topic
+        made = plan_topic(new, cluster, bench.config, bench.chance, beside=planned)
+        planned[new.name] = made
+        return made.topic
 
 
 class GrowTopics(NamedTuple):
@@ -104,15 +114,14 @@ class GrowTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
-        outcomes = [await _outcome(grown.name, self._grow(grown, bench)) for grown in self.topics]
+        outcomes = [_judged(grown.name, partial(self._plan, grown, bench)) for grown in self.topics]
+        if not self.validate_only:
+            await bench.executor.assign([each.topic for each in outcomes if each.topic])
         return await _with_leaders(outcomes, bench.executor, self.validate_only)
 
-    async def _grow(self, grown: GrownTopic, bench: Bench) -> Topic:
+    def _plan(self, grown: GrownTopic, bench: Bench) -> Topic:
         check_once(grown.name, self.names)
-        topic = plan_growth(grown, bench.executor.cluster)
-        if not self.validate_only:
-            await bench.executor.assign(topic)
-        return topic
+        return plan_growth(grown, bench.executor.cluster)
 
 
 class DeleteTopics(NamedTuple):
@@ -127,23 +136,22 @@ class DeleteTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
-        outcomes = [await _outcome(each.name, self._doom(each, bench)) for each in self.topics]
+        outcomes = [_judged(each.name, partial(self._find, each, bench)) for each in self.topics]
         executor = bench.executor
-        doomed = [outcome.topic.name for outcome in outcomes if outcome.topic]
+        doomed = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
+        await executor.doom(doomed.values())
         ended = [executor.deletions.ended(name, executor.cluster.alive) for name in doomed]
         return Carried(outcomes, ended + executor.switchboard.told() if doomed else [])
 
-    async def _doom(self, doomed: DoomedTopic, bench: Bench) -> Topic:
+    def _find(self, doomed: DoomedTopic, bench: Bench) -> Topic:
         if doomed.name is not None:
             check_once(doomed.name, self.names)
-        topic = find_doomed(doomed, bench.executor.cluster, bench.config)
-        await bench.executor.doom(topic)
-        return topic
+        return find_doomed(doomed, bench.executor.cluster, bench.config)
 
 
-async def _outcome(name: str | None, work: Awaitable[Topic]) -> Outcome:
+def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:
     try:
-        topic = await work
+        topic = plan()
     except ApiError as error:
         sentence = str(error).removeprefix(f"{error.error.name}: ")
         return Outcome(name, error.error, sentence)

@@ -7,14 +7,14 @@ see: what ZooKeeper has, the next one tells; what it has not was never told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from kdist.controller import topics
 from kdist.controller.cluster import Cluster, Topic
 from kdist.controller.deletions import Deletions
 from kdist.controller.elections import Plan, plan_for_partitions
 from kdist.controller.switchboard import Switchboard
-from kdist.controller.writing import Writer
+from kdist.controller.topics import Planned
+from kdist.controller.writing import Removed, Writer
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
 
@@ -49,32 +49,32 @@ class Executor:
         new = [each for each in partitions if self.cluster.leader_and_isr(each) is None]
         await self.elect(plan_for_partitions(self.cluster, new, self._writer.controller_epoch))
 
-    async def create(self, planned: topics.Planned) -> None:
-        """Create a topic; its partitions have no leader yet."""
-        await self._writer.create_topic(planned.topic, planned.configs)
-        self.cluster.topics[planned.topic.name] = planned.topic
-        logger.info(
-            "created topic %s with %d partitions",
-            planned.topic.name,
-            len(planned.topic.assignment),
-        )
+    async def create(self, planned: Sequence[Planned]) -> None:
+        """Create topics; their partitions have no leader yet."""
+        await self._writer.create_topics(planned)
+        for topic, _ in planned:
+            self.cluster.topics[topic.name] = topic
+            logger.info("created topic %s with %d partitions", topic.name, len(topic.assignment))
 
-    async def assign(self, topic: Topic) -> None:
-        """Write a topic's new assignment, or its id."""
-        self.cluster.topics[topic.name] = await self._writer.write_topic(topic)
+    async def assign(self, topics: Sequence[Topic]) -> None:
+        """Write topics' new assignments, or their ids."""
+        for topic in await self._writer.write_topics(topics):
+            self.cluster.topics[topic.name] = topic
 
-    async def doom(self, topic: Topic) -> None:
-        """Begin to delete a topic."""
-        if topic.name not in self.cluster.doomed:
-            await self._writer.request_deletion(topic.name)
-            await self.delete(topic)
+    async def doom(self, topics: Iterable[Topic]) -> None:
+        """Begin to delete topics; those that are being deleted go on with it."""
+        new = [topic for topic in topics if topic.name not in self.cluster.doomed]
+        if new:
+            await self._writer.request_deletions([topic.name for topic in new])
+            await self.delete(new)
 
-    async def delete(self, topic: Topic) -> None:
-        """Go on with a deletion that ZooKeeper has a request for."""
-        logger.info("deleting topic %s", topic.name)
-        self.cluster.doomed.add(topic.name)
-        self.deletions.begin(topic)
-        self.switchboard.tell_gone(topic)
+    async def delete(self, topics: Iterable[Topic]) -> None:
+        """Go on with deletions that ZooKeeper has requests for."""
+        for topic in topics:
+            logger.info("deleting topic %s", topic.name)
+            self.cluster.doomed.add(topic.name)
+            self.deletions.begin(topic)
+            self.switchboard.tell_gone(topic)
         for broker_id in sorted(self.cluster.alive):
             self.stop_replicas(broker_id)
         await self.complete_deletions()
@@ -87,13 +87,19 @@ class Executor:
 
     async def complete_deletions(self) -> None:
         """Remove the znodes of doomed topics that have no replica left."""
-        for name in self.deletions.complete():
-            await self._writer.remove_topic(name)
-            self.cluster.drop_topics([name])
-            self.deletions.end(name)
-            self._metrics.deleted_topics += 1
-            logger.info("deleted topic %s", name)
+        removed = [Removed(name, self._with_state(name)) for name in self.deletions.complete()]
+        async for names in self._writer.remove_topics(removed):
+            self.cluster.drop_topics(names)
+            for name in names:
+                self.deletions.end(name)
+                self._metrics.deleted_topics += 1
+                logger.info("deleted topic %s", name)
         self.deletions.release_blocked(self.cluster.alive)
+
+    def _with_state(self, name: str) -> list[TopicPartition]:
+        topic = self.cluster.topics.get(name)
+        partitions = topic.partitions if topic else ()
+        return [each for each in partitions if self.cluster.leader_and_isr(each) is not None]
 
     async def refuse_deletion(self, name: str, why: str) -> None:
         """Take back a request to delete a topic."""

@@ -61,6 +61,7 @@ class Reign:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._asked: set[asyncio.Future[Carried]] = set()
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
+        self._written: set[str] = set()  # of these, those that are to be looked at
         self._loader = Loader(world.zk, world.listener)
         self._switchboard = Switchboard(
             Desk(
@@ -153,11 +154,11 @@ class Reign:
         self._watched &= names
         await self._load_and_begin(sorted(names - self._watched))
 
-    async def _look_at_topic(self, name: str) -> None:
-        """A topic's znode was written, by us or by someone else."""
-        if name in self._watched:
-            self._watched.discard(name)
-            await self._load_and_begin([name])
+    async def _look_at_written(self) -> None:
+        """Topics' znodes were written, or removed, by us or by someone else."""
+        names, self._written = sorted(self._written & self._watched), set()
+        self._watched.difference_update(names)
+        await self._load_and_begin(names)
 
     async def _look_at_deletions(self) -> None:
         """Somebody asked for topics to be deleted."""
@@ -197,7 +198,7 @@ class Reign:
         known = self.cluster.topics.get(found.name)
         if found.id == ZERO_UUID:
             topic_id = known.id if known else new_topic_id(self._world.chance)
-            await self._executor.assign(found._replace(id=topic_id))
+            await self._executor.assign([found._replace(id=topic_id)])
         elif known is not None and known.id != found.id:
             raise OutOfDate(f"topic {found.name} was created anew by someone else")
         else:
@@ -217,12 +218,13 @@ class Reign:
         return set()
 
     async def _delete(self, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            topic = self.cluster.topics.get(name)
+        found = {name: self.cluster.topics.get(name) for name in sorted(names)}
+        for name, topic in found.items():
             if topic is None:
                 await self._executor.refuse_deletion(name, "there is no such topic")
-            else:
-                await self._executor.delete(topic)
+        living = [topic for topic in found.values() if topic]
+        if living:
+            await self._executor.delete(living)
 
     def _with_replicas_on(self, broker_ids: set[int]) -> list[TopicPartition]:
         replicas = self.cluster.replicas
@@ -237,7 +239,14 @@ class Reign:
         return fired
 
     def _on_topic(self, name: str) -> Watch:
-        return self._on(partial(self._look_at_topic, name))
+        """Topics that are written one after the other are looked at together."""
+
+        def fired(_: WatchEvent) -> None:
+            if not self._written:
+                self._events.put_nowait(self._look_at_written)
+            self._written.add(name)
+
+        return fired
 
     def _replicas_stopped(self, broker: LiveBroker, partitions: Collection[TopicPartition]) -> None:
         self._events.put_nowait(partial(self._enter_deleted, broker.id, partitions))

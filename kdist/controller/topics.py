@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
@@ -35,10 +36,17 @@ class Planned(NamedTuple):
 
 
 def plan_topic(
-    new: NewTopic, cluster: Cluster, config: BrokerConfig, chance: random.Random
+    new: NewTopic,
+    cluster: Cluster,
+    config: BrokerConfig,
+    chance: random.Random,
+    beside: Iterable[str] = (),
 ) -> Planned:
-    """The topic that `new` asks for, with a new id and placed over the brokers alive."""
-    _check_new_name(new.name, cluster)
+    """The topic that `new` asks for, with a new id and placed over the brokers alive.
+
+    `beside` are the names of topics that are about to be created with it.
+    """
+    _check_new_name(new.name, cluster, beside)
     configs = _configs(new.configs, config)
     chosen = _chosen(new, cluster) if new.assignments else None
     assignment = chosen or _placed(new, cluster, config, chance)
@@ -97,14 +105,14 @@ def colliding(name: str, others: Iterable[str]) -> str | None:
     return next((other for other in others if other.replace(".", "_") == flat), None)
 
 
-def _check_new_name(name: str, cluster: Cluster) -> None:
+def _check_new_name(name: str, cluster: Cluster, beside: Iterable[str]) -> None:
     fault = topic_name_fault(name)
     if fault:
         raise _unusable(f"the topic's name {fault}")
     if name in cluster.topics:
         end = "is being deleted" if name in cluster.doomed else "exists already"
         raise ApiError(Error.TOPIC_ALREADY_EXISTS, f"topic {name} {end}")
-    other = colliding(name, cluster.topics)
+    other = colliding(name, chain(cluster.topics, beside))
     if other:
         raise _unusable(f"topic {name} collides with topic {other}: '.' and '_' count as the same")
 

@@ -7,21 +7,33 @@ first part of it is a state from which a controller can go on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from kdist.controller.cluster import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.elections import Plan
 from kdist.controller.loading import gather
+from kdist.controller.topics import Planned
 from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import Leadership, fenced_multi
-from kdist.zk.errors import MultiFailed, NoNode
+from kdist.zk.errors import MultiFailed, NoNode, TooLarge
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 
-CHUNK = 500  # partitions or znodes in a multi, well below a megabyte
+CHUNK = 500  # partitions or znodes in a multi
+CHUNK_BYTES = 400_000  # of their paths and data, well below a megabyte
+
+T = TypeVar("T")
+
+
+class Removed(NamedTuple):
+    """A topic to remove, and its partitions that have a state as far as is known."""
+
+    name: str
+    with_state: Sequence[TopicPartition]
 
 
 class Writer:
@@ -31,28 +43,30 @@ class Writer:
         self._zk = zk
         self._epoch_zk_version = leadership.epoch_zk_version
         self.controller_epoch = leadership.epoch
+        self._bare: set[str] = set()  # topics created here that have no znode of a partition yet
 
-    async def create_topic(self, topic: Topic, configs: Mapping[str, str]) -> None:
-        """Topic and settings at once. Settings that were there without a topic are replaced."""
-        settings = znodes.TOPIC_SETTINGS.path(topic.name)
-        encoded = znodes.TOPIC_SETTINGS.encode(EntitySettings(configs))
-        is_there = await self._zk.exists(settings) is not None
-        await self._write(
-            [
-                Set(settings, encoded) if is_there else Create(settings, encoded),
-                Create(znodes.TOPIC.path(topic.name), _encoded(topic)),
-                Create(znodes.PARTITIONS.path(topic.name)),
-            ]
-        )
+    async def create_topics(self, planned: Sequence[Planned]) -> None:
+        """Each topic and its settings at once. Settings that were there without one are replaced.
 
-    async def write_topic(self, topic: Topic) -> Topic:
-        """Write the assignment and id of a topic that exists; the topic as it is then."""
-        await self._write([Set(znodes.TOPIC.path(topic.name), _encoded(topic), topic.zk_version)])
-        return topic._replace(zk_version=topic.zk_version + 1)
+        That is seldom, and asking first would take a request for each topic.
+        """
+        for some in chunked(planned, lambda each: _creation(each, set())):
+            try:
+                await self._write([op for each in some for op in _creation(each, set())])
+            except OutOfDate:
+                there = await self._existing_settings(each.topic.name for each in some)
+                await self._write([op for each in some for op in _creation(each, there)])
+            self._bare.update(each.topic.name for each in some)
+
+    async def write_topics(self, topics: Sequence[Topic]) -> list[Topic]:
+        """Write the assignments and ids of topics that exist; the topics as they are then."""
+        for some in chunked(topics, _rewriting):
+            await self._write([op for topic in some for op in _rewriting(topic)])
+        return [topic._replace(zk_version=topic.zk_version + 1) for topic in topics]
 
     async def write_states(self, plan: Plan) -> AsyncIterator[Plan]:
         """Write the states of the plan in chunks; yields each chunk once it is written."""
-        parents = await self._parents({each.topic for each in _created(plan)})
+        parents = await self._parents(sorted({each.topic for each in _created(plan)}))
         waiting = iter(sorted(plan.items()))
         while chunk := dict(islice(waiting, CHUNK)):
             operations: list[Operation] = []
@@ -61,36 +75,61 @@ class Writer:
             await self._write(operations)
             yield chunk
 
-    async def request_deletion(self, name: str) -> None:
-        """From now on whoever is controller deletes the topic."""
-        await self._write([Create(znodes.TOPIC_DELETION.path(name))])
+    async def request_deletions(self, names: Sequence[str]) -> None:
+        """From now on whoever is controller deletes the topics."""
+        for some in chunked(names, _request):
+            await self._write([op for name in some for op in _request(name)])
 
     async def withdraw_deletion(self, name: str) -> None:
         """The topic is not to be deleted."""
         await self._write([Delete(znodes.TOPIC_DELETION.path(name))])
 
-    async def remove_topic(self, name: str) -> None:
-        """Remove all znodes of a topic: partitions first; topic, settings and request at once."""
+    async def remove_topics(self, removed: Sequence[Removed]) -> AsyncIterator[Sequence[str]]:
+        """Remove all znodes of topics, some at a time; yields their names once they are gone.
+
+        Those that the picture shows are removed without looking, as asking would take a request for
+        each; if others are there, made by who knows whom, all that is there is looked up.
+        """
+        for some in chunked(removed, _removal):
+            try:
+                await self._write([op for each in some for op in _removal(each)])
+            except (OutOfDate, TooLarge):
+                for each in some:
+                    await self._remove_topic(each.name)
+            yield [each.name for each in some]
+
+    async def _remove_topic(self, name: str) -> None:
+        """Partitions first; topic, settings and request at once."""
         root = znodes.TOPIC.path(name)
         *below, topic = [Delete(path) for path in await self._tree(root)]
         while len(below) > CHUNK:
             await self._write(below[:CHUNK])
             del below[:CHUNK]
-        settings = znodes.TOPIC_SETTINGS.path(name)
-        rest = [Delete(settings)] if await self._zk.exists(settings) is not None else []
+        settings = await self._existing_settings([name])
+        rest = [Delete(znodes.TOPIC_SETTINGS.path(each)) for each in settings]
         await self._write([*below, topic, *rest, Delete(znodes.TOPIC_DELETION.path(name))])
 
-    async def _parents(self, topics: Iterable[str]) -> set[str]:
+    async def _existing_settings(self, names: Iterable[str]) -> set[str]:
+        """The topics that have a znode of settings."""
+        asked = list(names)
+        stats = await gather(self._zk.exists(znodes.TOPIC_SETTINGS.path(name)) for name in asked)
+        return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
+
+    async def _parents(self, topics: Sequence[str]) -> set[str]:
         """Which parents of states exist: another controller may have died amid creating them."""
-        found: set[str] = set()
-        for name in sorted(topics):
-            path = znodes.PARTITIONS.path(name)
-            try:
-                children = await self._zk.children(path)
-            except NoNode:
-                continue
-            found |= {path, *(f"{path}/{child}" for child in children)}
-        return found
+        found = await gather(self._parents_of(name) for name in topics)
+        return {path for paths in found for path in paths}
+
+    async def _parents_of(self, name: str) -> list[str]:
+        path = znodes.PARTITIONS.path(name)
+        if name in self._bare:
+            self._bare.discard(name)
+            return [path]
+        try:
+            children = await self._zk.children(path)
+        except NoNode:
+            return []
+        return [path, *(f"{path}/{child}" for child in children)]
 
     async def _tree(self, root: str) -> list[str]:
         """The paths of a subtree, children before their parents."""
@@ -107,6 +146,60 @@ class Writer:
             await fenced_multi(self._zk, self._epoch_zk_version, operations)
         except MultiFailed as failure:
             raise OutOfDate(f"ZooKeeper is not as expected: {failure}") from failure
+
+
+def chunked(
+    items: Sequence[T], operations_of: Callable[[T], Sequence[Operation]]
+) -> Iterator[list[T]]:
+    """The items in portions whose operations fit into a multi each (pure); at least one in each."""
+    some: list[T] = []
+    count = size_bytes = 0
+    for item in items:
+        operations = operations_of(item)
+        item_bytes = sum(len(each.path) + len(getattr(each, "data", b"")) for each in operations)
+        if some and (count + len(operations) > CHUNK or size_bytes + item_bytes > CHUNK_BYTES):
+            yield some
+            some, count, size_bytes = [], 0, 0
+        some.append(item)
+        count += len(operations)
+        size_bytes += item_bytes
+    if some:
+        yield some
+
+
+def _creation(planned: Planned, with_settings: Container[str]) -> list[Operation]:
+    """`with_settings`: the topics that have a znode of settings already."""
+    topic = planned.topic
+    path = znodes.TOPIC_SETTINGS.path(topic.name)
+    encoded = znodes.TOPIC_SETTINGS.encode(EntitySettings(planned.configs))
+    return [
+        Set(path, encoded) if topic.name in with_settings else Create(path, encoded),
+        Create(znodes.TOPIC.path(topic.name), _encoded(topic)),
+        Create(znodes.PARTITIONS.path(topic.name)),
+    ]
+
+
+def _rewriting(topic: Topic) -> list[Operation]:
+    return [Set(znodes.TOPIC.path(topic.name), _encoded(topic), topic.zk_version)]
+
+
+def _request(name: str) -> list[Operation]:
+    return [Create(znodes.TOPIC_DELETION.path(name))]
+
+
+def _removal(removed: Removed) -> list[Operation]:
+    name = removed.name
+    return [
+        *(
+            Delete(path)
+            for each in removed.with_state
+            for path in (znodes.PARTITION_STATE.path(*each), znodes.PARTITION.path(*each))
+        ),
+        Delete(znodes.PARTITIONS.path(name)),
+        Delete(znodes.TOPIC.path(name)),
+        Delete(znodes.TOPIC_SETTINGS.path(name)),
+        Delete(znodes.TOPIC_DELETION.path(name)),
+    ]
 
 
 def _created(plan: Plan) -> Iterable[TopicPartition]:

@@ -48,7 +48,9 @@ class User:
             if answer == "NONE":
                 break
             assert answer == "TOPIC_ALREADY_EXISTS", answer
-            if self.name not in self._cluster.doomed():  # an earlier try succeeded
+            # One that does not know yet that it was replaced may speak of a topic that is gone.
+            exists = self.name in self._cluster.topics()
+            if exists and self.name not in self._cluster.doomed():  # an earlier try succeeded
                 break
             await asyncio.sleep(0.5)
         self.partitions = partitions

@@ -126,6 +126,11 @@ def test_without_a_broker_alive_no_topic_can_be_placed() -> None:
         plan_topic(new(), Cluster(), CONFIG, random.Random(1))
 
 
+def test_topics_of_one_request_may_not_collide_either() -> None:
+    with pytest.raises(ApiError, match=r"collides with topic c\.d"):
+        plan_topic(new("c_d"), cluster(), CONFIG, random.Random(1), beside=["e", "c.d"])
+
+
 def test_a_partition_assigned_twice_is_refused() -> None:
     twice = new(partitions=-1, factor=-1, assigned={0: [1]})
     twice.assignments *= 2

@@ -1,0 +1,187 @@
+"""Many topics in few transactions, and what is found in ZooKeeper that nobody expected."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kdist.controller.cluster import FIRST_ZK_VERSION, OutOfDate, Topic
+from kdist.controller.topics import Planned
+from kdist.controller.writing import CHUNK, CHUNK_BYTES, Removed, Writer, chunked
+from kdist.model import TOPIC_NAME_MAX, LeaderAndIsr, TopicPartition
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.virtual_loop import VirtualLoop
+from kdist.zk import znodes
+from kdist.zk.client import Create, Operation
+from kdist.zk.cluster_values import EntitySettings
+from kdist.zk.election import claim
+from kdist.zk.errors import Fenced
+from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+
+MANY = [f"topic-{number:03}" for number in range(300)]
+
+
+class World:
+    """A controller's writer, and a count of its transactions."""
+
+    def __init__(self, zk: MemoryZooKeeper, writer: Writer) -> None:
+        self.zk, self.writer = zk, writer
+        self.multis: list[int] = []
+        carry_out = zk.multi
+
+        async def counted(operations: Sequence[Operation]) -> Any:
+            self.multis.append(len(operations))
+            return await carry_out(operations)
+
+        zk.multi = counted  # type: ignore[method-assign]
+
+    async def create(self, names: Sequence[str], partitions: int = 2) -> None:
+        """Topics with states, as a controller makes them."""
+        await self.writer.create_topics([planned(name, partitions) for name in names])
+        plan = {each: state() for name in names for each in parts(name, partitions)}
+        async for _ in self.writer.write_states(plan):
+            pass
+
+    async def remove(self, *removed: Removed) -> list[str]:
+        """The names, in the order they went."""
+        await self.writer.request_deletions([each.name for each in removed])
+        return [name async for names in self.writer.remove_topics(removed) for name in names]
+
+    async def names(self) -> list[str]:
+        """The topics that there are."""
+        return await self.zk.children(znodes.TOPICS.path())
+
+
+def play(scenario: Callable[[World], Awaitable[None]]) -> None:
+    """Carry it out as the first controller."""
+    clock = VirtualClock()
+    loop, chance = VirtualLoop(clock), random.Random(0)
+    ensemble = MemoryEnsemble(clock, chance, delay_ms_max=2)
+
+    async def run() -> None:
+        zk = ensemble.client()
+        await zk.connect()
+        for path in znodes.STARTING_PATHS:
+            await zk.create(path, make_parents=True)
+        leadership = await claim(zk, 1, 0)
+        assert leadership is not None
+        await scenario(World(zk, Writer(zk, leadership)))
+
+    try:
+        loop.run_until_complete(run())
+    finally:
+        loop.close()
+
+
+def parts(name: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(name, index) for index in range(count)]
+
+
+def planned(name: str, partitions: int = 2) -> Planned:
+    assignment = dict.fromkeys(range(partitions), (1,))
+    topic = Topic(name, uuid.uuid5(uuid.NAMESPACE_DNS, name), assignment, FIRST_ZK_VERSION)
+    return Planned(topic, {"retention.ms": "77"})
+
+
+def state() -> LeaderAndIsr:
+    return LeaderAndIsr(1, 0, (1,), 1, FIRST_ZK_VERSION)
+
+
+def known(name: str, partitions: int = 2) -> Removed:
+    return Removed(name, parts(name, partitions))
+
+
+def test_hundreds_of_topics_come_and_go_in_a_few_transactions() -> None:
+    async def scenario(world: World) -> None:
+        await world.create(MANY)
+        assert await world.names() == MANY
+        assert len(world.multis) == 4
+        world.multis.clear()
+        assert await world.remove(*map(known, MANY)) == MANY
+        assert await world.names() == []
+        assert await world.zk.children(znodes.TOPIC_SETTINGS.parent) == []
+        assert await world.zk.children(znodes.TOPIC_DELETIONS.path()) == []
+        assert len(world.multis) == 6
+        assert max(world.multis) <= CHUNK + 1
+
+    play(scenario)
+
+
+def test_settings_that_were_left_without_their_topic_are_replaced() -> None:
+    async def scenario(world: World) -> None:
+        path = znodes.TOPIC_SETTINGS.path(MANY[7])
+        await world.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
+        await world.create(MANY)
+        assert await world.names() == MANY
+        data, _ = await world.zk.get(path)
+        assert znodes.TOPIC_SETTINGS.decode(path, data).settings == {"retention.ms": "77"}
+
+    play(scenario)
+
+
+def test_a_topic_that_somebody_else_made_is_news() -> None:
+    async def scenario(world: World) -> None:
+        await world.zk.create(znodes.TOPIC.path(MANY[7]), b"{}")
+        with pytest.raises(OutOfDate):
+            await world.create(MANY[:10])
+        assert await world.names() == [MANY[7]]
+
+    play(scenario)
+
+
+def test_a_topic_that_has_more_below_it_than_is_known_goes_all_the_same() -> None:
+    async def scenario(world: World) -> None:
+        await world.create(MANY[:20])
+        for path in (
+            znodes.PARTITION.path(MANY[3], 9),
+            znodes.PARTITION_STATE.path(MANY[3], 9),
+            f"{znodes.TOPIC.path(MANY[4])}/note",
+        ):
+            await world.zk.create(path)
+        await world.zk.delete(znodes.TOPIC_SETTINGS.path(MANY[5]))
+        assert await world.remove(*map(known, MANY[:20])) == MANY[:20]
+        assert await world.names() == []
+
+    play(scenario)
+
+
+def test_a_topic_larger_than_a_transaction_is_removed_in_parts() -> None:
+    async def scenario(world: World) -> None:
+        count, large = 2_000, "x" * TOPIC_NAME_MAX  # a megabyte of paths
+        await world.create(["small", large], count)
+        world.multis.clear()
+        assert await world.remove(known("small", count), known(large, count)) == ["small", large]
+        assert await world.names() == []
+        assert len(world.multis) > 8
+
+    play(scenario)
+
+
+def test_a_controller_that_was_replaced_writes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        await world.zk.set(znodes.CONTROLLER_EPOCH.path(), b"9")
+        with pytest.raises(Fenced):
+            await world.create(MANY[:3])
+        assert await world.names() == []
+
+    play(scenario)
+
+
+def test_portions_keep_to_both_limits_and_to_the_order() -> None:
+    def large(item: int) -> list[Operation]:
+        return [Create("/x", b"y" * item)]
+
+    third = CHUNK_BYTES // 3
+    sizes = [third, third, third, 2 * CHUNK_BYTES, 1, 2]
+    assert list(chunked(sizes, large)) == [
+        [third, third],
+        [third],
+        [2 * CHUNK_BYTES],
+        [1, 2],
+    ]
+    assert [len(some) for some in chunked(range(1201), lambda _: [Create("/x")])] == [500, 500, 201]
+    assert list(chunked([], large)) == []
