@@ -32,6 +32,9 @@ from kdist.protocol.delete_topics import (
     DoomedTopicResult,
 )
 
+Overrides = tuple[tuple[str, str], ...]
+"""Names and values, as a request gives them."""
+
 _FIRST_VERSION_OF_IDS = 6  # of DeleteTopics
 
 
@@ -47,13 +50,19 @@ class TopicsHandler:
         outcomes = await self._controller.create_topics(
             request.topics, request.timeout_ms, request.validate_only
         )
+        described: dict[Overrides, list[TopicSettingResult]] = {}  # a hundred topics have the same
         results = [
-            self._created(new, outcome)
+            self._created(new, outcome, described)
             for new, outcome in zip(request.topics, outcomes, strict=True)
         ]
         return CreateTopicsResponse(topics=results)
 
-    def _created(self, new: NewTopic, outcome: Outcome) -> NewTopicResult:
+    def _created(
+        self,
+        new: NewTopic,
+        outcome: Outcome,
+        described: dict[Overrides, list[TopicSettingResult]],
+    ) -> NewTopicResult:
         result = NewTopicResult(
             name=new.name, error_code=outcome.error, error_message=outcome.sentence
         )
@@ -62,11 +71,13 @@ class TopicsHandler:
             result.topic_id = topic.id
             result.num_partitions = len(topic.assignment)
             result.replication_factor = len(next(iter(topic.assignment.values())))
-            result.configs = self._settings(new)
+            overrides = tuple((e.name, e.value) for e in new.configs if e.value is not None)
+            if overrides not in described:
+                described[overrides] = self._settings(dict(overrides))
+            result.configs = described[overrides]
         return result
 
-    def _settings(self, new: NewTopic) -> list[TopicSettingResult]:
-        overrides = {each.name: each.value for each in new.configs if each.value is not None}
+    def _settings(self, overrides: dict[str, str]) -> list[TopicSettingResult]:
         return [
             TopicSettingResult(
                 name=each.name,

@@ -21,7 +21,7 @@ from kdist.storage.background import Background
 from kdist.storage.checkpoints import encode_offsets, load_offsets
 from kdist.storage.faults import CorruptFile
 from kdist.storage.flushing import Done, Flusher, flush_now
-from kdist.storage.loading import load_log
+from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogWorld
 from kdist.storage.meta import (
     claim_directory,
@@ -212,7 +212,8 @@ class LogDirectory:
         self.files.make_directory(directory)
         try:
             self.files.replace(metadata_path, metadata, durable=False)
-            log = run_steps(self._load(partition, settings, SavedOffsets(), is_clean=True))
+            now_ms = self.around.clock.now_ms()
+            log = new_log(self.world, partition, directory, settings, now_ms)
         except DiskFull:
             self.files.remove_tree(directory)
             raise
