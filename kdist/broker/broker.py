@@ -5,8 +5,8 @@
     stop:  listeners, candidacy, registration, what is under way, directory, session
 
 A directory that says it belongs to another cluster or broker, a port that is taken, an id that is
-taken, a ZooKeeper that nobody answers for: a `UserError`, and what was begun is undone. What goes
-wrong later is `failure`: a `DiskFailed`, or a bug.
+taken, a ZooKeeper that does not answer, or not again: a `UserError`, and what was begun is undone.
+What goes wrong later is `failure`: a `DiskFailed`, or a bug.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import asyncio
 import enum
 import json
 import logging
-from collections.abc import Coroutine
+import math
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from kdist.broker.auto_creation import OFFSETS_TOPIC
 from kdist.broker.gateway import Gateway
@@ -36,15 +37,17 @@ from kdist.metrics.exposition import CONTENT_TYPE
 from kdist.storage.directory import LogDirectory
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
-from kdist.zk.errors import NoNode, ZooKeeperError
+from kdist.zk.errors import ConnectionLoss, NoNode, SessionExpired, ZooKeeperError
 from kdist.zk.registration import BrokerRegistration
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 DRAIN_MS = 5_000  # for what is under way when a broker stops
 
 _AT_ONCE_MS = 1
 _LAG_CHECK_MS = 500
+_RETRY_MS = 500  # of what is done in ZooKeeper at the start
 _STATUS_NS = 1_000_000_000  # between two lines of progress while logs are opened
 
 
@@ -168,12 +171,36 @@ class Broker:
         self._tell(f"connecting to ZooKeeper on {where}")
         try:
             await zk.connect()
-            await make_starting_paths(zk)
-            cluster_id = await find_cluster_id(zk, self.world.chance)
-            await self._overrides.load_all()
-            return cluster_id, await self._count_offsets_partitions()
+            return await self._patiently(self._look)
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {where}: {error}") from error
+
+    async def _look(self) -> tuple[str, int]:
+        zk = self.world.zk
+        await make_starting_paths(zk)
+        cluster_id = await find_cluster_id(zk, self.world.chance)
+        await self._overrides.load_all()
+        return cluster_id, await self._count_offsets_partitions()
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` gives, begun anew if ZooKeeper was lost meanwhile.
+
+        From the first loss on there are `zookeeper.connection.timeout.ms` for it.
+        """
+        loop, zk = asyncio.get_running_loop(), self.world.zk
+        patience_s = self.world.config.zookeeper.connection_timeout_ms / 1000
+        end_s = math.inf
+        while True:
+            try:
+                if zk.state is SessionState.EXPIRED:
+                    await zk.reconnect()
+                return await work()
+            except (ConnectionLoss, SessionExpired) as error:
+                end_s = min(end_s, loop.time() + patience_s)
+                if loop.time() >= end_s:
+                    raise
+                logger.warning("ZooKeeper was lost while the broker starts, again soon: %s", error)
+                await asyncio.sleep(_RETRY_MS / 1000)
 
     async def _count_offsets_partitions(self) -> int:
         path = znodes.TOPIC.path(OFFSETS_TOPIC)
@@ -193,8 +220,10 @@ class Broker:
             host=config.broker.host or self.world.host,
         )
         try:
-            await self._membership.register(registration, is_direct=self._gateway.is_direct)
-            await self._overrides.watch()
+            is_direct = self._gateway.is_direct
+            register = partial(self._membership.register, registration, is_direct=is_direct)
+            await self._patiently(register)
+            await self._patiently(self._overrides.watch)
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()
