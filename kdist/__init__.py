@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kdist.client.consumer.commits import CommitFailed as CommitFailed
     from kdist.client.consumer.commits import OffsetAndMetadata as OffsetAndMetadata
     from kdist.client.consumer.consumer import Consumer as Consumer
+    from kdist.client.consumer.core import ConsumerClosed as ConsumerClosed
     from kdist.client.consumer.core import WakenUp as WakenUp
     from kdist.client.consumer.fetcher import LogTruncated as LogTruncated
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
@@ -52,7 +53,7 @@ _HOMES = {
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
     "kdist.client.consumer.commits": "CommitFailed OffsetAndMetadata",
     "kdist.client.consumer.consumer": "Consumer",
-    "kdist.client.consumer.core": "WakenUp",
+    "kdist.client.consumer.core": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
     "kdist.client.consumer.offsets": "OffsetAndTimestamp",
     "kdist.client.consumer.positions": "NoOffset",

@@ -19,6 +19,8 @@ import click
 
 import kdist.cli.main
 import kdist.metrics
+from kdist.client.consumer.settings import ConsumerSettings
+from kdist.client.producer.settings import ProducerSettings
 from kdist.config import broker_rules, foreign, topic_rules
 from kdist.config.agent import AgentSettings
 from kdist.config.broker_config import BROKER_CLASSES
@@ -136,7 +138,7 @@ def allowed_cell(row: Setting) -> str:
         is_bounded = row.maximum != LIMITS[kind][1]
         return f"{row.minimum} to {row.maximum}" if is_bounded else f"{row.minimum} or more"
     if kind is Kind.DOUBLE:
-        return f"{row.minimum} to {row.maximum}"
+        return f"{row.minimum} {'or more' if row.maximum is None else f'to {row.maximum}'}"
     return {Kind.BOOLEAN: "`true`, `false`", Kind.LIST: "a list"}.get(kind, "text")
 
 
@@ -189,6 +191,27 @@ def sample_lines(row: Setting) -> Iterator[str]:
         yield escape_properties(name, EXAMPLES[name])
     else:
         yield f"#{escape_properties(name, text)}"
+
+
+def clients_page() -> str:
+    """The settings of producers and consumers, as they are given in Python."""
+    parts = [page_head("Settings of the clients", CLIENTS_INTRO)]
+    for title, cls in (("Producer", ProducerSettings), ("Consumer", ConsumerSettings)):
+        parts.append(f"## {title}\n")
+        parts += (subject_table(s, rows, client_row) for s, rows in by_subject(cls.TABLE))
+    return "\n".join(parts)
+
+
+CLIENTS_INTRO = """What `Producer(...)`, `Consumer(...)` and those of `kdist.aio` take, by name.
+Names, defaults and meanings are those of Apache Kafka's Java clients, in snake case, where a
+sentence does not say otherwise. What is code and not a number or word (encoders, decoders, a
+partitioner, a callback handler) is in the guides: [writing](../guides/producer.md),
+[reading](../guides/consumer.md)."""
+
+
+def client_row(row: Setting) -> dict[str, str]:
+    default = default_cell(row) if row.default != "" else "*not set*"
+    return agent_row(row) | {"Setting": f"`{row.attribute}`", "Default": default}
 
 
 def metrics_page() -> str:
@@ -340,6 +363,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "broker.properties.sample": sample_file,
     "metrics.md": metrics_page,
     "errors.md": errors_page,
+    "clients.md": clients_page,
     "protocol.md": protocol_page,
     "cli.md": lambda: cli_page(kdist.cli.main.kdist),
 }

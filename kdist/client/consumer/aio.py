@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.commits import OffsetAndMetadata
-from kdist.client.consumer.core import Core, OnCommitted
+from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
@@ -67,8 +67,14 @@ class Consumer:
         return consumer
 
     def _use(self, core: Core) -> None:
-        self._core = core
+        self._open: Core | None = core
         self._unread: list[ConsumedRecord] = []  # of `async for`, the next one last
+
+    @property
+    def _core(self) -> Core:
+        if self._open is None:
+            raise ConsumerClosed
+        return self._open
 
     async def start(self) -> Self:
         """Find the brokers where ZooKeeper names them: `async with` does it. Else: nothing."""
@@ -233,8 +239,10 @@ class Consumer:
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit, with auto-commit, and leave the group; a static member stays in it."""
-        self._put_back()
-        await self._core.close(timeout_s)
+        if self._open is not None:
+            self._put_back()
+            core, self._open = self._open, None
+            await core.close(timeout_s)
 
     async def __aenter__(self) -> Self:
         return await self.start()

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.commits import OffsetAndMetadata
-from kdist.client.consumer.core import Core, OnCommitted
+from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
@@ -35,7 +35,6 @@ from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers
-from kdist.errors import UserError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -313,10 +312,10 @@ class Consumer:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._is_closed:
             work.close()
-            raise UserError("the consumer is closed")
+            raise ConsumerClosed
         return self._background.run(work)
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
         if self._is_closed:
-            raise UserError("the consumer is closed")
+            raise ConsumerClosed
         return self._background.call(function, *arguments)

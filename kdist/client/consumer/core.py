@@ -38,6 +38,13 @@ _LOOK_AGAIN_S = 1.0
 OnCommitted = Callable[[Offsets, KdistError | None], object]
 
 
+class ConsumerClosed(UserError):
+    """The consumer was closed: it reads and commits no more."""
+
+    def __init__(self) -> None:
+        super().__init__("the consumer is closed")
+
+
 class WakenUp(KdistError):
     """`wakeup` was called, and this is the poll that it woke up."""
 
