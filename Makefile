@@ -81,6 +81,9 @@ bench-network: .venv/.codec  ## Measure the connections against a C program, as 
 bench-broker: .venv/.codec  ## Measure the broker against a C program, as ratios in one run
 	$(PYTHON) benchmarks/bench_broker.py
 
+bench-clients: setup  ## Measure the Python clients beside confluent-kafka, kafka-python and aiokafka
+	$(PYTHON) benchmarks/bench_clients.py
+
 bench-peer: setup  ## Measure the broker beside Apache Kafka, with confluent-kafka for a client
 	$(PYTHON) benchmarks/bench_peer.py
 
@@ -120,4 +123,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-peer bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-compression fuzz generate format clean FORCE
