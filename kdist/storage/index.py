@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 from kdist.errors import DiskFull
-from kdist.runtime.files import Buffer, File, Files
+from kdist.runtime.files import File, Files
 from kdist.storage.faults import CorruptFile
 
 _PENDING_BYTES_MAX = 4096
@@ -39,17 +39,25 @@ class IndexEntry(NamedTuple):
 
 
 class _Block:
-    """Entries from number `start` on, as they are in the file."""
+    """Entries from number `start` on, as they are in the file, and the keys of the outer two."""
 
-    __slots__ = ("entries", "numbers", "start")
+    __slots__ = ("count", "entries", "first_key", "last_key", "numbers", "start")
 
-    def __init__(self, start: int, entries: bytes) -> None:
+    def __init__(self, start: int, entries: bytes, entry: struct.Struct) -> None:
         self.start = start
         self.entries = entries
+        self.count = len(entries) // entry.size
+        self.first_key = self.last_key = 0
+        if self.count:
+            self.first_key = entry.unpack_from(entries)[0]
+            self.last_key = entry.unpack_from(entries, len(entries) - entry.size)[0]
         self.numbers: array[int] | None = None  # the same with each as one number, its key in front
 
-
-_NO_BLOCK = _Block(0, b"")
+    def has_floor(self, key: int, on_disk: int) -> bool:
+        """Whether the floor is here for certain: behind the last entry more may follow."""
+        if key < self.first_key or not self.count:
+            return not self.start and self.count > 0
+        return key <= self.last_key or self.start + self.count == on_disk
 
 
 class SparseIndex:
@@ -71,6 +79,7 @@ class SparseIndex:
         "_last_key",
         "_path",
         "_pending",
+        "_pending_block",
         "_written",
         "is_missing",
     )
@@ -84,8 +93,9 @@ class SparseIndex:
         self._file: File | None = None
         self._written = written
         self._pending = bytearray()
+        self._pending_block: _Block | None = None  # a copy of it that was searched, until it grows
         self._last_key: int | None = None  # None: not looked for yet
-        self._blocks = [_NO_BLOCK]  # the one that was used last in front
+        self._blocks: list[_Block] = []  # the one that was used last in front
         self._around_key: int | None = None  # the key that was looked for last, and what was found
         self._around: tuple[IndexEntry | None, IndexEntry | None] = None, None
         self.is_missing = False
@@ -116,10 +126,11 @@ class SparseIndex:
         start, size = number * self.ENTRY.size, self.ENTRY.size
         if start >= self._written:
             return IndexEntry._make(self.ENTRY.unpack_from(self._pending, start - self._written))
-        block = self._blocks[0]
-        place = (number - block.start) * size
-        if 0 <= place < len(block.entries):
-            return IndexEntry._make(self.ENTRY.unpack_from(block.entries, place))
+        if self._blocks:
+            block = self._blocks[0]
+            if block.start <= number < block.start + block.count:
+                place = (number - block.start) * size
+                return IndexEntry._make(self.ENTRY.unpack_from(block.entries, place))
         return IndexEntry._make(self.ENTRY.unpack(self._read(number, number + 1)))
 
     def __iter__(self) -> Iterator[IndexEntry]:
@@ -140,7 +151,7 @@ class SparseIndex:
             last_key = key - 1 if last is None else last.key
         if key > last_key:
             self._last_key = key
-            self._around_key = None
+            self._around_key = self._pending_block = None
             self._pending += self.ENTRY.pack(key, value)
             if len(self._pending) >= _PENDING_BYTES_MAX:
                 self.maybe_write()
@@ -165,17 +176,16 @@ class SparseIndex:
         on_disk = self._written // self.ENTRY.size
         # The tail is asked for most, and it is the part that needs no reads.
         if self._pending and (not on_disk or self.ENTRY.unpack_from(self._pending)[0] <= key):
-            return on_disk + self._floor_in(self._pending, key)
-        block = self._block_of(key, on_disk)
+            block = self._pending_block or _Block(on_disk, bytes(self._pending), self.ENTRY)
+            self._pending_block = block
+        else:
+            block = self._block_of(key, on_disk)
         return block.start + self._floor_in_block(block, key)
 
     def _floor_in_block(self, block: _Block, key: int) -> int:
-        return self._floor_in(block.entries, key)
-
-    def _floor_in(self, entries: Buffer, key: int) -> int:
         """As `floor_number`, among entries in memory: no object is made for any."""
-        size, unpack = self.ENTRY.size, self.ENTRY.unpack_from
-        low, high = 0, len(entries) // size
+        entries, size, unpack = block.entries, self.ENTRY.size, self.ENTRY.unpack_from
+        low, high = 0, block.count
         while low < high:
             middle = (low + high) // 2
             if unpack(entries, middle * size)[0] <= key:
@@ -188,24 +198,14 @@ class SparseIndex:
         """The block with the floor, which stands in front then."""
         blocks = self._blocks
         for place, block in enumerate(blocks):
-            if self._is_in(block, key, on_disk):
+            if block.has_floor(key, on_disk):
                 if place:
                     blocks.insert(0, blocks.pop(place))
                 return block
         block = self._read_block_of(key, on_disk)
-        others = [other for other in blocks if other.entries and other.start != block.start]
+        others = [other for other in blocks if other.start != block.start]
         self._blocks = [block, *others[: _BLOCKS_MAX - 1]]
         return block
-
-    def _is_in(self, block: _Block, key: int, on_disk: int) -> bool:
-        """Whether the floor is in the block for certain; behind its last entry more may follow."""
-        size, entries = self.ENTRY.size, block.entries
-        if not entries:
-            return False
-        if self.ENTRY.unpack_from(entries)[0] > key:
-            return not block.start
-        is_last = block.start + len(entries) // size == on_disk
-        return is_last or key <= self.ENTRY.unpack_from(entries, len(entries) - size)[0]
 
     def _read_block_of(self, key: int, on_disk: int) -> _Block:
         low, high = 0, -(-on_disk // _BLOCK_ENTRIES)
@@ -216,7 +216,7 @@ class SparseIndex:
             else:
                 high = middle
         start, end = low * _BLOCK_ENTRIES, min((low + 1) * _BLOCK_ENTRIES, on_disk)
-        return _Block(start, self._read(start, end) if on_disk else b"")
+        return _Block(start, self._read(start, end) if on_disk else b"", self.ENTRY)
 
     def _read(self, start: int, end: int) -> bytes:
         """The entries from number `start` to `end`, out of the file."""
@@ -259,8 +259,8 @@ class SparseIndex:
             self.file.truncate(size)
             self.file.sync()
             self._written = size
-            self._blocks = [_NO_BLOCK]
-        self._last_key = self._around_key = None
+            self._blocks.clear()
+        self._last_key = self._around_key = self._pending_block = None
 
     def clear(self) -> None:
         """Drop all entries."""
@@ -269,13 +269,13 @@ class SparseIndex:
     def forget_pending(self) -> None:
         """Drop the entries that are only in memory: the file is on its way out."""
         self._pending.clear()
-        self._last_key = self._around_key = None
+        self._last_key = self._around_key = self._pending_block = None
 
     def write(self) -> None:
         """Hand the entries in memory to the file."""
         if self._pending:
             self._written += self.file.write([self._pending], self._written)
-            self._pending = bytearray()
+            self._pending, self._pending_block = bytearray(), None
 
     def maybe_write(self) -> None:
         """As `write`; on a full disk the entries stay in memory, where a lookup finds them too."""
@@ -301,7 +301,7 @@ class SparseIndex:
         A later use opens the file again.
         """
         self.maybe_write()
-        self._blocks = [_NO_BLOCK]
+        self._blocks.clear()
         if self._file is not None:
             self._file.close()
             self._file = None
