@@ -141,7 +141,8 @@ class _Broker:
         self._output = directory / f"{self.name}.out"
         data = directory / self.name
         data.mkdir()
-        rows = {**settings, "log.dir": str(data), "listeners": f"PLAINTEXT://{self.address}"}
+        here = f"PLAINTEXT://{self.address}"
+        rows = {**settings, "log.dir": str(data), "listeners": here, "advertised.listeners": here}
         configuration = directory / f"{self.name}.properties"
         configuration.write_text("".join(f"{name}={value}\n" for name, value in rows.items()))
         with open(self._output, "ab") as output:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 
 import checks
@@ -20,6 +22,8 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 CONSOLE_PRODUCER = "kafka.tools.ConsoleProducer"
 CONFIGS = "kafka.admin.ConfigCommand"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 API_VERSIONS = "kafka.admin.BrokerApiVersionsCommand"
 
 
@@ -114,6 +118,41 @@ def changes_a_topics_settings(address: str) -> None:
     expect("retention.ms=1234567" in shown, True, "the setting is shown")
 
 
+def deletes_records_and_says_what_logs_take(address: str) -> None:
+    """Up to an offset and up to the end; the directories are named with their replicas."""
+    topic = new_name("java-trimmed")
+    tool(TOPICS, address, "--create", "--topic", topic, "--partitions", "1")
+    tool(CONSOLE_PRODUCER, address, "--topic", topic, lines=[f"line {n}" for n in range(20)])
+    for offset, start in ((15, 15), (-1, 20)):
+        wanted = {"topic": topic, "partition": 0, "offset": offset}
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump({"version": 1, "partitions": [wanted]}, file)
+            file.flush()
+            said = "\n".join(tool(DELETE_RECORDS, address, "--offset-json-file", file.name))
+        expect(f"low_watermark: {start}" in said, True, f"the new start in {said!r}")
+    found = tool(OFFSETS, address, "--topic", topic, "--time", "earliest")
+    expect(found, [f"{topic}:0:20"], "the earliest offset")
+    said = tool(LOG_DIRS, address, "--describe", "--topic-list", topic)
+    (brokers,) = (json.loads(line)["brokers"] for line in said if line.startswith("{"))
+    replicas = [each for broker in brokers for each in broker["logDirs"][0]["partitions"]]
+    expect([each["partition"] for each in replicas], [f"{topic}-0"], "the replicas described")
+
+
+def deletes_groups_and_their_offsets(address: str) -> None:
+    """Offsets of one topic, then the whole group."""
+    topic, group = new_name("java-left"), new_name("java-leaving")
+    tool(CONSOLE_PRODUCER, address, "--topic", topic, lines=["one", "two"])
+    options = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", "2")
+    tool(CONSOLE_CONSUMER, address, *options, "--timeout-ms", "20000")
+    tool(GROUPS, address, "--delete-offsets", "--group", group, "--topic", topic)
+    rows = [line.split() for line in tool(GROUPS, address, "--describe", "--group", group)]
+    expect([row for row in rows if row[:2] == [group, topic]], [], "the offsets left")
+    tool(CONSOLE_CONSUMER, address, *options, "--timeout-ms", "20000")
+    said = "\n".join(tool(GROUPS, address, "--delete", "--group", group))
+    expect("was successful" in said, True, f"a success in {said!r}")
+    expect(group in tool(GROUPS, address, "--list"), False, "the group is still listed")
+
+
 def names_its_api_versions(address: str) -> None:
     """Of every broker, and nothing that the tool cannot understand."""
     said = "\n".join(tool(API_VERSIONS, address))
@@ -159,6 +198,8 @@ CHECKS = {
         produces_with_each_codec,
         lists_and_describes_groups,
         changes_a_topics_settings,
+        deletes_records_and_says_what_logs_take,
+        deletes_groups_and_their_offsets,
         measures_producing_and_consuming,
     )
 }

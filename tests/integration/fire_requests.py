@@ -32,6 +32,8 @@ _TEXTS = {
     "protocol_type": "consumer",
     "protocol_name": "range",
     "topic_names": "never-was",
+    "groups_names": "never-was",
+    "configuration_keys": "flush.messages",
     "value": "1000",
     "states_filter": "Stable",
 }
@@ -59,12 +61,17 @@ _NUMBERS = {
     "replica_id": -1,
     "retention_time_ms": -1,
     "commit_timestamp": -1,
+    "resource_type": 2,  # a topic
+    "endpoint_type": 1,  # brokers
+    "config_operation": 0,  # set
 }
 _NAMES_OF_STRUCTS = {
     "NewTopic": "never-made",
     "DoomedTopic": "never-was",
     "TopicSetting": "retention.ms",
     "JoinGroupProtocol": "range",
+    "ReplacingSetting": "flush.messages",
+    "SettingChange": "flush.messages",
 }
 
 
