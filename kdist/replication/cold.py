@@ -42,8 +42,12 @@ class PageCache:
         if offset in log.recent or not log.start_offset <= offset < log.end_offset:
             return None
         segment = log.segments[log.segment_index(offset)]
-        entry = segment.offset_index.floor(offset - segment.base_offset)
-        start = 0 if entry is None else entry.value
+        place = segment.places.get(offset)
+        if place is None:
+            entry = segment.offset_index.floor(offset - segment.base_offset)
+            start = 0 if entry is None else entry.value
+        else:
+            start = place[0]
         size = min(bytes_max + log.settings.index_interval_bytes, segment.size - start)
         if start < 0 or size <= 0 or self._has(segment, start, start + size):
             return None  # or an index that misleads: reading will find that out

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
-from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.storage.log import Log, with_sound_index
 from kdist.storage.segment import Segment
@@ -74,28 +73,39 @@ def read(
     found = _locate(log, offset)
     if found is None:
         return None
-    segment, position, header = found
+    segment, position, first_size = found
     end = segment.size if limit == log.end_offset else _end_position(log, segment, limit)
     size = min(bytes_max, end - position)
     if whole and size < end - position:
-        header = header or next(segment.walk_headers(position))[1]
-        size = max(size, min(header.size, end - position))
+        first_size = first_size or next(segment.walk_headers(position))[1].size
+        size = max(size, min(first_size, end - position))
     if size <= 0:
         return None
     is_cold = segment is not log.segments[-1] and _is_cold(log, segment, position)
     return Slice(segment, position, size, is_cold=is_cold)
 
 
-def _locate(log: Log, offset: int) -> tuple[Segment, int, BatchHeader | None] | None:
-    """The segment and position of the batch that holds `offset`, or of the next one there is."""
+def _locate(log: Log, offset: int) -> tuple[Segment, int, int] | None:
+    """Where the batch that holds `offset` is, or the next one there is: its segment and position.
+
+    And its size, or 0 where that is not known.
+    """
     recent = log.recent.get(offset)
     if recent is not None:
-        return log.active, recent, None
-    for segment in log.segments[log.segment_index(offset) :]:
+        return log.active, recent, 0
+    number = log.segment_index(offset)
+    segment = log.segments[number]
+    place = segment.places.get(offset)
+    if place is not None:
+        return segment, *place
+    for later in log.segments[number:]:
         # Compaction may have left nothing at or after `offset` in the segment that covers it.
-        found = with_sound_index(log, segment, lambda segment: segment.find(offset))
+        found = with_sound_index(log, later, lambda segment: segment.find(offset))
         if found is not None:
-            return segment, *found
+            position, header = found
+            if later is segment:
+                segment.note_place(offset, position, header.size)
+            return later, position, header.size
     return None
 
 

@@ -19,6 +19,7 @@ from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches, walk_
 
 FILE_BYTES_MAX = 2**31 - 1  # positions in the index are int32
 _PREALLOCATION_MIN = 64 * 1024
+_PLACES_MAX = 512  # half a gibibyte of fetches, in 60 KB of memory
 
 
 class Segment:
@@ -37,6 +38,7 @@ class Segment:
         "created_ms",
         "modified_ms",
         "offset_index",
+        "places",
         "preallocated",
         "size",
         "time_index",
@@ -60,6 +62,8 @@ class Segment:
         self._bytes_since_entry = 0
         self._largest: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
+        # Offsets that were looked up last: where the batch of each begins, and its size.
+        self.places: dict[int, tuple[int, int]] = {}
         self.offset_index = OffsetIndex(files, self._path(Suffix.INDEX))
         self.time_index = TimeIndex(files, self._path(Suffix.TIME_INDEX))
 
@@ -198,6 +202,12 @@ class Segment:
         walk = self._walk_near(offset)
         return next((place for place in walk if place[1].last_offset >= offset), None)
 
+    def note_place(self, offset: int, position: int, size: int) -> None:
+        """Remember what `find` found, for who reads the same soon after."""
+        if len(self.places) >= _PLACES_MAX:
+            self.places.clear()
+        self.places[offset] = position, size
+
     def find_by_timestamp(self, timestamp: int, start_offset: int) -> Iterator[ScannedBatch]:
         """The batches, in order, that may hold a record of `timestamp` or later.
 
@@ -319,6 +329,7 @@ class Segment:
         """Make the file end at `size`, a batch's start, for good. The indexes are the caller's."""
         self.file.truncate(size)
         self.file.sync()
+        self.places.clear()
         self.size = self.preallocated = size
         self.written_back = min(self.written_back, size)
         if not size:
@@ -380,3 +391,4 @@ class Segment:
             if handle is not None:
                 handle.close()
         self._file = None
+        self.places.clear()

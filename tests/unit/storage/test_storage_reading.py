@@ -15,6 +15,7 @@ from kdist.records.build import read_batch
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.reading import find_by_timestamp, find_newest, read
+from kdist.storage.trimming import truncate
 
 
 def grown(world: World, batches: int = 40, count: int = 3, **topic: Any) -> Log:
@@ -107,6 +108,44 @@ def test_nothing_is_read_from_the_end_offset_on(restarted: bool) -> None:
             assert all(header.next_offset <= limit for header in headers)
             whole_below = offset - offset % 3 + 3 <= limit
             assert bool(headers) == (whole_below and offset < limit)
+
+
+def test_who_reads_after_another_is_spared_the_search() -> None:
+    world = World()
+    log = grown(world, 100)
+    log.recent.clear()
+    first = [fetch(log, offset, 200) for offset in range(0, 300, 7)]
+    before = world.disk.calls["read"]
+    assert [fetch(log, offset, 200) for offset in range(0, 300, 7)] == first
+    assert world.disk.calls["read"] - before == len(first)  # the records themselves
+
+
+def test_what_was_remembered_of_a_log_is_forgotten_where_it_is_cut() -> None:
+    world = World()
+    log = grown(world, 3)
+    log.recent.clear()
+    for offset in range(9):
+        fetch(log, offset)
+    truncate(log, 3)
+    append(world, log, 1, size=50)
+    append(world, log, 5)
+    log.recent.clear()
+    for offset in range(3, log.end_offset):
+        data = fetch(log, offset)
+        header = read_header(data)
+        assert header.base_offset <= offset <= header.last_offset
+
+
+def test_a_segment_remembers_few_places_and_at_rest_none() -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 2000)
+    log.recent.clear()
+    for offset in range(2000):
+        fetch(log, offset, 1)
+        assert len(log.active.places) <= 512
+    log.rest()
+    assert not log.active.places
 
 
 def test_an_end_offset_above_the_log_means_its_end() -> None:
