@@ -30,11 +30,11 @@ WHOLE = {
     "librdkafka --brokers 3 --idempotent": {"librdkafka": 37},
     "kafka-python": {
         "kafka-python 0.9.0.1": 16,
-        "kafka-python 0.11.0.3": 32,
-        "kafka-python 2.4.1": 35,
-        "kafka-python 4.2.0": 35,
+        "kafka-python 0.11.0.3": 37,
+        "kafka-python 2.4.1": 42,
+        "kafka-python 4.2.0": 43,
     },
-    "java": {"java": 6},
+    "java": {"java": 10},
 }
 # Deadlines for a machine that does much else. The first run may have to bring and build its suite.
 SMALL_S, WHOLE_S = 1200, 3600
