@@ -1,0 +1,208 @@
+"""The connector: an application's consumer of a group that lives in ZooKeeper.
+
+    with create({"zookeeper.connect": "localhost:2181", "group.id": "reports"}) as connector:
+        streams = connector.create_message_streams({"clicks": 2})["clicks"]
+
+Each stream is for one thread. All else, the group and fetching, is on a loop in a thread beside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import socket
+import sys
+from collections.abc import Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kdist.client.background import BackgroundLoop
+from kdist.client.connector.joining import Joined, World
+from kdist.client.connector.rebalancing import ConsumerRebalanceListener
+from kdist.client.connector.settings import ConnectorSettings, read_settings
+from kdist.client.connector.stream import Stream
+from kdist.client.connector.subscription import Filtered, Subscription, TopicFilter, Topics
+from kdist.client.consumer.batch import Decoder
+from kdist.errors import UserError
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.chance import system_chance
+from kdist.runtime.clock import SystemClock
+from kdist.zk.connect_string import ConnectString
+from kdist.zk.errors import ConnectionLoss
+from kdist.zk.kazoo_client import KazooZooKeeper
+
+T = TypeVar("T")
+
+ZOOKEEPER_VARIABLE, GROUP_VARIABLE = "KDIST_ZOOKEEPER", "KDIST_GROUP"
+DEFAULT_ZOOKEEPER, DEFAULT_GROUP = "localhost:2181", "kdist"
+
+
+class ConsumerConnector:
+    """One consumer of a group. `config` has the settings of `ConnectorSettings`; `UserError`.
+
+    >>> ConsumerConnector({"zookeeper.connect": "localhost:2181", "grup.id": "reports"})
+    Traceback (most recent call last):
+    kdist.errors.UserError: a connector has no setting 'grup.id': did you mean group.id?
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._settings = read_settings(config)
+        connect = ConnectString.parse(self._settings.zookeeper_connect)
+        self._listener: ConsumerRebalanceListener | None = None
+        self._joined: Joined | None = None
+        self._is_shut = False
+        self._background = BackgroundLoop("kdist-connector")
+        try:
+            self._world = self._background.run(_open(connect, self._settings))
+        except BaseException:
+            self._background.stop()
+            raise
+
+    # Streams
+
+    def create_message_streams(
+        self,
+        topics: Mapping[str, int],
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+    ) -> dict[str, list[Stream]]:
+        """Join the group: for each topic so many streams, which share what this consumer owns.
+
+        Decoders make what they like of bytes; null stays None. A connector joins once.
+        """
+        streams = self._join(Topics(topics), (key_decoder, value_decoder)).streams
+        return {topic: streams.by_topic(topic) for topic in topics}
+
+    def create_message_streams_by_filter(
+        self,
+        topic_filter: TopicFilter,
+        count: int = 1,
+        key_decoder: Decoder | None = None,
+        value_decoder: Decoder | None = None,
+    ) -> list[Stream]:
+        """As `create_message_streams`, of all topics that pass, also those that come later."""
+        exclude = self._settings.exclude_internal_topics
+        subscription = Filtered(topic_filter, count, exclude_internal=exclude)
+        return self._join(subscription, (key_decoder, value_decoder)).streams.by_topic(None)
+
+    def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
+        """Have `listener` told of rebalances; before there are streams."""
+        if self._joined is not None:
+            raise UserError("a listener is set before streams are created")
+        self._listener = listener
+
+    def _join(
+        self, subscription: Subscription, decoders: tuple[Decoder | None, Decoder | None]
+    ) -> Joined:
+        if self._is_shut:
+            raise UserError("the connector is shut down")
+        if self._joined is not None:
+            raise UserError("a connector creates its streams once: take another for others")
+
+        async def join() -> Joined:
+            joined = Joined(self._world, self._settings, subscription, decoders, self._listener)
+            await joined.start()
+            return joined
+
+        self._joined = self._background.run(join())
+        return self._joined
+
+    # Offsets
+
+    def commit_offsets(self) -> None:
+        """Keep in ZooKeeper where this consumer is.
+
+        What a stream gave before its last message is done with, and so is that last one in streams
+        that the calling thread iterates over. `ZooKeeperError` if it cannot be kept now.
+        """
+        if self._joined is None:
+            return
+        self._joined.streams.settle()
+        self._run(self._joined.rebalancer.commit())
+
+    # The end
+
+    def shutdown(self) -> None:
+        """End all streams, commit with auto-commit, leave the group.
+
+        Commits as `commit_offsets`; but while an exception is handled, the message at hand is not
+        done with.
+        """
+        self._shut(is_done=sys.exception() is None)
+
+    def _shut(self, *, is_done: bool) -> None:
+        if self._is_shut:
+            return
+        self._is_shut = True
+        try:
+            if self._joined is None:
+                self._background.run(self._world.zk.close())
+            else:
+                if is_done:
+                    self._joined.streams.settle()
+                self._background.run(self._joined.close())
+        finally:
+            self._background.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._shut(is_done=error is None)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_shut:
+            work.close()
+            raise UserError("the connector is shut down")
+        return self._background.run(work)
+
+
+async def _open(connect: ConnectString, settings: ConnectorSettings) -> World:
+    """A world with a ZooKeeper session; `UserError` if no server answers."""
+    timeout_ms = settings.connection_timeout_ms
+    zk = KazooZooKeeper(connect, settings.session_timeout_ms, timeout_ms)
+    try:
+        await zk.connect()
+    except ConnectionLoss:
+        raise UserError(f"no ZooKeeper answers at {connect} within {timeout_ms} ms") from None
+    return World(
+        network=AsyncioNetwork(asyncio.get_running_loop()),
+        zk=zk,
+        chance=system_chance(),
+        now_ms=SystemClock().now_ms,
+        host=socket.gethostname(),
+        tell=asyncio.to_thread,
+    )
+
+
+def create(config: Mapping[str, Any]) -> ConsumerConnector:
+    """A connector: `Consumer.create` of the papers."""
+    return ConsumerConnector(config)
+
+
+def create_message_streams(
+    topic: str, count: int, config: Mapping[str, Any] | None = None
+) -> list[Stream]:
+    """Streams of one topic, by a connector of their own that is shut down as the program ends.
+
+    Without `config`: the ZooKeeper of $KDIST_ZOOKEEPER, else localhost:2181; the group of
+    $KDIST_GROUP, else `kdist`, which begins with the oldest messages.
+    """
+    connector = create(default_config() if config is None else config)
+    atexit.register(connector._shut, is_done=False)  # of a program that failed as well
+    return connector.create_message_streams({topic: count})[topic]
+
+
+def default_config() -> dict[str, Any]:
+    """The configuration of `create_message_streams` without one."""
+    return {
+        "zookeeper.connect": os.environ.get(ZOOKEEPER_VARIABLE) or DEFAULT_ZOOKEEPER,
+        "group.id": os.environ.get(GROUP_VARIABLE) or DEFAULT_GROUP,
+        "auto.offset.reset": "smallest",
+    }

@@ -1,0 +1,127 @@
+"""From the brokers into the streams: one consumer without a group reads all that is owned.
+
+What one look finds of a partition is one chunk of its stream. While `queued.max.message.chunks`
+wait in a stream its partitions are paused; what was fetched of them by then stays where it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from kdist.client.cluster import Address, NoBroker
+from kdist.client.connector.claim import Claim
+from kdist.client.connector.stream import Chunk, Stream
+from kdist.client.connector.streams import Streams
+from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.batch import Batch
+from kdist.errors import ApiError, CorruptRecords, KdistError
+from kdist.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_TRY_AGAIN_S = 1.0
+
+
+class Feed:
+    """Of the claims that were added. `bootstrap` is what `consumer` asks first. Owner: the loop."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        bootstrap: list[Address],
+        streams: Streams,
+        *,
+        reset_to_start: bool,
+    ) -> None:
+        self._consumer = consumer
+        self._bootstrap = bootstrap
+        self._stream_of = streams.of
+        self._reset_to_start = reset_to_start
+        self._claims: dict[TopicPartition, Claim] = {}
+
+    def note_brokers(self, addresses: Sequence[Address]) -> None:
+        """Where brokers are now."""
+        self._bootstrap[:] = addresses
+
+    async def first_offset(self, partition: TopicPartition) -> int:
+        """Where a group begins that was never in a partition; waits for its leader."""
+        find = (
+            self._consumer.beginning_offsets if self._reset_to_start else self._consumer.end_offsets
+        )
+        while True:
+            try:
+                return (await find([partition]))[partition]
+            except KdistError as error:
+                if not _may_pass(error):
+                    raise
+                logger.warning("cannot look up where %s begins: %s", partition, error)
+            await asyncio.sleep(_TRY_AGAIN_S)
+
+    def add(self, claim: Claim) -> None:
+        """Fetch from the claim's position on."""
+        assert claim.start is not None, "where to begin is known by now"
+        self._claims[claim.partition] = claim
+        self._consumer.assign(self._claims)
+        self._consumer.seek(claim.partition, claim.start)
+        if self._stream_of(claim).is_full:
+            self._consumer.pause(claim.partition)
+
+    def remove(self, claims: list[Claim]) -> None:
+        """Fetch these no more."""
+        for claim in claims:
+            if self._claims.get(claim.partition) is claim:
+                del self._claims[claim.partition]
+        self._consumer.assign(self._claims)
+
+    def resume(self, stream: Stream) -> None:
+        """A stream has room again."""
+        partitions = self._of(stream)
+        if partitions:
+            self._consumer.resume(*partitions)
+
+    def _of(self, stream: Stream) -> list[TopicPartition]:
+        return [key for key, claim in self._claims.items() if self._stream_of(claim) is stream]
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            try:
+                batches = await self._consumer.poll_batches()
+            except KdistError as error:
+                self._tell(error)
+                await asyncio.sleep(_TRY_AGAIN_S)
+            else:
+                self._share_out(batches)
+
+    def _share_out(self, batches: list[Batch]) -> None:
+        found: dict[TopicPartition, list[Batch]] = {}
+        for batch in batches:
+            found.setdefault(batch.partition, []).append(batch)
+        for partition, several in found.items():
+            claim = self._claims.get(partition)
+            if claim is None:
+                continue  # released while its batches were on the way
+            stream = self._stream_of(claim)
+            stream.put(Chunk(claim, several))
+            if stream.is_full:
+                self._consumer.pause(*self._of(stream))
+
+    def _tell(self, error: KdistError) -> None:
+        """What passes by itself is logged, what does not is raised in every stream."""
+        if _may_pass(error):
+            logger.warning("fetching goes on in a while: %s", error)
+            return
+        for stream in {self._stream_of(claim) for claim in self._claims.values()}:
+            stream.fail(error)
+
+
+def _may_pass(error: KdistError) -> bool:
+    if isinstance(error, NoBroker):
+        return True
+    return (
+        isinstance(error, ApiError)
+        and error.error.retriable
+        and not isinstance(error, CorruptRecords)
+    )

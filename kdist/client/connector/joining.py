@@ -1,0 +1,118 @@
+"""A connector without its front: all its parts on one loop, in the world that it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kdist.client.cluster import Address
+from kdist.client.connector.feed import Feed
+from kdist.client.connector.rebalancing import (
+    ConsumerRebalanceListener,
+    Rebalancer,
+    Tell,
+)
+from kdist.client.connector.registry import Registry
+from kdist.client.connector.settings import ConnectorSettings
+from kdist.client.connector.stream import Stream
+from kdist.client.connector.streams import Streams
+from kdist.client.connector.subscription import Subscription
+from kdist.client.consumer import settings as consumer_settings
+from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.batch import Decoder
+from kdist.client.consumer.core import Core
+from kdist.network.world import Network
+from kdist.zk.client import ZooKeeper
+from kdist.zk.cluster_values import ConsumerRegistration
+
+
+class World(NamedTuple):
+    """`zk` is connected; who joins closes it."""
+
+    network: Network
+    zk: ZooKeeper
+    chance: random.Random
+    now_ms: Callable[[], int]
+    host: str
+    tell: Tell
+
+
+def make_consumer_id(settings: ConnectorSettings, world: World) -> str:
+    """What the group calls a consumer, as 0.8 has it: group, host, time, chance."""
+    own = settings.consumer_id
+    if own is None:
+        own = f"{world.host}-{world.now_ms()}-{world.chance.getrandbits(32):08x}"
+    return f"{settings.group_id}_{own}"
+
+
+class Joined:
+    """A consumer and its group. Owner: the loop; `start` it, and `close` it in the end."""
+
+    def __init__(
+        self,
+        world: World,
+        settings: ConnectorSettings,
+        subscription: Subscription,
+        decoders: tuple[Decoder | None, Decoder | None],
+        listener: ConsumerRebalanceListener | None,
+    ) -> None:
+        self.id = make_consumer_id(settings, world)
+        self._zk = world.zk
+        loop = asyncio.get_running_loop()
+        bootstrap: list[Address] = []  # the feed's to fill
+        feeding, chance = _feeding(settings), world.chance
+        self._consumer = Consumer.over(
+            Core(world.network, bootstrap, feeding, chance, decoders, _call)
+        )
+
+        def feed_again(stream: Stream) -> None:
+            loop.call_soon_threadsafe(feed.resume, stream)
+
+        self.streams = Streams(self.id, subscription, settings, feed_again)
+        is_smallest = settings.reset_to == "earliest"
+        feed = Feed(self._consumer, bootstrap, self.streams, reset_to_start=is_smallest)
+        registry = Registry(
+            world.zk,
+            settings.group_id,
+            self.id,
+            ConsumerRegistration(subscription.counts, subscription.pattern, world.now_ms()),
+            lambda: self.rebalancer.look(),
+            exclude_internal=settings.exclude_internal_topics,
+        )
+        self.rebalancer = Rebalancer(
+            world.zk, registry, settings, self.streams, feed, world.tell, listener
+        )
+
+    async def start(self) -> None:
+        """Be in the group; returns once all was claimed that is free."""
+        await self.rebalancer.start()
+
+    async def close(self) -> None:
+        """Leave, and close all connections."""
+        self.streams.stop()
+        try:
+            await self.rebalancer.close()
+        finally:
+            await self._consumer.close()
+            await self._zk.close()
+
+
+async def _call(function: Callable[..., object], *arguments: object) -> None:
+    """For rebalances of the brokers' groups: who feeds streams is in none."""
+    function(*arguments)
+
+
+def _feeding(settings: ConnectorSettings) -> consumer_settings.ConsumerSettings:
+    """Of the consumer that reads what is owned."""
+    return consumer_settings.read_settings(
+        {
+            "client_id": settings.client_id or settings.group_id,
+            "auto_offset_reset": settings.reset_to,
+            "max_partition_fetch_bytes": settings.fetch_message_max_bytes,
+            "fetch_min_bytes": settings.fetch_min_bytes,
+            "fetch_max_wait_ms": settings.fetch_wait_max_ms,
+            "request_timeout_ms": settings.socket_timeout_ms,
+        }
+    )

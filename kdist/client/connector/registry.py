@@ -1,0 +1,301 @@
+"""A group in ZooKeeper: who is in it, who owns which partition, where each one is.
+
+    /consumers/G/ids/C          ephemeral   what consumer C wants
+    /consumers/G/owners/T/P     ephemeral   the stream that owns partition P of topic T
+    /consumers/G/offsets/T/P    persistent  its next offset
+
+Only an owner commits. ZooKeeper refuses the requests of a session that has ended, and while the
+session that made an owner's znode lives, no other can make it: so each commit is a transaction of
+that session which also checks that the owner's znode is there, and that nobody else has written
+the offset. A release commits and gives up in one. Source: the founding paper, section 3.2; Kafka
+0.8's `ZkUtils.scala`. Formats: docs/formats/znodes.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kdist.client.cluster import Address
+from kdist.client.connector.assignment import Owners, assign, ordered
+from kdist.client.connector.claim import Claim
+from kdist.client.connector.subscription import Subscription, read_subscription, stream_id
+from kdist.errors import KdistError, UserError
+from kdist.model import TopicPartition
+from kdist.zk import znodes
+from kdist.zk.client import (
+    Check,
+    Create,
+    Delete,
+    Operation,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+    ZooKeeper,
+)
+from kdist.zk.cluster_values import ConsumerRegistration
+from kdist.zk.errors import ConnectionLoss, CorruptZnode, MultiFailed, NodeExists, NoNode
+from kdist.zk.fields import Fields, to_json
+
+_BY_BROKER = "kdist_by_broker"  # kdist's own; others ignore it
+
+
+class Member(NamedTuple):
+    """A consumer of the group."""
+
+    subscription: Subscription
+    goes_by_broker: bool  # see `assignment.py`
+
+
+class Group(NamedTuple):
+    """What all members see, once they have heard of it."""
+
+    members: Mapping[str, Member]
+    preferred: Mapping[str, Mapping[int, int]]  # the broker of each partition, by topic
+    brokers: tuple[Address, ...]
+
+    def owners(self, strategy: str) -> Owners:
+        """Who is to own what. `UserError`."""
+        by_broker = all(member.goes_by_broker for member in self.members.values())
+        streams: dict[str, list[str]] = {}
+        for name, member in self.members.items():
+            for topic, count in member.subscription.streams(self.preferred).items():
+                streams.setdefault(topic, []).extend(stream_id(name, n) for n in range(count))
+        partitions = {
+            topic: ordered(brokers, by_broker=by_broker)
+            for topic, brokers in self.preferred.items()
+        }
+        return assign(strategy, partitions, streams)
+
+
+class Lost(KdistError):
+    """A claim is not ours any more, or its offset was written by someone else."""
+
+
+class Registry:
+    """One consumer's view of its group, and its writes there. Owner: the loop."""
+
+    def __init__(
+        self,
+        zk: ZooKeeper,
+        group: str,
+        consumer: str,
+        registration: ConsumerRegistration,
+        on_change: Callable[[], None],
+        *,
+        exclude_internal: bool = True,
+    ) -> None:
+        self.consumer = consumer
+        self._zk = zk
+        self._group = group
+        self._registration = registration
+        self._on_change = on_change
+        self._exclude_internal = exclude_internal
+        self._watched: set[str] = set()
+
+    # Reading, with watches
+
+    def _watch(self, path: str) -> Watch | None:
+        """One watch a path: another read before it was called needs no other."""
+        if path in self._watched:
+            return None
+        self._watched.add(path)
+
+        def hear(_event: WatchEvent) -> None:
+            self._watched.discard(path)
+            self._on_change()
+
+        return hear
+
+    def forget_watches(self) -> None:
+        """The connection was lost, and all watches with it."""
+        self._watched.clear()
+
+    async def _get(self, path: str) -> bytes | None:
+        try:
+            return (await self._zk.get(path, self._watch(path))).data
+        except NoNode:
+            self._watched.discard(path)
+            return None  # gone since it was listed, which the list's watch tells
+
+    async def _children(self, path: str) -> list[str]:
+        while True:
+            try:
+                return await self._zk.children(path, self._watch(path))
+            except NoNode:
+                self._watched.discard(path)
+            if await self._zk.exists(path, self._watch(path)) is None:
+                return []
+
+    async def read(self) -> Group:
+        """The group now; `on_change` is called once it is something else.
+
+        `CorruptZnode` names what cannot be read.
+        """
+        ids, topics, brokers = await asyncio.gather(
+            self._children(znodes.CONSUMER_IDS.path(self._group)),
+            self._children(znodes.TOPICS.path()),
+            self._children(znodes.BROKERS.path()),
+        )
+        found = await asyncio.gather(*map(self._member, ids))
+        members = {name: each for name, each in zip(ids, found, strict=True) if each is not None}
+        wanted = {topic for each in members.values() for topic in each.subscription.streams(topics)}
+        assignments = await asyncio.gather(*map(self._preferred, sorted(wanted)))
+        addresses = await asyncio.gather(*map(self._addresses, brokers))
+        return Group(
+            members,
+            {topic: each for topic, each in zip(sorted(wanted), assignments, strict=True) if each},
+            tuple(each for several in addresses for each in several),
+        )
+
+    async def _member(self, name: str) -> Member | None:
+        path = znodes.CONSUMER_ID.path(self._group, name)
+        data = await self._get(path)
+        if data is None:
+            return None
+        registration = znodes.CONSUMER_ID.decode(path, data)
+        try:
+            wants = read_subscription(registration, exclude_internal=self._exclude_internal)
+        except UserError as error:
+            raise CorruptZnode(path, str(error)) from None
+        return Member(wants, bool(Fields(path, data).optional(_BY_BROKER, int)))
+
+    async def _preferred(self, topic: str) -> dict[int, int]:
+        path = znodes.TOPIC.path(topic)
+        data = await self._get(path)
+        if data is None:
+            return {}
+        replicas = znodes.TOPIC.decode(path, data).partitions
+        return {number: each[0] if each else -1 for number, each in replicas.items()}
+
+    async def _addresses(self, broker: str) -> list[Address]:
+        path = znodes.BROKER.path(broker)
+        data = await self._get(path)
+        if data is None:
+            return []
+        endpoints = znodes.BROKER.decode(path, data).endpoints
+        plain = [each.listener for each in endpoints if each.protocol == "PLAINTEXT"]
+        return [Address(each.host, each.port) for each in plain]
+
+    # Being a member
+
+    async def register(self) -> bool:
+        """Be in the group; False while another session has our id."""
+        path = znodes.CONSUMER_ID.path(self._group, self.consumer)
+        data = to_json({**json.loads(znodes.CONSUMER_ID.encode(self._registration)), _BY_BROKER: 1})
+        try:
+            await self._zk.create(path, data, ephemeral=True, make_parents=True)
+        except NodeExists:
+            return await self._is_ours(path)
+        return True
+
+    async def unregister(self) -> None:
+        """Leave the group."""
+        try:
+            await self._zk.delete(znodes.CONSUMER_ID.path(self._group, self.consumer))
+        except NoNode:
+            pass  # it is what we want
+
+    async def _is_ours(self, path: str) -> bool:
+        """Whether a znode is our session's; else `on_change` is called when it goes."""
+        stat = await self._zk.exists(path, self._watch(path))
+        return stat is not None and stat.ephemeral_owner == self._zk.session_id
+
+    # Owning
+
+    def _owner_path(self, partition: TopicPartition) -> str:
+        return znodes.CONSUMER_OWNER.path(self._group, *partition)
+
+    def _offset_path(self, partition: TopicPartition) -> str:
+        return znodes.CONSUMER_OFFSET.path(self._group, *partition)
+
+    async def claim(self, claim: Claim) -> bool:
+        """Own a partition; False while another does."""
+        path = self._owner_path(claim.partition)
+        data = znodes.CONSUMER_OWNER.encode(claim.owner)
+        claim.session_id = self._zk.session_id
+        try:
+            await self._zk.create(path, data, ephemeral=True, make_parents=True)
+        except NodeExists:
+            if not await self._is_ours(path):
+                return False
+            await self._zk.set(path, data)  # an answer was lost on the way
+        return True
+
+    async def disown(self, partition: TopicPartition) -> None:
+        """Own a partition no more, if we do."""
+        path = self._owner_path(partition)
+        if await self._is_ours(path):
+            await self._zk.delete(path)
+
+    async def owner(self, partition: TopicPartition) -> str:
+        """Who owns a partition, to be told to people."""
+        data = await self._get(self._owner_path(partition))
+        return data.decode(errors="replace") if data is not None else "nobody"
+
+    async def load_offset(self, claim: Claim) -> int | None:
+        """Where the group is in a partition; None if it never was in it."""
+        path = self._offset_path(claim.partition)
+        try:
+            znode = await self._zk.get(path)
+        except NoNode:
+            return None
+        claim.committed = znodes.CONSUMER_OFFSET.decode(path, znode.data)
+        claim.version = znode.stat.version
+        claim.is_in_doubt = False
+        return claim.committed
+
+    async def begin_at(self, claim: Claim, offset: int) -> None:
+        """Commit where a group begins. What comes from then on is not lost to whoever is next."""
+        topic_path = znodes.CONSUMER_OFFSETS.path(self._group, claim.partition.topic)
+        try:
+            await self._zk.create(topic_path, make_parents=True)
+        except NodeExists:
+            pass  # another partition was here before
+        claim.start = offset
+        await self.save(claim)
+
+    async def save(self, claim: Claim, *, release: bool = False, commit: bool = True) -> None:
+        """Commit a claim's position, if it has moved, and with `release` own it no more.
+
+        `Lost` if it was not ours, and nothing was written. After `ConnectionLoss` try again.
+        """
+        async with claim.lock:
+            if claim.session_id != self._zk.session_id:
+                raise Lost(f"{claim.partition}: it was ours in a session that is over")
+            position = claim.position if commit else None
+            path = self._owner_path(claim.partition)
+            # Another's would be deleted as well as ours: an earlier release may have succeeded
+            # without our hearing of it. While it is ours, nobody else can make it.
+            if release and not await self._is_ours(path):
+                raise Lost(f"{claim.partition}: it is not ours")
+            operations: list[Operation] = [Check(path)]
+            if position is not None and position != claim.committed:
+                operations.append(await self._to_commit(claim, position))
+            if release:
+                operations.append(Delete(path))
+            if len(operations) > 1:
+                await self._write(claim, operations, position)
+
+    async def _to_commit(self, claim: Claim, position: int) -> Operation:
+        if claim.is_in_doubt:
+            await self.load_offset(claim)
+        path = self._offset_path(claim.partition)
+        data = znodes.CONSUMER_OFFSET.encode(position)
+        return Create(path, data) if claim.version is None else Set(path, data, claim.version)
+
+    async def _write(self, claim: Claim, operations: list[Operation], position: int | None) -> None:
+        try:
+            outcomes = await self._zk.multi(operations)
+        except (ConnectionLoss, asyncio.CancelledError):
+            claim.is_in_doubt = True  # it may have been carried out
+            raise
+        except MultiFailed as failed:
+            raise Lost(f"{claim.partition}: {failed}") from None
+        for operation, outcome in zip(operations, outcomes, strict=True):
+            if isinstance(operation, Create | Set):
+                claim.committed = position
+                claim.version = outcome.version if isinstance(outcome, Stat) else 0

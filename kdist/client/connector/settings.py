@@ -1,0 +1,239 @@
+"""The settings of a connector: the names of Kafka 0.8's old consumer, each declared once (pure).
+
+Defaults are 0.8.2's, but where a row says why not. A configuration is a mapping from these names,
+dots or underscores between their words, to values, or to texts as a properties file has them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from kdist.config.declare import Setting, Settings, setting, settings
+from kdist.config.kinds import Kind, int32
+from kdist.errors import UserError
+from kdist.model import topic_name_fault
+
+GROUP, OFFSETS, STREAMS, ZOOKEEPER = "Group", "Offsets", "Streams", "ZooKeeper"
+
+
+@settings
+class ConnectorSettings(Settings):
+    """What a connector can be told."""
+
+    group_id: str = setting(
+        "group.id",
+        subject=GROUP,
+        doc="The group that this consumer shares partitions with, and keeps offsets for.",
+    )
+    consumer_id: str | None = setting(
+        "consumer.id",
+        default=None,
+        subject=GROUP,
+        doc="What the group calls this consumer, after its own name; unset, host, time and chance "
+        "make one.",
+    )
+    assignment_strategy: Literal["range", "roundrobin"] = setting(
+        "partition.assignment.strategy",
+        default="range",
+        subject=GROUP,
+        doc="How partitions are shared out: the same for all members.",
+    )
+    rebalance_retries_max: int32 = setting(
+        "rebalance.max.retries",
+        default=4,
+        minimum=0,
+        subject=GROUP,
+        doc="After so many tries that found a partition still owned, a warning names its owner; "
+        "0.8 gave up, this consumer goes on trying.",
+    )
+    rebalance_backoff_ms: int32 = setting(
+        "rebalance.backoff.ms",
+        default=2_000,
+        minimum=1,
+        unit="ms",
+        subject=GROUP,
+        doc="How long to wait at most for a partition that is still owned, before trying again; "
+        "a release is noticed at once.",
+    )
+    auto_offset_reset: Literal["smallest", "largest"] = setting(
+        "auto.offset.reset",
+        default="largest",
+        subject=OFFSETS,
+        doc="Where a group without an offset begins, or with one that is gone.",
+    )
+    auto_commit_enable: bool = setting(
+        "auto.commit.enable",
+        default=True,
+        subject=OFFSETS,
+        doc="Whether offsets of what was done with are kept in ZooKeeper without being told to.",
+    )
+    auto_commit_interval_ms: int32 = setting(
+        "auto.commit.interval.ms",
+        default=60_000,
+        minimum=1,
+        unit="ms",
+        subject=OFFSETS,
+        doc="How often, with auto.commit.enable.",
+    )
+    offsets_storage: Literal["zookeeper"] = setting(
+        "offsets.storage",
+        default="zookeeper",
+        subject=OFFSETS,
+        doc="Where offsets are kept; the group protocol's consumer keeps them in the brokers.",
+    )
+    queued_chunks_max: int32 = setting(
+        "queued.max.message.chunks",
+        default=2,
+        minimum=1,
+        subject=STREAMS,
+        doc="How many chunks, each of one partition's batches, wait in a stream; while so many do, "
+        "its partitions are not fetched.",
+    )
+    fetch_message_max_bytes: int32 = setting(
+        "fetch.message.max.bytes",
+        default=1 << 20,
+        minimum=1,
+        unit="bytes",
+        subject=STREAMS,
+        doc="How much to fetch of a partition at a time; a larger batch is given whole.",
+    )
+    fetch_min_bytes: int32 = setting(
+        "fetch.min.bytes",
+        default=1,
+        minimum=0,
+        unit="bytes",
+        subject=STREAMS,
+        doc="A broker waits for so much before it answers a fetch.",
+    )
+    fetch_wait_max_ms: int32 = setting(
+        "fetch.wait.max.ms",
+        default=100,
+        minimum=0,
+        unit="ms",
+        subject=STREAMS,
+        doc="But no longer than this.",
+    )
+    consumer_timeout_ms: int32 = setting(
+        "consumer.timeout.ms",
+        default=-1,
+        minimum=-1,
+        unit="ms",
+        subject=STREAMS,
+        doc="A stream that waits for so long raises `ConsumerTimeout`; -1: it waits for ever.",
+    )
+    exclude_internal_topics: bool = setting(
+        "exclude.internal.topics",
+        default=True,
+        subject=STREAMS,
+        doc="Whether filters leave out the brokers' own topics.",
+    )
+    socket_timeout_ms: int32 = setting(
+        "socket.timeout.ms",
+        default=30_000,
+        minimum=1,
+        unit="ms",
+        subject=STREAMS,
+        doc="How long a broker may take to answer.",
+    )
+    client_id: str | None = setting(
+        "client.id",
+        default=None,
+        subject=STREAMS,
+        doc="How the brokers' logs and metrics call this client; unset, by its group.",
+    )
+    zookeeper_connect: str = setting(
+        "zookeeper.connect",
+        subject=ZOOKEEPER,
+        doc="The ensemble's servers and the cluster's root there: `host1:2181,host2:2181/kdist`.",
+    )
+    session_timeout_ms: int32 = setting(
+        "zookeeper.session.timeout.ms",
+        default=6_000,
+        minimum=1,
+        unit="ms",
+        subject=ZOOKEEPER,
+        doc="A consumer that ZooKeeper has not heard of for so long is taken for dead. The servers "
+        "allow 2 to 20 of their ticks, and take what is next to that.",
+    )
+    connection_timeout_ms: int32 = setting(
+        "zookeeper.connection.timeout.ms",
+        default=6_000,
+        minimum=1,
+        unit="ms",
+        subject=ZOOKEEPER,
+        doc="How long to look for a ZooKeeper server.",
+    )
+    sync_time_ms: int32 = setting(
+        "zookeeper.sync.time.ms",
+        default=2_000,
+        minimum=1,
+        unit="ms",
+        subject=ZOOKEEPER,
+        doc="How far behind a ZooKeeper server may be: what was found to be in the way is looked "
+        "at again after so long, even if nobody told of a change.",
+    )
+
+    @property
+    def reset_to(self) -> Literal["earliest", "latest"]:
+        """`auto.offset.reset` as newer consumers call it."""
+        return "earliest" if self.auto_offset_reset == "smallest" else "latest"
+
+    @property
+    def retry_s(self) -> float:
+        """How long to wait for what is in the way."""
+        return min(self.rebalance_backoff_ms, self.sync_time_ms) / 1000
+
+
+# Of 0.8's, without a meaning here: an old file of settings can be taken as it is.
+IGNORED = frozenset(
+    {
+        "dual.commit.enabled",
+        "num.consumer.fetchers",
+        "offsets.channel.backoff.ms",
+        "offsets.channel.socket.timeout.ms",
+        "offsets.commit.max.retries",
+        "refresh.leader.backoff.ms",
+        "socket.receive.buffer.bytes",
+    }
+)
+
+_TABLE = {row.name.replace(".", "_"): row for row in ConnectorSettings.TABLE}
+_TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
+
+
+def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
+    """The settings of a configuration; `UserError` names the one that is wrong or missing."""
+    config = {name: value for name, value in config.items() if name not in IGNORED}
+    given = {name.replace(".", "_"): value for name, value in config.items()}
+    for name in config:
+        if name.replace(".", "_") not in _TABLE:
+            rows = {row.name: row for row in _TABLE.values()}
+            near = difflib.get_close_matches(name.replace("_", "."), rows, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise UserError(f"a connector has no setting {name!r}{hint}")
+    for key, row in _TABLE.items():
+        if row.is_required and key not in given:
+            raise UserError(f"a connector needs {row.name}: {row.doc}")
+    found = ConnectorSettings(
+        **{_TABLE[key].attribute: _value(_TABLE[key], value) for key, value in given.items()}
+    )
+    for name, part in (("group.id", found.group_id), ("consumer.id", found.consumer_id)):
+        fault = part is not None and topic_name_fault(part)
+        if fault:
+            raise UserError(f"{name} {part!r} {fault}, and it becomes part of a path")
+    return found
+
+
+def _value(row: Setting, value: Any) -> Any:
+    if value is None and row.shape.nullable:
+        return None
+    try:
+        if isinstance(value, str):
+            return row.read(value)
+        if type(value) is _TYPES[row.shape.kind] and row.admits(value):
+            return value
+        raise ValueError(row.allowed())
+    except ValueError as allowed:
+        raise UserError(f"{row.name} is {value!r}, and must be {allowed}") from None

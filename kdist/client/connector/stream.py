@@ -1,0 +1,196 @@
+"""What an application iterates over: messages of the partitions that a stream owns, as they come.
+
+    for message in stream:
+        handle(message.topic, message.key, message.payload())
+
+Iteration waits for more and ends only when the connector is shut down. Chunks come from the loop;
+one thread at a time takes messages out of them, and decodes them there. Before each message it is
+looked whether the partition is still ours: what was fetched of one that is not is dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from kdist.client.connector.claim import Claim
+from kdist.client.consumer.batch import Batch, ConsumedRecord, NotDecoded
+from kdist.errors import KdistError
+
+
+class ConsumerTimeout(KdistError):
+    """No message came for `consumer.timeout.ms`. The stream can be asked again."""
+
+
+class Message(ConsumedRecord):
+    """A record with all that belongs to it; see `ConsumedRecord`."""
+
+    __slots__ = ()
+
+    def payload(self) -> Any:
+        """What the producer sent, or what the decoder made of it: the same as `value`."""
+        return self.value
+
+
+_as_message = partial(tuple.__new__, Message)
+
+
+class Chunk:
+    """Batches of one partition that came together; they are opened one by one."""
+
+    def __init__(self, claim: Claim, batches: list[Batch]) -> None:
+        self.claim = claim
+        self.messages: Iterator[Message] = iter(())  # of the batch that is open
+        self._end: int | None = None  # the offset behind it
+        self._batches = deque(batches)
+        self._refusal: NotDecoded | None = None
+
+    def open_next(self) -> bool:
+        """Be done with the open batch, and open the next; whether there was one.
+
+        Raises `NotDecoded` for a message that a decoder refuses; then it is passed over.
+        """
+        if self._end is not None:
+            self.claim.finish(self._end)
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+        if not self._batches:
+            return False
+        batch = self._batches.popleft()
+        try:
+            records = batch.records()
+        except NotDecoded as refused:
+            self._refusal = refused
+            self._batches.appendleft(batch.part(refused.offset + 1, batch.end))
+            batch = batch.part(batch.start, refused.offset)
+            records = batch.records()
+        self.messages = map(_as_message, records)
+        self._end = batch.end
+        return True
+
+    def put_back(self, message: Message) -> None:
+        """Have it come next."""
+        self.messages = chain((message,), self.messages)
+
+
+class Stream:
+    """Messages of some partitions. Made by a connector; `name` is what the registry calls it."""
+
+    def __init__(
+        self,
+        name: str,
+        chunks_max: int,
+        timeout_s: float | None,
+        on_hungry: Callable[[Stream], None],
+    ) -> None:
+        self.name = name
+        self._chunks_max = chunks_max
+        self._timeout_s = timeout_s
+        self._on_hungry = on_hungry
+        self._changed = threading.Condition()  # guards what follows
+        self._chunks: deque[Chunk] = deque()
+        self._errors: deque[BaseException] = deque()
+        self._is_stopped = False
+        # Of the thread that iterates.
+        self._chunk: Chunk | None = None
+        self._thread = 0
+        self._giving: Iterator[Message] | None = None
+
+    # The loop's side
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough waits here."""
+        return len(self._chunks) >= self._chunks_max
+
+    def put(self, chunk: Chunk) -> None:
+        """More to give."""
+        with self._changed:
+            self._chunks.append(chunk)
+            self._changed.notify()
+
+    def look(self) -> None:
+        """Claims were closed, held or let go: drop what is nobody's, and let who waits look."""
+        with self._changed:
+            was_full = self.is_full
+            self._chunks = deque(each for each in self._chunks if each.claim.is_open)
+            self._changed.notify()
+        if was_full and not self.is_full:
+            self._on_hungry(self)
+
+    def fail(self, error: BaseException) -> None:
+        """Have who asks next hear of an error, once."""
+        with self._changed:
+            if not self._errors:
+                self._errors.append(error)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Give nothing more: iteration ends."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    # The application's side
+
+    def settle(self) -> None:
+        """What the calling thread was given last is done with, if this stream gave it."""
+        if self._thread == threading.get_ident() and self._chunk is not None:
+            self._chunk.claim.settle()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, one after the other. `ConsumerTimeout`, `NotDecoded`, what brokers refuse."""
+        self._thread = threading.get_ident()
+        while (chunk := self._next_chunk()) is not None:
+            claim = chunk.claim
+            for message in chunk.messages:
+                if not claim.may_give:
+                    chunk.put_back(message)
+                    break
+                claim.done = claim.given
+                claim.given = message
+                yield message
+            else:
+                if not chunk.open_next():
+                    self._chunk = None
+
+    def __next__(self) -> Message:
+        """The next message, as `for` would have it."""
+        self._thread = threading.get_ident()
+        if self._giving is None:
+            self._giving = iter(self)
+        try:
+            return next(self._giving)
+        except BaseException:
+            self._giving = None  # what it raised has ended it; the stream goes on
+            raise
+
+    def _next_chunk(self) -> Chunk | None:
+        """A chunk that may give; None at the end."""
+        with self._changed:
+            if not self._changed.wait_for(self._has_news, self._timeout_s):
+                raise ConsumerTimeout(f"no message came for {self._timeout_s} s")
+            if self._is_stopped:
+                return None
+            if self._errors:
+                raise self._errors.popleft()
+            return self._chunk
+
+    def _has_news(self) -> bool:
+        """Under the lock: whether who waits may go on."""
+        if self._is_stopped or self._errors:
+            return True
+        while self._chunk is None or not self._chunk.claim.is_open:
+            if not self._chunks:
+                self._chunk = None
+                return False
+            was_full = self.is_full
+            self._chunk = self._chunks.popleft()
+            if was_full:
+                self._on_hungry(self)
+        return self._chunk.claim.may_give

@@ -1,0 +1,75 @@
+"""All streams of one connector, and which one gives what a claim is of.
+
+A topic that was named has streams of its own; a filter's give of all topics that it lets pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kdist.client.connector.claim import Claim
+from kdist.client.connector.settings import ConnectorSettings
+from kdist.client.connector.stream import Stream
+from kdist.client.connector.subscription import Subscription, stream_id
+
+
+class _Place(NamedTuple):
+    topic: str | None  # None: any
+    owner: str
+
+
+class Streams:
+    """Made with the subscription; there is none without its streams."""
+
+    def __init__(
+        self,
+        consumer: str,
+        subscription: Subscription,
+        settings: ConnectorSettings,
+        on_hungry: Callable[[Stream], None],
+    ) -> None:
+        timeout_ms = settings.consumer_timeout_ms
+        timeout_s = None if timeout_ms < 0 else timeout_ms / 1000
+        self._is_shared = subscription.names is None
+        self._streams: dict[_Place, Stream] = {}
+        for topic, count in subscription.counts.items():
+            for number in range(count):
+                name = stream_id(consumer, number)
+                place = _Place(None if self._is_shared else topic, name)
+                chunks_max = settings.queued_chunks_max
+                self._streams[place] = Stream(name, chunks_max, timeout_s, on_hungry)
+        self._names = {place.owner for place in self._streams}
+
+    def has(self, owner: str) -> bool:
+        """Whether one of ours is called so."""
+        return owner in self._names
+
+    def of(self, claim: Claim) -> Stream:
+        """The stream that gives what a claim is of."""
+        topic = None if self._is_shared else claim.partition.topic
+        return self._streams[_Place(topic, claim.owner)]
+
+    def by_topic(self, topic: str | None) -> list[Stream]:
+        """The streams of a topic, or of the filter with None."""
+        return [stream for place, stream in self._streams.items() if place.topic == topic]
+
+    def look(self) -> None:
+        """See `Stream.look`."""
+        for stream in self._streams.values():
+            stream.look()
+
+    def fail(self, error: BaseException) -> None:
+        """See `Stream.fail`."""
+        for stream in self._streams.values():
+            stream.fail(error)
+
+    def settle(self) -> None:
+        """What the calling thread was given last is done with."""
+        for stream in self._streams.values():
+            stream.settle()
+
+    def stop(self) -> None:
+        """End all iteration."""
+        for stream in self._streams.values():
+            stream.stop()

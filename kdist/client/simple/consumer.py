@@ -1,0 +1,276 @@
+"""SimpleConsumer: blocks, asks one broker, keeps no position, belongs to no group.
+
+    with SimpleConsumer("localhost", 9092) as consumer:
+        for message, offset in consumer.fetch(FetchRequest("clicks", 0, offset=0)):
+            print(offset, message.payload())
+
+Who uses it finds the partition's leader, and keeps the next offset, perhaps with what was made of
+the messages: then each counts exactly once. The connection is made when it is first needed, and
+once more if it was lost. One thread at a time. Source: the founding paper, section 3.1, and 0.8's
+`SimpleConsumer.scala`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+from kdist.client.background import BackgroundLoop
+from kdist.client.cluster import raise_for
+from kdist.client.simple.messages import FetchedSet
+from kdist.errors import ApiError, Error, UserError
+from kdist.model import TopicPartition
+from kdist.network.client import Client, ClientSettings
+from kdist.network.world import AsyncioNetwork
+from kdist.protocol import fetch, list_offsets
+from kdist.protocol.fetch import FetchPartition, FetchTopic
+from kdist.protocol.list_offsets import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+T = TypeVar("T")
+
+LATEST_TIME = LATEST_TIMESTAMP
+EARLIEST_TIME = EARLIEST_TIMESTAMP
+SOCKET_TIMEOUT_MS = 30_000
+BUFFER_BYTES = 64 << 10
+
+
+class FetchRequest(NamedTuple):
+    """What to fetch: from `offset` on about `fetch_size` bytes, but at least one whole batch."""
+
+    topic: str
+    partition: int
+    offset: int
+    fetch_size: int = 1 << 20
+
+    @property
+    def key(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+class OutOfRange(ApiError):
+    """OFFSET_OUT_OF_RANGE: the partition holds offsets from `start` up to, not including, `end`.
+
+    `end` may be asked for too: there is nothing yet.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int, start: int, end: int) -> None:
+        super().__init__(
+            Error.OFFSET_OUT_OF_RANGE,
+            f"{partition} has no offset {offset}, but those from {start} up to {end}",
+        )
+        self.partition = partition
+        self.offset = offset
+        self.start = start
+        self.end = end
+
+
+class SimpleConsumer:
+    """Asks the broker at `host` and `port`. `close` it, or use it in a `with`.
+
+    `buffer_bytes` is the socket's for what comes in. Raises `ApiError`: NETWORK_EXCEPTION if
+    nobody answers there, REQUEST_TIMED_OUT after `socket_timeout_ms`, else what the broker says.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        socket_timeout_ms: int = SOCKET_TIMEOUT_MS,
+        buffer_bytes: int = BUFFER_BYTES,
+        client_id: str = "kdist-simple",
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._settings = ClientSettings(
+            client_id,
+            request_timeout_ms=socket_timeout_ms,
+            connect_timeout_ms=socket_timeout_ms,
+        )
+        self._background = BackgroundLoop("kdist-simple-consumer")
+        self._network = _Network(self._background.loop, buffer_bytes)
+        self._client: Client | None = None
+        self._is_closed = False
+
+    # What there is
+
+    def fetch(self, request: FetchRequest, max_wait_ms: int = 0, min_bytes: int = 0) -> FetchedSet:
+        """The messages at an offset and behind it; an empty set at the end.
+
+        With `min_bytes` the broker waits for so much, but no longer than `max_wait_ms`. Raises
+        `OutOfRange`, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        (found,) = self.multifetch([request], max_wait_ms, min_bytes)
+        found.raise_error()
+        return found
+
+    def multifetch(
+        self, requests: Iterable[FetchRequest], max_wait_ms: int = 0, min_bytes: int = 0
+    ) -> list[FetchedSet]:
+        """A set for each request, in their order; one that was refused raises when it is read."""
+        wanted = list(requests)
+        if not wanted:
+            return []
+        return self._run(self._retried(lambda: self._fetch(wanted, max_wait_ms, min_bytes)))
+
+    async def _fetch(
+        self, wanted: Sequence[FetchRequest], max_wait_ms: int, min_bytes: int
+    ) -> list[FetchedSet]:
+        """A request names a partition once: what is asked for twice goes in another."""
+        rounds: list[dict[TopicPartition, int]] = []
+        for index, each in enumerate(wanted):
+            free = next((one for one in rounds if each.key not in one), None)
+            if free is None:
+                free = {}
+                rounds.append(free)
+            free[each.key] = index
+        found: dict[int, FetchedSet] = {}
+        for one in rounds:
+            several = [wanted[index] for index in one.values()]
+            for fetched in await self._fetch_once(several, max_wait_ms, min_bytes):
+                found[one[fetched.partition]] = fetched
+        return [found[index] for index in range(len(wanted))]
+
+    async def _fetch_once(
+        self, wanted: Sequence[FetchRequest], max_wait_ms: int, min_bytes: int
+    ) -> list[FetchedSet]:
+        request = fetch.FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            topics=[
+                FetchTopic(
+                    topic=each.topic,
+                    partitions=[
+                        FetchPartition(
+                            partition=each.partition,
+                            fetch_offset=each.offset,
+                            partition_max_bytes=each.fetch_size,
+                        )
+                    ],
+                )
+                for each in wanted
+            ],
+        )
+        client = await self._connected()
+        timeout_ms = self._settings.request_timeout_ms + max_wait_ms
+        answer = await client.send(request, timeout_ms=timeout_ms)
+        raise_for(answer.error_code)
+        asked = {each.key: each.offset for each in wanted}
+        found = []
+        for topic in answer.responses:
+            for each in topic.partitions:
+                key = TopicPartition(topic.topic, each.partition_index)
+                error = await self._refusal(key, asked[key], each.error_code)
+                found.append(
+                    FetchedSet(key, asked[key], each.records or b"", each.high_watermark, error)
+                )
+        return found
+
+    async def _refusal(self, key: TopicPartition, offset: int, code: int) -> ApiError | None:
+        if code != Error.OFFSET_OUT_OF_RANGE:
+            return ApiError(Error.of(code), f"{key}: {Error.of(code).sentence}") if code else None
+        start = (await self._offsets(key, EARLIEST_TIME, 1))[0]
+        end = (await self._offsets(key, LATEST_TIME, 1))[0]
+        return OutOfRange(key, offset, start, end)
+
+    # Where it is
+
+    def get_offsets_before(
+        self, topic: str, partition: int, time_ms: int, max_offsets: int = 1
+    ) -> list[int]:
+        """Offsets where segments begin that were last written before a time, newest first.
+
+        `LATEST_TIME` begins with the end, `EARLIEST_TIME` gives the first offset there is. At most
+        `max_offsets`. Who reads from the first of them on misses nothing from that time on.
+        """
+        key = TopicPartition(topic, partition)
+        return self._run(self._retried(lambda: self._offsets(key, time_ms, max_offsets)))
+
+    async def _offsets(self, key: TopicPartition, time_ms: int, count: int) -> list[int]:
+        """Only version 0 knows of segments; Kafka 4 has no more than the two ends."""
+        client = await self._connected()
+        is_end = time_ms in (EARLIEST_TIME, LATEST_TIME) and count == 1
+        version = client.version_of(list_offsets.API) if is_end else list_offsets.API.oldest
+        asked = ListOffsetsPartition(partition_index=key.partition, timestamp=time_ms)
+        if version == list_offsets.API.oldest:
+            asked.max_num_offsets = count
+        topics = [ListOffsetsTopic(name=key.topic, partitions=[asked])]
+        answer = await client.send(ListOffsetsRequest(topics=topics), version)
+        ((found,),) = [topic.partitions for topic in answer.topics]
+        raise_for(found.error_code, str(key))
+        if version == list_offsets.API.oldest:
+            return list(found.old_style_offsets)
+        return [found.offset]
+
+    # The connection
+
+    async def _connected(self) -> Client:
+        if self._client is None or self._client.is_closed:
+            address = (self.host, self.port)
+            self._client = await Client.connect(self._network, *address, self._settings)
+            await self._client.negotiate()
+        return self._client
+
+    async def _retried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """A connection that was lost since it was last used is made once more."""
+        was_connected = self._client is not None
+        try:
+            return await work()
+        except ApiError as error:
+            if error.error is not Error.NETWORK_EXCEPTION or not was_connected:
+                raise
+        return await work()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._is_closed:
+            work.close()
+            raise UserError("the consumer is closed")
+        return self._background.run(work)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+
+        async def close() -> None:
+            if self._client is not None:
+                self._client.close()
+
+        self._background.run(close())
+        self._background.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Network(AsyncioNetwork):
+    """The machine's, with a buffer of its own for what comes in."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, buffer_bytes: int) -> None:
+        super().__init__(loop)
+        self._buffer_bytes = buffer_bytes
+
+    async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+        transport, protocol = await self.loop.create_connection(make, host, port)
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer_bytes)
+        return protocol

@@ -1,0 +1,99 @@
+"""What one fetch found in one partition: messages with their offsets, opened as they are looked at.
+
+Pure. A fetch gives whole batches, and the first may begin before the offset that was asked for:
+what is before it is left out, as are the marks that end transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kdist.client.consumer.opening import Opening, open_fetched
+from kdist.errors import ApiError
+from kdist.model import TopicPartition
+from kdist.records.record import Record
+from kdist.wire.varint import Buffer
+
+
+class Message(NamedTuple):
+    """A message. `timestamp` is ms since the epoch, -1 for none; `key` and `value` may be None."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    def payload(self) -> bytes | None:
+        """What the producer sent: the same as `value`."""
+        return self.value
+
+
+class MessageAndOffset(NamedTuple):
+    """A message, and where it is in its partition."""
+
+    message: Message
+    offset: int
+
+    @property
+    def next_offset(self) -> int:
+        """Where to fetch from to get what is behind it."""
+        return self.offset + 1
+
+
+class FetchedSet:
+    """The messages of one fetch, in order: an iterable of `MessageAndOffset`.
+
+    `error` is why the broker gave none, if it refused; iteration raises it. `high_watermark` is the
+    offset behind the last message that consumers may see.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        buffer: Buffer = b"",
+        high_watermark: int = -1,
+        error: ApiError | None = None,
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.high_watermark = high_watermark
+        self.error = error
+        self._buffer = buffer
+
+    @property
+    def size_bytes(self) -> int:
+        """How much the broker sent."""
+        return len(self._buffer)
+
+    @property
+    def next_offset(self) -> int:
+        """Where to fetch from to get what is behind all of this; raises `error`."""
+        self.raise_error()
+        found = self.offset
+        for ready in open_fetched(self._buffer, self._opening(check_crcs=False)):
+            found = max(found, ready.next_offset)
+        return found
+
+    def raise_error(self) -> None:
+        """Raise `error`, if there is one."""
+        if self.error is not None:
+            raise self.error
+
+    def __iter__(self) -> Iterator[MessageAndOffset]:
+        """The messages, and at last `CorruptRecords` if the broker sent what cannot be read."""
+        self.raise_error()
+        for ready in open_fetched(self._buffer, self._opening()):
+            if ready.error is not None:
+                raise ready.error
+            if ready.batch is not None:
+                yield from map(_with_offset, ready.batch.raw_records())
+
+    def _opening(self, *, check_crcs: bool = True) -> Opening:
+        return Opening(self.partition, self.offset, check_crcs=check_crcs)
+
+
+def _with_offset(record: Record) -> MessageAndOffset:
+    message = Message(record.key, record.value, record.timestamp, record.headers)
+    return MessageAndOffset(message, record.offset)

@@ -1,0 +1,202 @@
+"""Connectors in virtual time: a broker, a ZooKeeper in memory, members who come and go.
+
+At every step it is checked that no two members give messages of one partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kdist.client.connector.joining import Joined, World
+from kdist.client.connector.rebalancing import ConsumerRebalanceListener
+from kdist.client.connector.settings import read_settings
+from kdist.client.connector.stream import ConsumerTimeout, Message, Stream
+from kdist.client.connector.subscription import Subscription, Topics
+from kdist.model import TopicPartition
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.build import build_batch
+from kdist.zk import znodes
+from kdist.zk.memory import MemoryZooKeeper
+from tests.unit.broker.broker_cluster import Cluster, create
+
+GROUP, TOPIC = "readers", "clicks"
+SESSION_MS = 6_000
+HASTY = {
+    "group.id": GROUP,
+    "zookeeper.connect": "memory",
+    "auto.offset.reset": "smallest",
+    "auto.commit.interval.ms": 1_000,
+    "consumer.timeout.ms": 0,
+    "zookeeper.session.timeout.ms": SESSION_MS,
+}
+
+
+async def call(function: Callable[..., object], *arguments: object) -> None:
+    function(*arguments)
+
+
+def offset_path(partition: int, topic: str = TOPIC) -> str:
+    return znodes.CONSUMER_OFFSET.path(GROUP, topic, partition)
+
+
+def owner_path(partition: int, topic: str = TOPIC) -> str:
+    return znodes.CONSUMER_OWNER.path(GROUP, topic, partition)
+
+
+class Connectors:
+    """All members of the group, and what they were given. Owner: the loop."""
+
+    def __init__(self, cluster: Cluster, partitions: int) -> None:
+        self.cluster = cluster
+        self.partitions = partitions
+        self.found: Counter[bytes] = Counter()
+        self.members: dict[str, Member] = {}
+        self.produced = 0
+        self._number = 0
+
+    async def begin(self) -> None:
+        """Create the topic, and watch who gives what from now on."""
+        self.client = await self.cluster.client()
+        await self.client.negotiate()
+        await create(self.client, TOPIC, self.partitions)
+        self._watching = self.cluster.loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            self.check()
+            await asyncio.sleep(0.01)
+
+    def check(self) -> None:
+        """Nobody gives what another does."""
+        givers: dict[TopicPartition, str] = {}
+        for name, member in self.members.items():
+            for each in member.giving:
+                assert each not in givers, f"{each} is given by {givers[each]} and {name}"
+                givers[each] = name
+
+    async def produce(self, count: int, topic: str = TOPIC) -> None:
+        """So many messages, over all partitions."""
+        for _ in range(count):
+            number, self.produced = self.produced, self.produced + 1
+            partition = ProducePartition(
+                index=number % self.partitions,
+                records=build_batch([b"%d" % number], timestamp_ms=0),
+            )
+            topics = [ProduceTopic(name=topic, partition_data=[partition])]
+            request = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics)
+            answer = await self.client.send(request)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+
+    async def join(
+        self,
+        subscription: Subscription | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+        **settings: Any,
+    ) -> Member:
+        """Another member, on a host of its own."""
+        self._number += 1
+        name = f"c{self._number}"
+        dotted = {key.replace("_", "."): value for key, value in settings.items()}
+        zk = self.cluster.ensemble.client(session_timeout_ms=SESSION_MS)
+        await zk.connect()
+        world = World(
+            network=self.cluster.network.host(name),
+            zk=zk,
+            chance=self.cluster.chance,
+            now_ms=self.cluster.clock.now_ms,
+            host=name,
+            tell=call,
+        )
+        joined = Joined(
+            world,
+            read_settings(HASTY | dotted),
+            subscription or Topics({TOPIC: 1}),
+            (None, None),
+            listener,
+        )
+        member = self.members[name] = Member(self, name, zk, joined)
+        await joined.start()
+        return member
+
+    @property
+    def shares(self) -> list[int]:
+        """How much each living member gives, sorted."""
+        return sorted(len(member.giving) for member in self.members.values())
+
+    @property
+    def is_all_found(self) -> bool:
+        return len(self.found) == self.produced
+
+    async def tree(self) -> Mapping[str, str]:
+        """What the ensemble has below the group: texts by path."""
+        tree = self.cluster.ensemble.tree
+        return {
+            path.removeprefix(f"/consumers/{GROUP}/"): node.data.decode()
+            for path, node in tree._nodes.items()
+            if path.startswith(f"/consumers/{GROUP}/")
+        }
+
+
+class Member:
+    """A connector whose streams are read as fast as they give."""
+
+    def __init__(self, group: Connectors, name: str, zk: MemoryZooKeeper, joined: Joined) -> None:
+        self.group = group
+        self.name = name
+        self.zk = zk
+        self.joined = joined
+        self.messages: list[Message] = []
+        self.is_reading = True
+        self.task = group.cluster.loop.create_task(self._work())
+
+    @property
+    def streams(self) -> list[Stream]:
+        return list(self.joined.streams._streams.values())
+
+    @property
+    def giving(self) -> list[TopicPartition]:
+        claims = self.joined.rebalancer.claims
+        return sorted(key for key, claim in claims.items() if claim.may_give)
+
+    async def _work(self) -> None:
+        while self.is_reading:
+            for stream in self.streams:
+                try:
+                    while True:
+                        message = next(stream)
+                        self.group.found[message.value] += 1
+                        self.messages.append(message)
+                except ConsumerTimeout:
+                    continue  # nothing for now
+                except StopIteration:
+                    return
+            await asyncio.sleep(0.05)
+
+    def be_cut_off(self, noticed_after_ms: float) -> None:
+        """From ZooKeeper only."""
+        self.group.cluster.ensemble.suspend(self.zk, noticed_after_ms)
+
+    def maybe_be_heard_again(self) -> None:
+        """Unless it is gone."""
+        if self.name in self.group.members:
+            self.group.cluster.ensemble.resume(self.zk)
+
+    async def leave(self) -> None:
+        """End as an application does."""
+        await self.joined.close()
+        del self.group.members[self.name]
+        await self.task
+
+    async def die(self) -> None:
+        """End as by kill -9: nothing is said to anyone, and its session runs out."""
+        if self.task.done():
+            self.task.result()  # it was dead before, of a fault
+        self.is_reading = False
+        del self.group.members[self.name]
+        self.group.cluster.ensemble.suspend(self.zk)
+        self.group.cluster.network.crash(self.name)
+        for task in tuple(self.joined.rebalancer._tasks):
+            task.cancel()

@@ -1,0 +1,173 @@
+"""A stream gives what its chunks hold, and its claims know what is done with."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kdist.client.connector.claim import Claim
+from kdist.client.connector.stream import Chunk, ConsumerTimeout, Stream
+from kdist.client.consumer.batch import Batch, NotDecoded
+from kdist.model import TopicPartition
+from kdist.records.batch import iter_headers
+from kdist.records.build import build_batch
+
+PARTITION = TopicPartition("clicks", 3)
+
+
+def stream_of(
+    timeout_s: float | None = 0,
+    chunks_max: int = 2,
+    on_hungry: Callable[[Stream], None] = lambda _: None,
+) -> Stream:
+    return Stream("c-0", chunks_max, timeout_s, on_hungry)
+
+
+def open_claim(start: int = 0) -> Claim:
+    claim = Claim(PARTITION, "c-0")
+    claim.start = start
+    return claim
+
+
+def batch_of(base_offset: int, *values: bytes, decoder: Any = None) -> Batch:
+    data = build_batch(values, base_offset=base_offset, timestamp_ms=0)
+    ((at, header),) = iter_headers(data)
+    return Batch(PARTITION, header, data, at, base_offset, (None, decoder))
+
+
+def chunk(claim: Claim, base_offset: int, *values: bytes) -> Chunk:
+    return Chunk(claim, [batch_of(base_offset, *values)])
+
+
+def test_a_message_has_all_that_belongs_to_it() -> None:
+    stream = stream_of()
+    stream.put(chunk(open_claim(), 7, b"v"))
+    message = next(stream)
+    assert (message.topic, message.partition, message.offset) == ("clicks", 3, 7)
+    assert (message.key, message.value, message.payload()) == (None, b"v", b"v")
+
+
+def test_a_message_is_done_with_when_the_next_is_asked_for() -> None:
+    stream, claim = stream_of(), open_claim(5)
+    stream.put(chunk(claim, 5, b"a", b"b"))
+    assert claim.position == 5
+    next(stream)
+    assert claim.position == 5
+    next(stream)
+    assert claim.position == 6
+    with pytest.raises(ConsumerTimeout):
+        next(stream)
+    assert claim.position == 7
+
+
+def test_who_stops_in_the_middle_goes_on_there() -> None:
+    stream, claim = stream_of(), open_claim()
+    stream.put(chunk(claim, 0, b"a", b"b", b"c"))
+    for message in stream:
+        assert message.value == b"a"
+        break
+    assert claim.position == 0
+    assert [next(stream).value, next(stream).value] == [b"b", b"c"]
+    assert claim.position == 2
+
+
+def test_who_settles_is_done_with_what_its_own_thread_was_given() -> None:
+    stream, claim = stream_of(), open_claim()
+    stream.put(chunk(claim, 0, b"a", b"b"))
+    next(stream)
+    other = threading.Thread(target=stream.settle)
+    other.start()
+    other.join()
+    assert claim.position == 0
+    stream.settle()
+    assert claim.position == 1
+    next(stream)
+    assert claim.position == 1
+
+
+def test_nothing_is_given_of_a_claim_that_is_closed() -> None:
+    stream, gone, kept = stream_of(), open_claim(), open_claim()
+    stream.put(chunk(gone, 0, b"a", b"b"))
+    stream.put(chunk(gone, 2, b"c"))
+    stream.put(chunk(kept, 0, b"z"))
+    assert next(stream).value == b"a"
+    gone.close()
+    stream.look()
+    assert next(stream).value == b"z"
+    assert gone.position == 0, "what was worked on is given again, by another"
+
+
+def test_a_claim_that_is_held_goes_on_where_it_was() -> None:
+    stream, claim = stream_of(), open_claim()
+    stream.put(chunk(claim, 0, b"a", b"b"))
+    next(stream)
+    claim.hold(is_held=True)
+    with pytest.raises(ConsumerTimeout):
+        next(stream)
+    claim.hold(is_held=False)
+    assert next(stream).value == b"b"
+
+
+def test_a_stream_that_is_full_says_when_it_has_room() -> None:
+    hungry: list[Stream] = []
+    stream, claim = stream_of(on_hungry=hungry.append), open_claim()
+    stream.put(chunk(claim, 0, b"a"))
+    assert not stream.is_full
+    stream.put(chunk(claim, 1, b"b"))
+    assert stream.is_full
+    next(stream)
+    assert hungry == [stream]
+    next(stream)
+    assert hungry == [stream]
+
+
+def test_room_that_a_lost_partition_leaves_is_told_of_too() -> None:
+    hungry: list[Stream] = []
+    stream, claim = stream_of(on_hungry=hungry.append), open_claim()
+    stream.put(chunk(claim, 0, b"a"))
+    stream.put(chunk(claim, 1, b"b"))
+    claim.close()
+    stream.look()
+    assert hungry == [stream]
+
+
+def test_who_waits_gets_what_comes_and_hears_the_end() -> None:
+    stream = stream_of(timeout_s=None)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.extend(each.value for each in stream))
+    reader.start()
+    stream.put(chunk(open_claim(), 0, b"a"))
+    stream.put(chunk(open_claim(), 0, b"b"))
+    while len(found) < 2:
+        assert reader.is_alive()
+    stream.stop()
+    reader.join(10)
+    assert found == [b"a", b"b"]
+    assert list(stream) == []
+
+
+def test_an_error_is_raised_once_where_messages_are_asked_for() -> None:
+    stream = stream_of()
+    stream.fail(ValueError("it went wrong"))
+    stream.fail(ValueError("and so did this, for the same reason"))
+    with pytest.raises(ValueError, match="it went wrong"):
+        next(stream)
+    with pytest.raises(ConsumerTimeout):
+        next(stream)
+
+
+def test_a_message_that_cannot_be_decoded_is_told_of_and_passed_over() -> None:
+    stream, claim = stream_of(), open_claim()
+    stream.put(Chunk(claim, [batch_of(0, b"1", b"{", b"3", decoder=json.loads)]))
+    assert next(stream).payload() == 1
+    with pytest.raises(NotDecoded) as refused:
+        next(stream)
+    assert refused.value.offset == 1
+    assert next(stream).payload() == 3
+    with pytest.raises(ConsumerTimeout):
+        next(stream)
+    assert claim.position == 3
