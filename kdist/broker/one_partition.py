@@ -41,7 +41,7 @@ class Newest:
     """The newest small answer to fetches of a kind, and what it was the answer to.
 
     Consumers of one topic that are at its end ask alike and are woken together: the first answer is
-    made, the others are its copies, for a third of the cost. Offsets alone would not do: a topic
+    made, the others are its copies, for two thirds of the cost. Offsets alone would not do: a topic
     deleted and made anew, or a log cut by a new leader, may have them again with other records.
     """
 
