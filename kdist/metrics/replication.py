@@ -25,8 +25,8 @@ class ReplicationMetrics(Metrics):
     )
     slow_writes: int = counter(
         "kdist_append_slow_writes_total",
-        "Writes that took more than 2 ms. If a second one has waited for the disk, a thread does "
-        "the writes for some seconds.",
+        "Writes that took more than 2 ms. Once those that waited for the disk make up a hundredth "
+        "of the time, a thread does the writes for some seconds.",
     )
     failed_produces: int = counter(
         "kdist_produce_failed_total", "Produces to a partition that were answered with an error."

@@ -29,8 +29,6 @@ from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-_PIECE_BYTES_MAX = 1 << 12  # then adding to it costs more than a queue
-
 
 class Limits(NamedTuple):
     """What one connection may take: `in_flight_max` requests, `waiting_bytes_max` of answers.
@@ -122,7 +120,7 @@ class Connection(FrameReceiver):
         self._replies: deque[Reply | Bytes] = deque()
         self._is_admitted = False
         self._is_writing = False  # at the end of this turn
-        self.piece = b""  # of answers that leave before that
+        self.piece = b""  # the one answer that the turn sends before that
         self._is_finishing = False
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
@@ -250,21 +248,24 @@ class Connection(FrameReceiver):
     def answer_at_once(self, data: Bytes) -> None:
         """As `reserve().send((data,))`, for less: nothing is made to wait for the answer in.
 
-        Where nothing waits the turn sends it by itself, as one piece with those that follow it.
+        Where nothing waits the turn sends it by itself, unless another follows before that.
         """
         if self.is_closed:
             return
-        if not self._replies and not self._is_held:
-            if self.piece:
-                if len(self.piece) < _PIECE_BYTES_MAX:
-                    self._metrics.sent_bytes += len(data)
-                    self.piece += data
-                    return
-            elif (send := self._sender.direct_send()) is not None:
+        if not (self._replies or self.piece or self._is_held):
+            send = self._sender.direct_send()
+            if send is not None:
                 self._metrics.sent_bytes += len(data)
                 self.piece = bytes(data)
                 self._turn.will_send(self, send)
                 return
+        if self.piece:
+            piece, self.piece = self.piece, b""
+            self._metrics.sent_bytes -= len(piece)
+            self._queue(piece)
+        self._queue(data)
+
+    def _queue(self, data: Bytes) -> None:
         self._replies.append(data)
         self._sender.waiting_bytes += len(data)
         self._want_writing()

@@ -34,7 +34,7 @@ class Writer(Protocol):
     """Whoever has something to send at the end of a turn."""
 
     piece: bytes
-    """What `will_send` is to send: until then more may be added to it, or all of it let go."""
+    """What `will_send` is to send, unless it is taken back before that."""
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
         """Of its piece only so many bytes were sent, or none."""

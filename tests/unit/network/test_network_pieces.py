@@ -1,4 +1,4 @@
-"""Answers that a turn sends by itself, as one piece a connection: order, and what goes wrong."""
+"""The answer that a turn sends by itself: its order among others, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Sends:
         self.send = transport.direct_send
         transport.direct_send = self._send
 
-    def _send(self, data: bytes) -> int:
+    def _send(self, data: bytes, flags: int = 0) -> int:
         self.sizes.append(len(data))
         refuse, self.refuse = self.refuse, None
-        return self.send(data) if refuse is None else refuse(data)
+        return self.send(data, flags) if refuse is None else refuse(data)
 
 
 class Leaving(Answering):
@@ -46,21 +46,18 @@ class Leaving(Answering):
         self._leave(connection)
 
 
-def test_answers_of_a_turn_leave_as_one_piece_up_to_a_bound_and_then_as_another(
-    world: World,
-) -> None:
+def test_answers_of_a_turn_leave_as_one_piece(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
             await until(lambda: bool(served.handler.connected))
             sends = Sends(served.handler.connected[0])
-            few, many = [b"a", b"bc", b"def"], [b"%d" % n * 1000 for n in range(9)]
-            peer.send(*few)
-            assert await peer.answers(3) == few
-            assert sends.sizes == [len(b"".join(map(framed, few)))]
-            peer.send(*many)
-            assert await peer.answers(12) == few + many
-            assert len(sends.sizes) <= 3
+            turns = [[b"a"], [b"bc", b"def"], [b"%d" % n * 1000 for n in range(9)]]
+            for turn in turns:
+                count = len(peer.frames())
+                peer.send(*turn)
+                assert (await peer.answers(count + len(turn)))[count:] == turn
+            assert sends.sizes == [len(b"".join(map(framed, turn))) for turn in turns]
             assert served.metrics.sent_bytes == len(peer.received)
 
     world.run(scenario())
