@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
+# A deadline less now may be a rounding error, which does not move a clock that counts nanoseconds:
+# who waits for the rest again and again would do so forever.
+_SHORTEST_S = 1e-6
+
 
 class News:
     """Set on the loop. `wait` is for the loop's own work, `wait_in_thread` for one other thread."""
@@ -27,7 +31,7 @@ class News:
     async def wait(self, timeout_s: float) -> None:
         """Until there is something new since `clear`, or time is up."""
         try:
-            await asyncio.wait_for(self._told.wait(), timeout_s)
+            await asyncio.wait_for(self._told.wait(), max(timeout_s, _SHORTEST_S))
         except TimeoutError:
             pass  # who waits looks once more anyway
 
