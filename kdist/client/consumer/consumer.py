@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
@@ -38,6 +38,9 @@ from kdist.client.discovery import find_brokers
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
+
+if TYPE_CHECKING:
+    from kdist.client.connector import ConsumerConnector, Stream
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 30.0
@@ -80,6 +83,24 @@ class Consumer:
             raise
         self._shelf = self._core.shelf
         self._is_closed = False
+
+    # The first design's consumers, whose groups live in ZooKeeper: `kdist.client.connector`
+
+    @staticmethod
+    def create(config: Mapping[str, Any]) -> ConsumerConnector:
+        """A connector; `config` has the settings of `ConnectorSettings`."""
+        from kdist.client import connector  # few need it, and kazoo takes its time
+
+        return connector.create(config)
+
+    @staticmethod
+    def create_message_streams(
+        topic: str, count: int, config: Mapping[str, Any] | None = None
+    ) -> list[Stream]:
+        """Streams of one topic, by a connector of their own, as in the first paper's sample."""
+        from kdist.client import connector
+
+        return connector.create_message_streams(topic, count, config)
 
     # What is read
 

@@ -11,6 +11,7 @@ import pytest
 
 import kdist
 import kdist.aio
+from kdist.client import connector
 
 
 @pytest.mark.parametrize("name", kdist.__all__)
@@ -41,6 +42,13 @@ def test_who_imports_kdist_alone_imports_no_client() -> None:
     program = "import sys, kdist; print([each for each in sys.modules if 'kdist.' in each])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"[]\n"
+
+
+def test_the_papers_names_are_the_connectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connector, "create", lambda config: ("created", config))
+    monkeypatch.setattr(connector, "create_message_streams", lambda *given: given)
+    assert kdist.Consumer.create({"group.id": "g"}) == ("created", {"group.id": "g"})
+    assert kdist.Consumer.create_message_streams("topic1", 1) == ("topic1", 1, None)
 
 
 def test_who_has_a_loop_finds_the_awaited_ones() -> None:
