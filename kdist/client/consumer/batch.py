@@ -222,10 +222,22 @@ class Batch:
 
     def records(self) -> list[ConsumedRecord]:
         """The records, each with all that belongs to it."""
+        return self.records_of(self.checked_values(), 0)
+
+    def checked_values(self) -> list[Any]:
+        """The values; what refuses keys is raised here, too, and not where one is looked at."""
         if self._decode_key is not None:
-            self.keys()  # what it refuses is raised here, and not where a record's key is read
-        start: int = self._places.start
-        return list(map(_make_record, zip(repeat(self), count(start), self.values())))
+            self.keys()
+        return self.values()
+
+    def records_of(self, values: Sequence[Any], index: int) -> list[ConsumedRecord]:
+        """The records of some of the values, from an index on."""
+        place: int = self._places.start + index
+        return list(map(_make_record, zip(repeat(self), count(place), values)))
+
+    def offset_at(self, index: int) -> int:
+        """The offset of a record by its place among those that are given."""
+        return self.offset_of(self._places.start + index)
 
     def raw_records(self) -> list[Record]:
         """The records as the codec gives them, no decoder asked."""
