@@ -15,6 +15,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kdist.client.admin.outcomes import SomeFailed as SomeFailed
+    from kdist.client.admin.resets import ShiftBy as ShiftBy
+    from kdist.client.admin.resets import ToEarliest as ToEarliest
+    from kdist.client.admin.resets import ToLatest as ToLatest
+    from kdist.client.admin.resets import ToOffset as ToOffset
+    from kdist.client.admin.resets import ToTime as ToTime
+    from kdist.client.admin.sync import Admin as Admin
+    from kdist.client.admin.topics import NewTopic as NewTopic
     from kdist.client.cluster import NoBroker as NoBroker
     from kdist.client.connector.connector import ConsumerConnector as ConsumerConnector
     from kdist.client.connector.rebalancing import (
@@ -60,6 +68,10 @@ if TYPE_CHECKING:
 
 # The same for those who run: a test holds the two together.
 _HOMES = {
+    "kdist.client.admin.outcomes": "SomeFailed",
+    "kdist.client.admin.resets": "ShiftBy ToEarliest ToLatest ToOffset ToTime",
+    "kdist.client.admin.sync": "Admin",
+    "kdist.client.admin.topics": "NewTopic",
     "kdist.client.cluster": "NoBroker",
     "kdist.client.connector.connector": "ConsumerConnector",
     "kdist.client.connector.rebalancing": "ConsumerRebalanceListener",

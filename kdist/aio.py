@@ -10,7 +10,8 @@ Messages, records, batches and errors are those of `kdist`.
 
 from __future__ import annotations
 
+from kdist.client.admin.asynchronous import AsyncAdmin as Admin
 from kdist.client.consumer.aio import Consumer
 from kdist.client.producer.asynchronous import AsyncProducer as Producer
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["Admin", "Consumer", "Producer"]

@@ -186,8 +186,9 @@ class Client(FrameReceiver):
                 )
             version = waiting.version
             if waiting.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
-                version = 0  # whatever was asked for (KIP-511)
-            _, answer = decode_response(waiting.api.key, version, self._kept(frame))
+                answer = _read_refusal(frame)
+            else:
+                _, answer = decode_response(waiting.api.key, version, self._kept(frame))
         except ProtocolError as error:
             _fail(waiting, self._network_exception(str(error)))
             raise
@@ -231,6 +232,18 @@ class Client(FrameReceiver):
         self._may_write.set()
         while self._waiting:
             _fail(self._waiting.popleft(), error)
+
+
+def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
+    """An ApiVersions answer that refuses the version: in version 0, whatever was asked (KIP-511).
+
+    Some servers write another form; what they speak is then asked for again, in version 0.
+    """
+    try:
+        _, answer = decode_response(api_versions.API.key, 0, bytes(frame))
+    except ProtocolError:
+        return ApiVersionsResponse(error_code=Error.UNSUPPORTED_VERSION.code, api_keys=[])
+    return cast(ApiVersionsResponse, answer)
 
 
 def _fail(waiting: Waiting, error: ApiError) -> None:

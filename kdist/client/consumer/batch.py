@@ -135,6 +135,11 @@ class Batch:
         # place, and so the place of `start` without decoding anything.
         self._is_dense = header.record_count == header.last_offset_delta + 1
 
+    @property
+    def encoded(self) -> memoryview:
+        """The whole batch as the log has it, whatever part of it this is; valid while this is."""
+        return memoryview(self._buffer)[self._at : self._at + self.header.size]
+
     def part(self, start: int, end: int) -> Batch:
         """The same batch, but for records before `start` or from `end` on."""
         decoders = (self._decode_key, self._decode_value)

@@ -1,0 +1,17 @@
+"""What operators see and change: topics, settings, groups, offsets, records, disks, the cluster.
+
+Each operation is a function over a `Cluster`, in the module of its subject; `AsyncAdmin`
+(asynchronous.py) and `Admin` (sync.py) offer them as methods. Who has a cluster at hand calls them
+directly, as the command line does.
+
+One style for what goes wrong: what is asked of one thing raises `ApiError` naming it. What is asked
+of many is tried for each of them, and then `SomeFailed`, an `ApiError`, says which failed and why,
+and has what the others gave.
+"""
+
+from __future__ import annotations
+
+from kdist.client.admin.asking import TIMEOUT_MS, find_coordinator
+from kdist.client.admin.topics import create_topic, delete_topic, list_topics
+
+__all__ = ["TIMEOUT_MS", "create_topic", "delete_topic", "find_coordinator", "list_topics"]

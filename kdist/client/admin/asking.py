@@ -1,0 +1,139 @@
+"""Whom an operator's requests go to: the controller, a group's coordinator, each broker.
+
+What failed after it was sent is not sent again, unless the one asked was the wrong one: a second
+answer could say that the topic exists, when it is the first request that created it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, TypeVar
+
+from kdist.client.cluster import Cluster, raise_for
+from kdist.errors import ApiError, Error, UserError
+from kdist.protocol import find_coordinator as find_coordinator_api
+from kdist.protocol.find_coordinator import FindCoordinatorRequest
+
+TIMEOUT_MS = 20_000  # for the controller to tell all brokers
+
+T = TypeVar("T")
+
+_VERSION_OF_MANY = 4  # FindCoordinator: from then on several keys at once (KIP-699)
+_ELSEWHERE = frozenset(
+    (
+        Error.NOT_CONTROLLER,
+        Error.NOT_COORDINATOR,
+        Error.COORDINATOR_NOT_AVAILABLE,
+        Error.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+)
+
+
+async def ask_controller(cluster: Cluster, request: Any, read: Callable[[Any], T]) -> T:
+    """What `read` makes of the controller's answer, once a controller is found.
+
+    `read` raises NOT_CONTROLLER where the answer has it, and the next one is asked.
+    """
+
+    async def controller() -> int:
+        await cluster.metadata()
+        if cluster.controller_id not in cluster.brokers:
+            raise ApiError(Error.NOT_CONTROLLER, "the cluster has no controller at the moment")
+        return cluster.controller_id
+
+    return await _ask(cluster, controller, request, read)
+
+
+async def ask_coordinator(
+    cluster: Cluster, group: str, request: Any, read: Callable[[Any], T]
+) -> T:
+    """What `read` makes of the answer of a group's coordinator."""
+    return await _ask(cluster, lambda: find_coordinator(cluster, group), request, read)
+
+
+async def _ask(
+    cluster: Cluster,
+    find: Callable[[], Awaitable[int]],
+    request: Any,
+    read: Callable[[Any], T],
+) -> T:
+    async def attempt() -> T | ApiError:
+        client = await cluster.client(await find())
+        try:
+            return read(await client.send(request))
+        except ApiError as error:
+            if error.error in _ELSEWHERE:
+                raise
+            return error
+
+    outcome = await cluster.retried(attempt)
+    if isinstance(outcome, ApiError):
+        raise outcome
+    return outcome
+
+
+async def find_coordinator(cluster: Cluster, group: str) -> int:
+    """The id of the broker that coordinates a group."""
+
+    async def find() -> int:
+        await cluster.metadata()
+        client = await any_client(cluster)
+        version = client.version_of(find_coordinator_api.API)
+        request = (
+            FindCoordinatorRequest(coordinator_keys=[group])
+            if version >= _VERSION_OF_MANY
+            else FindCoordinatorRequest(key=group)
+        )
+        answer = await client.send(request)
+        found = answer.coordinators[0] if version >= _VERSION_OF_MANY else answer
+        raise_for(found.error_code, f"group {group}", found.error_message)
+        if found.node_id not in cluster.brokers:
+            raise ApiError(Error.COORDINATOR_NOT_AVAILABLE)
+        node_id: int = found.node_id
+        return node_id
+
+    return await cluster.retried(find)
+
+
+async def any_client(cluster: Cluster) -> Any:
+    """A connection to the first broker that takes one; the first one's error if none does."""
+    first: ApiError | None = None
+    for broker in sorted(cluster.brokers):
+        try:
+            return await cluster.client(broker)
+        except ApiError as error:
+            first = first or error
+    raise first or ApiError(Error.BROKER_NOT_AVAILABLE, "the cluster has no brokers")
+
+
+async def ask_brokers(
+    cluster: Cluster,
+    ask: Callable[[int], Awaitable[T]],
+    brokers: Collection[int] | None = None,
+    patience_s: float | None = None,
+) -> dict[int, T | ApiError]:
+    """What each broker answers, or why it does not, by id; of all brokers with None.
+
+    After `patience_s` seconds a broker is not waited for any more: REQUEST_TIMED_OUT. `UserError`
+    for a broker that is not in the cluster.
+    """
+    await cluster.retried(cluster.metadata)
+    wanted = sorted(cluster.brokers if brokers is None else set(brokers))
+    for broker in wanted:
+        if broker not in cluster.brokers:
+            known = ", ".join(map(str, sorted(cluster.brokers)))
+            raise UserError(f"there is no broker {broker}: the cluster has {known}")
+
+    async def one(broker: int) -> T | ApiError:
+        try:
+            async with asyncio.timeout(patience_s):
+                return await cluster.retried(lambda: ask(broker))
+        except ApiError as error:
+            return error
+        except TimeoutError:
+            sentence = f"broker {broker} did not answer within {patience_s:g} s"
+            return ApiError(Error.REQUEST_TIMED_OUT, sentence)
+
+    answers = await asyncio.gather(*map(one, wanted))
+    return dict(zip(wanted, answers, strict=True))

@@ -1,0 +1,154 @@
+"""Whether a cluster is well: what its brokers say of it, judged by a list of rules.
+
+`examine` asks, `judge` is pure. What is judged is what clients see; the roll's gate reads ZooKeeper
+instead (gate.py), as it must not believe a broker that is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from kdist.client.admin.asking import ask_brokers
+from kdist.client.admin.brokers import (
+    ClusterView,
+    VersionRange,
+    describe_cluster,
+    describe_versions,
+)
+from kdist.client.admin.disks import LogDirectory, log_directories
+from kdist.client.admin.settings import describe_topic_settings
+from kdist.client.admin.topics import Partition, Topic, list_topics
+from kdist.client.cluster import Cluster
+from kdist.errors import ApiError, Error
+
+PATIENCE_S = 5.0  # for each broker; who takes longer does not serve
+FREE_SHARE_MIN = 0.1  # of a volume; below it is a warning
+
+_MIN_ISR = "min.insync.replicas"
+
+
+class Finding(NamedTuple):
+    """Something that is not as it should be, by the name of its alert, and what it is about."""
+
+    level: Literal["bad", "warning"]
+    name: str
+    sentence: str
+    items: Sequence[str] = ()
+
+
+class Examined(NamedTuple):
+    """What the brokers say. `min_isr` is by topic, and empty where brokers are too old to tell."""
+
+    view: ClusterView
+    versions: Mapping[int, Mapping[str, VersionRange] | ApiError]
+    topics: Sequence[Topic]
+    min_isr: Mapping[str, int]
+    disks: Mapping[int, Sequence[LogDirectory] | ApiError]
+
+
+async def examine(cluster: Cluster) -> list[Finding]:
+    """Everything that is not as it should be, the bad first; nothing if the cluster is well."""
+    topics = await list_topics(cluster)
+    examined = Examined(
+        await describe_cluster(cluster),
+        await describe_versions(cluster, PATIENCE_S),
+        topics,
+        await _min_isr(cluster, topics),
+        await _disks(cluster),
+    )
+    return sorted(judge(examined), key=lambda each: each.level)
+
+
+async def _min_isr(cluster: Cluster, topics: Sequence[Topic]) -> dict[str, int]:
+    try:
+        found = await describe_topic_settings(cluster, [topic.name for topic in topics])
+    except ApiError as error:
+        if error.error is Error.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    return {
+        topic: int(settings[_MIN_ISR].value or 1)
+        for topic, settings in found.items()
+        if _MIN_ISR in settings
+    }
+
+
+async def _disks(cluster: Cluster) -> Mapping[int, Sequence[LogDirectory] | ApiError]:
+    return await ask_brokers(
+        cluster, lambda broker: log_directories(cluster, broker), patience_s=PATIENCE_S
+    )
+
+
+def judge(examined: Examined) -> Iterator[Finding]:
+    """What is not as it should be (pure)."""
+    yield from _judge_brokers(examined)
+    yield from _judge_partitions(examined)
+    yield from _judge_disks(examined)
+
+
+def _judge_brokers(examined: Examined) -> Iterator[Finding]:
+    if examined.view.controller is None:
+        yield Finding("bad", "NoActiveController", "The cluster has no controller.")
+    alive = {each.id for each in examined.view.brokers}
+    assigned = {replica for _, each in _partitions(examined) for replica in each.replicas}
+    if gone := [f"broker {each}" for each in sorted(assigned - alive)]:
+        yield Finding("bad", "BrokerDown", "Brokers that have replicas are not there.", gone)
+    answers = examined.versions.items()
+    if silent := [f"broker {each}" for each, said in answers if isinstance(said, ApiError)]:
+        yield Finding("bad", "BrokerNotServing", "Brokers do not answer.", silent)
+    spoken = {
+        each: tuple(sorted(said.items())) for each, said in answers if isinstance(said, Mapping)
+    }
+    if len(set(spoken.values())) > 1:
+        items = [f"broker {each}" for each in spoken]
+        yield Finding("warning", "MixedReleases", "Brokers are of different releases.", items)
+
+
+def _judge_partitions(examined: Examined) -> Iterator[Finding]:
+    offline, under_min, under, away = [], [], [], []
+    for topic, each in _partitions(examined):
+        shown = f"{topic}-{each.number}"
+        if each.leader is None:
+            offline.append(shown)
+        elif len(each.isr) < examined.min_isr.get(topic, 1):
+            under_min.append(shown)
+        elif len(each.isr) < len(each.replicas):
+            under.append(shown)
+        if each.leader is not None and each.leader != each.replicas[0]:
+            away.append(shown)
+    if offline:
+        yield Finding("bad", "OfflinePartitions", "Partitions have no leader.", offline)
+    if under_min:
+        sentence = "Partitions have fewer replicas in sync than min.insync.replicas."
+        yield Finding("bad", "PartitionsUnderMinIsr", sentence, under_min)
+    if under:
+        sentence = "Partitions have replicas that are not in sync."
+        yield Finding("warning", "UnderReplicatedPartitions", sentence, under)
+    if away:
+        sentence = "Partitions are led by another than their preferred replica."
+        yield Finding("warning", "LeadersNotPreferred", sentence, away)
+
+
+def _partitions(examined: Examined) -> Iterator[tuple[str, Partition]]:
+    return ((topic.name, each) for topic in examined.topics for each in topic.partitions)
+
+
+def _judge_disks(examined: Examined) -> Iterator[Finding]:
+    failed, full = [], []
+    for broker, found in examined.disks.items():
+        for each in () if isinstance(found, ApiError) else found:  # it counts as silent
+            if each.error is not None:
+                failed.append(f"broker {broker}: {each.path}")
+            elif _free_share(each) < FREE_SHARE_MIN:
+                full.append(f"broker {broker}: {each.path}")
+    if failed:
+        yield Finding("bad", "DiskFailed", "Log directories have failed.", failed)
+    if full:
+        yield Finding("warning", "DiskNearlyFull", "Volumes have less than a tenth free.", full)
+
+
+def _free_share(each: LogDirectory) -> float:
+    if not each.total_bytes or each.usable_bytes is None:
+        return 1.0  # not known
+    return each.usable_bytes / each.total_bytes

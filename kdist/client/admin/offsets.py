@@ -1,0 +1,138 @@
+"""What groups have committed: read, changed, moved to another place, forgotten.
+
+A group that has members commits for itself, so that changes from outside are refused meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from kdist.client.admin.asking import ask_coordinator, find_coordinator
+from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
+from kdist.client.admin.topics import require_partitions
+from kdist.client.cluster import Cluster, by_topic, raise_for
+from kdist.client.positions import commit_offsets, find_offsets
+from kdist.errors import ApiError
+from kdist.model import NO_OFFSET, TopicPartition
+from kdist.protocol import offset_fetch
+from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from kdist.protocol.offset_delete import (
+    ForgottenPartition,
+    ForgottenTopic,
+    OffsetDeleteRequest,
+)
+from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+
+_VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once (KIP-709)
+
+Offsets = dict[TopicPartition, int]
+
+
+async def group_offsets(cluster: Cluster, group: str) -> Offsets:
+    """The next offset to read of each partition; nothing for a group that nobody knows."""
+
+    async def ask() -> Offsets:
+        client = await cluster.client(await find_coordinator(cluster, group))
+        version = client.version_of(offset_fetch.API)
+        if version >= _VERSION_OF_MANY:
+            wanted = OffsetFetchGroup(group_id=group, topics=None)
+            (found,) = (await client.send(OffsetFetchRequest(groups=[wanted]))).groups
+        else:
+            found = await client.send(OffsetFetchRequest(group_id=group, topics=None))
+        raise_for(found.error_code, f"group {group}")
+        return _read_committed(found.topics, group)
+
+    return await cluster.retried(ask)
+
+
+def _read_committed(topics: Iterable[offset_fetch.OffsetFetchTopicResult], group: str) -> Offsets:
+    offsets: Offsets = {}
+    for topic in topics:
+        for each in topic.partitions:
+            key = TopicPartition(topic.name, each.partition_index)
+            raise_for(each.error_code, f"group {group}, {key}")
+            if each.committed_offset != NO_OFFSET:
+                offsets[key] = each.committed_offset
+    return dict(sorted(offsets.items()))
+
+
+async def alter_group_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Have a group without members go on from these offsets."""
+    await commit_offsets(cluster, group, offsets)
+
+
+async def delete_group_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
+) -> None:
+    """Forget what a group has committed for these; it may read other topics meanwhile."""
+    request = OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            ForgottenTopic(
+                name=name,
+                partitions=[ForgottenPartition(partition_index=number) for number in numbers],
+            )
+            for name, numbers in by_topic(partitions).items()
+        ],
+    )
+
+    def read(answer: Any) -> dict[TopicPartition, ApiError | None]:
+        raise_for(answer.error_code, f"group {group}")
+        return {
+            TopicPartition(topic.name, each.partition_index): fault_of(
+                each.error_code, f"group {group}, {topic.name}-{each.partition_index}"
+            )
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+
+    settled(await ask_coordinator(cluster, group, request, read))
+
+
+async def plan_group_reset(
+    cluster: Cluster,
+    group: str,
+    target: Target,
+    partitions: Collection[TopicPartition] | None = None,
+) -> list[OffsetMove]:
+    """Where a group's offsets would go; by default all it has committed. Changes nothing.
+
+    `partitions` may be such that the group has never read: it begins there then.
+    """
+    committed = await group_offsets(cluster, group)
+    wanted = sorted(committed if partitions is None else partitions)
+    await require_partitions(cluster, wanted)
+    starts = await find_offsets(cluster, wanted, EARLIEST_TIMESTAMP)
+    ends = await find_offsets(cluster, wanted, LATEST_TIMESTAMP)
+    found: Offsets = {}
+    if isinstance(target, ToTime):
+        found = await find_offsets(cluster, wanted, target.timestamp_ms)
+    return plan_moves(target, {each: committed.get(each) for each in wanted}, starts, ends, found)
+
+
+async def reset_group(
+    cluster: Cluster,
+    group: str,
+    target: Target,
+    partitions: Collection[TopicPartition] | None = None,
+) -> list[OffsetMove]:
+    """Move a group's offsets as `plan_group_reset` says; what was done."""
+    moves = await plan_group_reset(cluster, group, target, partitions)
+    await alter_group_offsets(cluster, group, {each.partition: each.offset for each in moves})
+    return moves
+
+
+async def list_offsets(
+    cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int = LATEST_TIMESTAMP
+) -> Offsets:
+    """The first offset at or after a time (ms); by default the end. -1 where there is none.
+
+    `EARLIEST_TIMESTAMP` and `LATEST_TIMESTAMP` ask for where a partition begins and ends.
+    """
+    wanted = list(partitions)
+    await require_partitions(cluster, wanted)
+    return await find_offsets(cluster, wanted, timestamp_ms)

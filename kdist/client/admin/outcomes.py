@@ -1,0 +1,61 @@
+"""What becomes of many things that are asked for at once (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from kdist.client.cluster import raise_for
+from kdist.errors import ApiError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SomeFailed(ApiError):
+    """Some failed: `failed` says why, by item; `done` has what the others gave.
+
+    `error` is that of the first in `failed`, and the text its sentence and the others' names.
+    """
+
+    def __init__(self, failed: Mapping[Any, ApiError], done: Mapping[Any, Any]) -> None:
+        first, *others = failed
+        detail = sentence_of(failed[first])
+        if others:
+            is_same = len({each.error for each in failed.values()}) == 1
+            verb = "and so" if is_same else "other errors"
+            detail = f"{detail.rstrip('.')} ({verb} for {', '.join(map(str, others))})"
+        super().__init__(failed[first].error, detail)
+        self.failed = dict(failed)
+        self.done = dict(done)
+
+
+def sentence_of(error: ApiError) -> str:
+    """What it says, without the wire's name of it."""
+    return str(error).removeprefix(f"{error.error.name}: ")
+
+
+def fault_of(code: int, about: str, message: str | None = None) -> ApiError | None:
+    """The error of a code, as `raise_for` would raise it; None for 0.
+
+    What it is about is not said twice, if the broker's own sentence names it.
+    """
+    try:
+        raise_for(code, "" if message and about in message else about, message)
+    except ApiError as error:
+        return error
+    return None
+
+
+def settled(outcomes: Mapping[K, V | ApiError]) -> dict[K, V]:
+    """What each gave; `SomeFailed` if one of them failed."""
+    failed: dict[K, ApiError] = {}
+    done: dict[K, V] = {}
+    for item, outcome in outcomes.items():
+        if isinstance(outcome, ApiError):
+            failed[item] = outcome
+        else:
+            done[item] = outcome
+    if failed:
+        raise SomeFailed(failed, done)
+    return done

@@ -1,0 +1,61 @@
+"""Records at the front of partitions: let go before their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kdist.client.admin.asking import TIMEOUT_MS
+from kdist.client.admin.topics import require_partitions
+from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.delete_records import (
+    HIGH_WATERMARK,
+    DeleteRecordsRequest,
+    TrimmedPartition,
+    TrimmedPartitionResult,
+    TrimmedTopic,
+)
+
+__all__ = ["HIGH_WATERMARK", "delete_records"]
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Let go of the records before these offsets; where each partition begins now.
+
+    `HIGH_WATERMARK` as an offset takes all that is there. Nothing brings them back.
+    """
+
+    async def ask(leader: int, partitions: list[TopicPartition]) -> Outcomes:
+        topics = [
+            TrimmedTopic(
+                name=name,
+                partitions=[
+                    TrimmedPartition(
+                        partition_index=number, offset=before[TopicPartition(name, number)]
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in by_topic(partitions).items()
+        ]
+        request = DeleteRecordsRequest(topics=topics, timeout_ms=TIMEOUT_MS)
+        answer = await cluster.ask(request, leader)
+        return {
+            key: Outcome(each.error_code, _told(each, before[key]))
+            for topic in answer.topics
+            for each in topic.partitions
+            for key in (TopicPartition(topic.name, each.partition_index),)
+        }
+
+    await require_partitions(cluster, before)
+    return dict(sorted((await cluster.ask_leaders(before, ask)).items()))
+
+
+def _told(found: TrimmedPartitionResult, wanted: int) -> int | str | None:
+    """Where it begins now, or what is wrong, if that is more than the error itself says."""
+    if found.error_code == Error.OFFSET_OUT_OF_RANGE:
+        return f"it has no offset {wanted}"
+    return None if found.error_code else found.low_watermark

@@ -1,0 +1,179 @@
+"""Settings of topics and brokers: as they are in force, and changed one by one.
+
+A topic's settings are asked of any broker, a broker's of that broker. Changes are incremental
+(KIP-339, Kafka 2.3): what is not named stays. An older broker could only replace all settings at
+once, and so undo what others have set meanwhile: there UNSUPPORTED_VERSION is raised instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kdist.client.admin.asking import any_client, ask_brokers, ask_controller
+from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.cluster import Cluster
+from kdist.errors import ApiError, Error
+from kdist.protocol.describe_configs import (
+    BROKER,
+    TOPIC,
+    DescribeConfigsRequest,
+    DescribedResource,
+    DescribedSetting,
+)
+from kdist.protocol.incremental_alter_configs import (
+    DELETE,
+    SET,
+    ChangedResource,
+    IncrementalAlterConfigsRequest,
+    SettingChange,
+)
+
+OF_TOPIC = "topic"
+
+# By their numbers on the wire (KIP-226); 0 and -1 are of brokers that do not say.
+SOURCES = {
+    1: OF_TOPIC,
+    2: "broker",
+    3: "all brokers",
+    4: "file",
+    5: "default",
+    6: "logger",
+}
+_SOURCE_OF_OLD = {True: "default", False: "set"}  # Kafka 1.0 tells no more
+
+ALL_BROKERS = ""  # the name under which settings of all brokers are kept
+
+
+class Setting(NamedTuple):
+    """A setting in force; `value` is None where it is not set, or secret.
+
+    `source` is one of `SOURCES`: whose value it is. `doc` is empty where it was not asked for.
+    """
+
+    name: str
+    value: str | None
+    source: str
+    is_default: bool
+    is_secret: bool
+    is_read_only: bool
+    doc: str = ""
+
+
+Settings = dict[str, Setting]
+
+
+async def describe_topic_settings(
+    cluster: Cluster, topics: Iterable[str], *, with_docs: bool = False
+) -> dict[str, Settings]:
+    """All settings of topics as they are in force, by topic and name."""
+    names = list(topics)
+    await cluster.retried(cluster.metadata)
+    request = _described(TOPIC, names, with_docs)
+
+    async def ask() -> dict[str, Settings | ApiError]:
+        client = await any_client(cluster)
+        return _read_settings(await client.send(request), "topic")
+
+    return settled(await cluster.retried(ask))
+
+
+async def describe_broker_settings(
+    cluster: Cluster, brokers: Iterable[int] | None = None, *, with_docs: bool = False
+) -> dict[int, Settings]:
+    """All settings of brokers as they are in force, by id and name; of all brokers with None."""
+
+    async def ask(broker: int) -> Settings:
+        request = _described(BROKER, [str(broker)], with_docs)
+        found = _read_settings(await cluster.ask(request, broker), "broker")
+        return settled(found)[str(broker)]
+
+    wanted = None if brokers is None else list(brokers)
+    return settled(await ask_brokers(cluster, ask, wanted))
+
+
+def _described(kind: int, names: Iterable[str], with_docs: bool) -> DescribeConfigsRequest:
+    return DescribeConfigsRequest(
+        resources=[
+            DescribedResource(resource_type=kind, resource_name=name, configuration_keys=None)
+            for name in names
+        ],
+        include_documentation=with_docs,
+    )
+
+
+def _read_settings(answer: Any, noun: str) -> dict[str, Settings | ApiError]:
+    return {
+        each.resource_name: fault_of(
+            each.error_code, f"{noun} {each.resource_name}", each.error_message
+        )
+        or {found.name: _setting(found) for found in each.configs}
+        for each in answer.results
+    }
+
+
+def _setting(found: DescribedSetting) -> Setting:
+    source = SOURCES.get(found.config_source, _SOURCE_OF_OLD[found.is_default])
+    return Setting(
+        found.name,
+        found.value,
+        source,
+        source == "default",
+        found.is_sensitive,
+        found.read_only,
+        found.documentation or "",
+    )
+
+
+async def alter_topic_settings(
+    cluster: Cluster,
+    topic: str,
+    given: Mapping[str, str] | None = None,
+    unset: Iterable[str] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set some of a topic's settings, and have others fall back to the brokers'; all or none."""
+    request = _changed(TOPIC, topic, given or {}, unset, validate_only)
+    await ask_controller(cluster, request, lambda answer: _read_change(answer, f"topic {topic}"))
+
+
+async def alter_broker_settings(
+    cluster: Cluster,
+    broker: int | None,
+    given: Mapping[str, str] | None = None,
+    unset: Iterable[str] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set some of a broker's settings while it runs, of all brokers' with None; all or none."""
+    name = ALL_BROKERS if broker is None else str(broker)
+    request = _changed(BROKER, name, given or {}, unset, validate_only)
+    about = "all brokers" if broker is None else f"broker {broker}"
+    if broker is None:
+        await ask_controller(cluster, request, lambda answer: _read_change(answer, about))
+        return
+
+    async def ask(asked: int) -> None:
+        _read_change(await cluster.ask(request, asked), about)
+
+    (outcome,) = (await ask_brokers(cluster, ask, [broker])).values()
+    if outcome is not None:
+        raise outcome
+
+
+def _changed(
+    kind: int, name: str, given: Mapping[str, str], unset: Iterable[str], validate_only: bool
+) -> IncrementalAlterConfigsRequest:
+    changes = [SettingChange(name=key, config_operation=SET, value=given[key]) for key in given]
+    changes += [SettingChange(name=key, config_operation=DELETE, value=None) for key in unset]
+    resource = ChangedResource(resource_type=kind, resource_name=name, configs=changes)
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
+
+
+def _read_change(answer: Any, about: str) -> None:
+    for each in answer.responses:
+        is_other = each.error_code == Error.NOT_CONTROLLER
+        error = fault_of(each.error_code, "" if is_other else about, each.error_message)
+        if error is not None:
+            raise error

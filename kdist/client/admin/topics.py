@@ -1,0 +1,230 @@
+"""Topics: listed, described, created, deleted, given more partitions."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
+from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
+from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID, TopicPartition
+from kdist.protocol import create_partitions, metadata
+from kdist.protocol import create_topics as wire
+from kdist.protocol.create_partitions import CreatePartitionsRequest
+from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+
+_DEFAULT = -1  # as a number of partitions or replicas
+
+
+class Partition(NamedTuple):
+    """A partition's replicas are broker ids, the preferred leader first."""
+
+    number: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class Topic(NamedTuple):
+    """A topic as the brokers know it, its partitions in order."""
+
+    name: str
+    id: uuid.UUID | None
+    is_internal: bool
+    partitions: tuple[Partition, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of a partition; the most that one has, while they are being moved."""
+        return max((len(each.replicas) for each in self.partitions), default=0)
+
+
+class NewTopic(NamedTuple):
+    """A topic to create; None takes the broker's default.
+
+    `replicas` places the partitions: broker ids for each, the preferred leader first.
+    """
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    settings: Mapping[str, str | None] = {}
+    replicas: Sequence[Sequence[int]] = ()
+
+
+class CreatedTopic(NamedTuple):
+    """What was made; None where the broker is too old to say."""
+
+    name: str
+    id: uuid.UUID | None
+    partitions: int | None
+    replication_factor: int | None
+
+
+async def list_topics(cluster: Cluster) -> list[Topic]:
+    """Every topic by name, internal ones too."""
+    answer = await cluster.retried(lambda: cluster.metadata(None))
+    return sorted(_topic(each) for each in answer.topics if each.name)
+
+
+async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, Topic]:
+    """Topics by name; UNKNOWN_TOPIC_OR_PARTITION with the nearest name for one not there.
+
+    All are asked for: who asks a broker before Kafka 0.11 for a name that is not there creates it.
+    """
+    known = {topic.name: topic for topic in await list_topics(cluster)}
+    return settled({name: known.get(name) or _unknown(name, known) for name in names})
+
+
+def _unknown(name: str, known: Iterable[str]) -> ApiError:
+    sentence = f"there is no topic {name}{did_you_mean(name, known)}"
+    return ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+
+
+async def require_partitions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
+    """UNKNOWN_TOPIC_OR_PARTITION, in a sentence, for the first that does not exist.
+
+    For what is asked of leaders: who does not exist has none, and would be waited for.
+    """
+    wanted = sorted(set(partitions))
+    topics = await describe_topics(cluster, dict.fromkeys(each.topic for each in wanted))
+    for topic, number in wanted:
+        count = len(topics[topic].partitions)
+        if number >= count:
+            raise ApiError(
+                Error.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {topic} has no partition {number}: it has {count}, from 0",
+            )
+
+
+def _topic(found: metadata.MetadataTopicResult) -> Topic:
+    parts = sorted(found.partitions, key=lambda each: each.partition_index)
+    return Topic(
+        found.name or "", _id(found.topic_id), found.is_internal, tuple(map(_partition, parts))
+    )
+
+
+def _partition(found: metadata.MetadataPartitionResult) -> Partition:
+    return Partition(
+        found.partition_index,
+        None if found.leader_id == NO_LEADER else found.leader_id,
+        found.leader_epoch,
+        tuple(found.replica_nodes),
+        tuple(found.isr_nodes),
+    )
+
+
+def _id(found: uuid.UUID) -> uuid.UUID | None:
+    return None if found == ZERO_UUID else found
+
+
+async def create_topics(
+    cluster: Cluster, topics: Iterable[NewTopic | str], *, validate_only: bool = False
+) -> dict[str, CreatedTopic]:
+    """Create topics, or with `validate_only` say whether they could be; names take all defaults."""
+    wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
+    request = wire.CreateTopicsRequest(
+        topics=[_new(each) for each in wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only
+    )
+
+    def read(answer: Any) -> dict[str, CreatedTopic | ApiError]:
+        return {
+            each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
+            or _created(each)
+            for each in _checked(answer.topics)
+        }
+
+    return settled(await ask_controller(cluster, request, read))
+
+
+async def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    settings: Mapping[str, str | None] | None = None,
+) -> CreatedTopic:
+    """Create one topic."""
+    new = NewTopic(name, partitions, replication_factor, settings or {})
+    return (await create_topics(cluster, [new]))[name]
+
+
+def _new(topic: NewTopic) -> wire.NewTopic:
+    return wire.NewTopic(
+        name=topic.name,
+        num_partitions=_DEFAULT if topic.partitions is None else topic.partitions,
+        replication_factor=(
+            _DEFAULT if topic.replication_factor is None else topic.replication_factor
+        ),
+        assignments=[
+            wire.ReplicaAssignment(partition_index=number, broker_ids=list(brokers))
+            for number, brokers in enumerate(topic.replicas)
+        ],
+        configs=[wire.TopicSetting(name=key, value=value) for key, value in topic.settings.items()],
+    )
+
+
+def _created(made: wire.NewTopicResult) -> CreatedTopic:
+    count, factor = (
+        None if number == _DEFAULT else number
+        for number in (made.num_partitions, made.replication_factor)
+    )
+    return CreatedTopic(made.name, _id(made.topic_id), count, factor)
+
+
+async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
+    """Delete topics with all their records."""
+    doomed = list(dict.fromkeys(names))
+    request = DeleteTopicsRequest(
+        topics=[DoomedTopic(name=name) for name in doomed],
+        topic_names=doomed,
+        timeout_ms=TIMEOUT_MS,
+    )
+
+    def read(answer: Any) -> dict[str, ApiError | None]:
+        return {
+            each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
+            for each in _checked(answer.responses)
+        }
+
+    settled(await ask_controller(cluster, request, read))
+
+
+async def delete_topic(cluster: Cluster, name: str) -> None:
+    """Delete one topic with all its records."""
+    await delete_topics(cluster, [name])
+
+
+async def grow_topics(cluster: Cluster, partitions: Mapping[str, int]) -> None:
+    """Add partitions, up to so many in all of each topic.
+
+    Records stay where they are, and keys go elsewhere from then on.
+    """
+    request = CreatePartitionsRequest(
+        topics=[
+            create_partitions.GrownTopic(name=name, count=count, assignments=None)
+            for name, count in partitions.items()
+        ],
+        timeout_ms=TIMEOUT_MS,
+        validate_only=False,
+    )
+
+    def read(answer: Any) -> dict[str, ApiError | None]:
+        return {
+            each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
+            for each in _checked(answer.results)
+        }
+
+    settled(await ask_controller(cluster, request, read))
+
+
+def _checked(results: Sequence[Any]) -> Sequence[Any]:
+    """The results, of who is the controller: who is not says so of each."""
+    for each in results:
+        if each.error_code == Error.NOT_CONTROLLER:
+            raise_for(each.error_code)
+    return results

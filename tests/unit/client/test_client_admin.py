@@ -1,0 +1,315 @@
+"""The admin client against brokers of ours: both fronts, every subject, what is refused and how."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kdist.client.admin.asynchronous import AsyncAdmin
+from kdist.client.admin.groups import DEAD
+from kdist.client.admin.outcomes import SomeFailed
+from kdist.client.admin.records import HIGH_WATERMARK
+from kdist.client.admin.resets import ShiftBy, ToEarliest, ToOffset, ToTime
+from kdist.client.admin.sync import Admin
+from kdist.client.admin.topics import NewTopic
+from kdist.client.consumer.consumer import Consumer
+from kdist.client.producer.sync import Producer
+from kdist.errors import ApiError, Error, UserError
+from kdist.model import TopicPartition
+from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
+from kdist.runtime.clock import SystemClock
+from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+
+NOW_MS = SystemClock().now_ms()  # what is older than a week is not kept
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
+    with cli_cluster(tmp_path_factory.mktemp("cluster")) as brokers:
+        yield brokers
+
+
+@pytest.fixture(scope="module")
+def admin(running: CliCluster) -> Iterator[Admin]:
+    with Admin(running.address, retry_ms=5_000) as client:
+        yield client
+
+
+def filled(admin: Admin, running: CliCluster, topic: str) -> list[TopicPartition]:
+    """A topic of two partitions with ten records in each."""
+    admin.create_topics([NewTopic(topic, 2)])
+    partitions = [TopicPartition(topic, number) for number in range(2)]
+    with Producer(bootstrap_servers=running.address) as producer:
+        for _, number in partitions:
+            for value in range(10):
+                producer.send(topic, b"%d" % value, partition=number, timestamp=NOW_MS + value)
+    return partitions
+
+
+def refused(error: Error) -> pytest.RaisesExc[ApiError]:
+    return pytest.RaisesExc(ApiError, check=lambda raised: raised.error is error)
+
+
+# Topics
+
+
+def test_topics_are_created_as_asked_and_described(admin: Admin) -> None:
+    placed = NewTopic("placed", replicas=[[2], [1], [2]])
+    made = admin.create_topics(
+        [placed, NewTopic("made", 3, 1, {"retention.ms": "1000000"}), "bare"]
+    )
+    assert [(each.partitions, each.replication_factor) for each in made.values()] == [
+        (3, 1),
+        (3, 1),
+        (1, 1),
+    ]
+    found = admin.describe_topics(["placed", "made"])
+    assert [each.replicas for each in found["placed"].partitions] == [(2,), (1,), (2,)]
+    assert found["made"].id == made["made"].id
+    assert {"placed", "made", "bare"} <= {topic.name for topic in admin.list_topics()}
+
+
+def test_of_many_topics_those_that_can_be_are_created(admin: Admin) -> None:
+    admin.create_topic("there")
+    with pytest.raises(SomeFailed) as caught:
+        admin.create_topics(["there", "new", NewTopic("bad name")])
+    failed = {name: each.error for name, each in caught.value.failed.items()}
+    assert failed == {
+        "there": Error.TOPIC_ALREADY_EXISTS,
+        "bad name": Error.INVALID_TOPIC_EXCEPTION,
+    }
+    assert list(caught.value.done) == ["new"]
+    assert "new" in admin.describe_topics(["new"])
+
+
+def test_what_would_be_created_can_be_asked(admin: Admin) -> None:
+    admin.create_topics(["never"], validate_only=True)
+    with refused(Error.INVALID_CONFIG):
+        admin.create_topics([NewTopic("never", settings={"retention": "1"})], validate_only=True)
+    with pytest.raises(SomeFailed, match="there is no topic never"):
+        admin.describe_topics(["never"])
+
+
+def test_topics_grow_and_go(admin: Admin) -> None:
+    admin.create_topics(["grows", "goes"])
+    admin.grow_topics({"grows": 4})
+    assert len(admin.describe_topics(["grows"])["grows"].partitions) == 4
+    with refused(Error.INVALID_PARTITIONS):
+        admin.grow_topics({"grows": 2})
+    admin.delete_topics(["goes"])
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+        admin.delete_topics(["goes"])
+
+
+# Settings
+
+
+def test_a_topics_settings_change_one_by_one(admin: Admin) -> None:
+    admin.create_topic("set", settings={"retention.ms": "1000000"})
+    admin.alter_topic_settings("set", {"segment.bytes": "2000000"})
+    found = admin.describe_topic_settings(["set"])["set"]
+    assert (found["retention.ms"].value, found["retention.ms"].source) == ("1000000", "topic")
+    assert found["segment.bytes"].value == "2000000"
+    assert found["cleanup.policy"].is_default
+    admin.alter_topic_settings("set", unset=["retention.ms"])
+    assert admin.describe_topic_settings(["set"])["set"]["retention.ms"].is_default
+
+
+def test_a_change_can_be_tried(admin: Admin) -> None:
+    admin.create_topic("tried")
+    admin.alter_topic_settings("tried", {"segment.bytes": "2000000"}, validate_only=True)
+    assert admin.describe_topic_settings(["tried"])["tried"]["segment.bytes"].is_default
+    with refused(Error.INVALID_CONFIG):
+        admin.alter_topic_settings("tried", {"segment.bytes": "many"}, validate_only=True)
+
+
+def test_settings_of_a_topic_that_is_not_there(admin: Admin) -> None:
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+        admin.describe_topic_settings(["nowhere"])
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+        admin.alter_topic_settings("nowhere", {"segment.bytes": "2000000"})
+
+
+def test_each_broker_tells_its_own_settings(admin: Admin) -> None:
+    found = admin.describe_broker_settings(with_docs=True)
+    assert {id_: each["broker.id"].value for id_, each in found.items()} == {1: "1", 2: "2"}
+    assert found[1]["log.dir"].source == "file"
+    assert all(each.doc for each in found[2].values())
+    assert list(admin.describe_broker_settings([2])) == [2]
+
+
+def test_a_broker_that_is_not_there_is_no_ones(admin: Admin) -> None:
+    with pytest.raises(UserError, match="there is no broker 9: the cluster has 1, 2"):
+        admin.describe_broker_settings([9])
+
+
+# Groups and their offsets
+
+
+def test_a_group_is_described_with_members_and_lag(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "watched")
+    with Consumer(running.address, group_id="watchers", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["watched"])
+        seen = 0
+        while seen < 20:
+            seen += len(consumer.poll(5))
+        consumer.commit({first: 4})
+        group = admin.describe_groups(["watchers"])["watchers"]
+        (member,) = group.members
+        assert (group.state, set(member.partitions)) == ("Stable", {first, second})
+        assert [(each.committed, each.end, each.lag) for each in group.progress] == [
+            (4, 10, 6),
+            (None, 10, None),
+        ]
+        assert group.lag == 6
+        with refused(Error.NON_EMPTY_GROUP):
+            admin.delete_groups(["watchers"])
+        with pytest.raises(ApiError, match="its offsets are theirs to commit"):
+            admin.reset_group("watchers", ToEarliest())
+    listed = {each.name: each for each in admin.list_groups()}["watchers"]
+    assert (listed.state, listed.coordinator) == ("Empty", group.coordinator)
+
+
+def test_a_group_is_moved_as_planned(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "moved")
+    admin.alter_group_offsets("movers", {first: 5, second: 5})
+    plan = admin.plan_group_reset("movers", ShiftBy(-2))
+    assert [(each.before, each.offset, each.lag) for each in plan] == [(5, 3, 7), (5, 3, 7)]
+    assert admin.group_offsets("movers") == {first: 5, second: 5}
+    assert admin.reset_group("movers", ShiftBy(-2)) == plan
+    assert admin.group_offsets("movers") == {first: 3, second: 3}
+    admin.reset_group("movers", ToTime(NOW_MS + 8), [second])
+    assert admin.group_offsets("movers") == {first: 3, second: 8}
+
+
+def test_a_group_begins_where_it_has_never_read(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "fresh")
+    admin.reset_group("beginners", ToOffset(7), [first, second])
+    assert admin.group_offsets("beginners") == {first: 7, second: 7}
+    with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
+        admin.reset_group("beginners", ToOffset(7), [TopicPartition("fresh", 2)])
+
+
+def test_a_groups_offsets_and_the_group_are_forgotten(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "left")
+    admin.alter_group_offsets("leavers", {first: 5, second: 5})
+    admin.delete_group_offsets("leavers", [second])
+    assert admin.group_offsets("leavers") == {first: 5}
+    admin.delete_groups(["leavers"])
+    assert admin.group_offsets("leavers") == {}
+    with pytest.raises(SomeFailed, match="there is no group leavers"):
+        admin.delete_groups(["leavers"])
+
+
+def test_of_many_groups_the_unknown_is_named_with_the_nearest(
+    admin: Admin, running: CliCluster
+) -> None:
+    first, _ = filled(admin, running, "near")
+    admin.alter_group_offsets("audit", {first: 1})
+    with pytest.raises(SomeFailed, match="there is no group adit: did you mean audit") as caught:
+        admin.describe_groups(["audit", "adit"])
+    assert caught.value.done["audit"].progress[0].lag == 9
+    assert DEAD not in {each.state for each in admin.list_groups()}
+
+
+# Records, disks, the cluster
+
+
+def test_records_are_deleted_up_to_an_offset(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "cut")
+    assert admin.delete_records({first: 4, second: HIGH_WATERMARK}) == {first: 4, second: 10}
+    assert admin.list_offsets([first, second], EARLIEST_TIMESTAMP) == {first: 4, second: 10}
+    assert admin.list_offsets([first]) == {first: 10}
+    with pytest.raises(ApiError, match="cut-0: it has no offset 11"):
+        admin.delete_records({first: 11})
+    with pytest.raises(ApiError, match="topic cut has no partition 2: it has 2, from 0"):
+        admin.delete_records({TopicPartition("cut", 2): 1})
+
+
+def test_log_directories_tell_what_is_in_them(admin: Admin, running: CliCluster) -> None:
+    partitions = filled(admin, running, "stored")
+    found = admin.describe_log_directories()
+    replicas = {
+        each.partition: each
+        for directories in found.values()
+        for directory in directories
+        for each in directory.replicas
+    }
+    assert all(replicas[each].size_bytes > 100 for each in partitions)
+    ((directory,),) = admin.describe_log_directories([2]).values()
+    assert directory.error is None
+    assert directory.path.endswith("d02")
+    assert directory.total_bytes is not None
+    assert directory.size_bytes == sum(each.size_bytes for each in directory.replicas)
+
+
+def test_the_cluster_is_described(admin: Admin, running: CliCluster) -> None:
+    view = admin.describe_cluster()
+    assert [each.id for each in view.brokers] == [1, 2]
+    assert view.controller in (1, 2)
+    assert view.id
+    versions = admin.describe_versions()
+    assert versions[1] == versions[2]
+    assert not isinstance(versions[1], ApiError)
+    assert versions[1]["Metadata"].newest == 12
+
+
+def test_a_broker_that_takes_too_long_has_its_error_in_its_place(admin: Admin) -> None:
+    found = admin.describe_versions(patience_s=0)
+    assert [str(each) for each in found.values()] == [
+        f"REQUEST_TIMED_OUT: broker {broker} did not answer within 0 s" for broker in (1, 2)
+    ]
+
+
+def test_the_next_controller_is_asked_once_the_one_is_gone(tmp_path: Path) -> None:
+    with cli_cluster(tmp_path) as running:
+        both = ",".join(f"127.0.0.1:{broker.port}" for broker in running.brokers)
+        with Admin(both) as admin:
+            first = admin.describe_cluster().controller
+            assert first is not None
+            running.stop_broker(first)
+            assert admin.create_topic("afterwards").partitions == 1
+            assert admin.describe_cluster().controller == 3 - first
+
+
+# The fronts
+
+
+def test_both_fronts_offer_the_same() -> None:
+    plumbing = {"start", "cluster", "run", "close"}
+    blocking, awaiting = (
+        {name for name in vars(front) if not name.startswith("_")} for front in (Admin, AsyncAdmin)
+    )
+    assert blocking - plumbing == awaiting - plumbing
+    assert Admin.delete_records.__doc__ == AsyncAdmin.delete_records.__doc__
+
+
+def test_the_front_for_asyncio_does_the_same(running: CliCluster) -> None:
+    async def work() -> list[str]:
+        async with AsyncAdmin([running.address]) as admin:
+            await asyncio.gather(*(admin.create_topic(f"awaited-{n}") for n in range(3)))
+            return [topic.name for topic in await admin.list_topics()]
+
+    assert {"awaited-0", "awaited-1", "awaited-2"} <= set(asyncio.run(work()))
+
+
+def test_a_closed_client_says_so(running: CliCluster) -> None:
+    admin = Admin(running.address)
+    admin.close()
+    admin.close()
+    with pytest.raises(UserError, match="closed"):
+        admin.list_topics()
+    with pytest.raises(UserError, match="not open"):
+        _ = AsyncAdmin(running.address).cluster
+
+
+def test_a_wrong_address_is_a_sentence() -> None:
+    with pytest.raises(UserError, match="'nowhere' is not a broker's address"):
+        Admin("nowhere")
+    with pytest.raises(UserError, match="say where the brokers are"):
+        Admin()
+    with Admin("127.0.0.1:1") as admin, pytest.raises(UserError, match="no broker answers at"):
+        admin.describe_cluster()

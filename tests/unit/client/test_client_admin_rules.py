@@ -1,0 +1,152 @@
+"""What the admin client decides without asking: where resets go, what is well, what failed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.client.admin.brokers import ClusterView, VersionRange
+from kdist.client.admin.disks import LogDirectory
+from kdist.client.admin.health import Examined, Finding, judge
+from kdist.client.admin.outcomes import SomeFailed, fault_of, settled
+from kdist.client.admin.resets import (
+    ShiftBy,
+    Target,
+    ToEarliest,
+    ToLatest,
+    ToOffset,
+    ToTime,
+    plan_moves,
+)
+from kdist.client.admin.topics import Partition, Topic
+from kdist.errors import ApiError, Error, UserError
+from kdist.model import NO_OFFSET, Broker, TopicPartition
+
+HERE = TopicPartition("clicks", 0)
+GIB = 1 << 30
+
+
+def moved(target: Target, committed: int | None, found: int = NO_OFFSET) -> int:
+    """Where a group goes in a partition that holds the offsets from 10 to before 20."""
+    (move,) = plan_moves(target, {HERE: committed}, {HERE: 10}, {HERE: 20}, {HERE: found})
+    assert (move.partition, move.before, move.lag) == (HERE, committed, 20 - move.offset)
+    return move.offset
+
+
+def test_a_reset_goes_where_it_is_told() -> None:
+    assert moved(ToEarliest(), 15) == 10
+    assert moved(ToLatest(), 15) == 20
+    assert moved(ToOffset(12), None) == 12
+    assert moved(ToTime(1), 15, found=17) == 17
+    assert moved(ShiftBy(-3), 15) == 12
+
+
+def test_a_time_after_the_last_record_is_the_end() -> None:
+    assert moved(ToTime(1), 15) == 20
+
+
+@given(st.integers(0, 40), st.integers(-50, 50))
+def test_no_reset_leaves_what_the_partition_holds(committed: int, number: int) -> None:
+    assert 10 <= moved(ShiftBy(number), committed) <= 20
+    assert 10 <= moved(ToOffset(abs(number)), committed) <= 20
+
+
+def test_what_was_never_committed_cannot_be_shifted() -> None:
+    with pytest.raises(UserError, match="clicks-0 cannot be shifted"):
+        moved(ShiftBy(1), None)
+
+
+def test_who_asks_for_many_hears_which_failed_and_what_the_others_gave() -> None:
+    gone = ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic b.")
+    with pytest.raises(SomeFailed) as caught:
+        settled({"a": 1, "b": gone, "c": gone})
+    assert caught.value.error is Error.UNKNOWN_TOPIC_OR_PARTITION
+    assert (caught.value.done, set(caught.value.failed)) == ({"a": 1}, {"b", "c"})
+    assert str(caught.value) == ("UNKNOWN_TOPIC_OR_PARTITION: there is no topic b (and so for c)")
+    with pytest.raises(SomeFailed, match=r"there is no topic b \(other errors for d\)"):
+        settled({"b": gone, "d": ApiError(Error.POLICY_VIOLATION)})
+    assert settled({"a": 1, "b": 2}) == {"a": 1, "b": 2}
+
+
+def test_an_error_names_what_it_is_about_once() -> None:
+    assert fault_of(0, "topic a") is None
+    assert str(fault_of(36, "topic a")).startswith("TOPIC_ALREADY_EXISTS: topic a: A topic of")
+    assert str(fault_of(36, "topic a", "topic a is there")).endswith(": topic a is there")
+
+
+# Health
+
+
+def partition(number: int, leader: int | None, replicas: str, isr: str) -> Partition:
+    return Partition(number, leader, 0, tuple(map(int, replicas)), tuple(map(int, isr)))
+
+
+def examined(*partitions: Partition, **other: object) -> Examined:
+    """Brokers 1 to 3, all well, and one topic of these partitions."""
+    versions = {"Fetch": VersionRange(0, 12)}
+    disk = LogDirectory("/d", None, 100 * GIB, 50 * GIB, ())
+    return Examined(
+        ClusterView("id", 1, tuple(Broker(n, "host", 9092) for n in (1, 2, 3))),
+        dict.fromkeys((1, 2, 3), versions),
+        [Topic("t", None, False, partitions)],
+        {"t": 2},
+        {broker: [disk] for broker in (1, 2, 3)},
+    )._replace(**other)
+
+
+def findings(state: Examined) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(each.level, each.name, tuple(each.items)) for each in judge(state)]
+
+
+def test_a_cluster_that_is_well_has_nothing_to_say() -> None:
+    assert findings(examined(partition(0, 1, "123", "123"), partition(1, 2, "231", "231"))) == []
+
+
+def test_partitions_are_judged_by_their_worst() -> None:
+    state = examined(
+        partition(0, None, "123", "1"),
+        partition(1, 1, "123", "1"),
+        partition(2, 1, "123", "12"),
+        partition(3, 2, "123", "123"),
+    )
+    assert findings(state) == [
+        ("bad", "OfflinePartitions", ("t-0",)),
+        ("bad", "PartitionsUnderMinIsr", ("t-1",)),
+        ("warning", "UnderReplicatedPartitions", ("t-2",)),
+        ("warning", "LeadersNotPreferred", ("t-3",)),
+    ]
+
+
+def test_brokers_that_are_missing_silent_or_different_are_told() -> None:
+    silent = ApiError(Error.NETWORK_EXCEPTION)
+    old = {"Fetch": VersionRange(0, 11)}
+    state = examined(
+        partition(0, 1, "149", "149"),
+        view=examined().view._replace(controller=None),
+        versions={1: {"Fetch": VersionRange(0, 12)}, 2: old, 3: silent},
+    )
+    assert findings(state) == [
+        ("bad", "NoActiveController", ()),
+        ("bad", "BrokerDown", ("broker 4", "broker 9")),
+        ("bad", "BrokerNotServing", ("broker 3",)),
+        ("warning", "MixedReleases", ("broker 1", "broker 2")),
+    ]
+
+
+def test_disks_that_failed_or_fill_up_are_told() -> None:
+    whole = examined().disks[1]
+    assert not isinstance(whole, ApiError)
+    failed = whole[0]._replace(error=Error.KAFKA_STORAGE_ERROR)
+    full = whole[0]._replace(usable_bytes=9 * GIB)
+    untold = whole[0]._replace(total_bytes=None, usable_bytes=None)
+    state = examined(disks={1: [failed, full], 2: [untold], 3: ApiError(Error.NETWORK_EXCEPTION)})
+    assert findings(state) == [
+        ("bad", "DiskFailed", ("broker 1: /d",)),
+        ("warning", "DiskNearlyFull", ("broker 1: /d",)),
+    ]
+
+
+def test_a_finding_is_a_sentence() -> None:
+    found = list(judge(examined(partition(0, None, "1", ""))))
+    assert found == [Finding("bad", "OfflinePartitions", "Partitions have no leader.", ["t-0"])]
