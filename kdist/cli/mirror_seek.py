@@ -1,0 +1,59 @@
+"""`kdist mirror seek` and `release`: what somebody decided, put down for the mirrors to see.
+
+A position is a commit that wins over the target; a topic without an origin is its cluster's own.
+"""
+
+from __future__ import annotations
+
+import click
+
+from kdist.cli.mirror_status import named_flow, with_clusters
+from kdist.client.cluster import Cluster, did_you_mean
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.config.mirror import MirrorConfig
+from kdist.errors import UserError
+from kdist.mirror.origins import read_origins, write_origins
+from kdist.mirror.seeking import commit_sought
+from kdist.model import TopicPartition
+from kdist.runtime.clock import SystemClock
+
+
+def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: str) -> None:
+    """Commit, and say what was committed. `UserError`, `ApiError`."""
+    flow = named_flow(config, name)
+    if to not in TIMESTAMPS and not to.isdigit():
+        raise UserError(f"--to is {to!r}, but must be an offset, earliest or latest")
+    topic, number = what
+
+    async def seek(source: Cluster, _: Cluster) -> dict[TopicPartition, int]:
+        count = len((await source.topic(topic)).partitions)
+        if number is not None and not 0 <= number < count:
+            raise UserError(f"{topic} has partitions 0 to {count - 1}, and no {number}")
+        wanted = [
+            TopicPartition(topic, each) for each in (range(count) if number is None else (number,))
+        ]
+        if to in TIMESTAMPS:
+            stamps = dict.fromkeys(wanted, TIMESTAMPS[to])
+            found = await list_offsets(source, stamps, is_committed_only=True)
+            offsets = {each: offset.offset if offset else 0 for each, offset in found.items()}
+        else:
+            offsets = dict.fromkeys(wanted, int(to))
+        await commit_sought(source, flow.group, offsets)
+        return offsets
+
+    for partition, offset in sorted(with_clusters(flow, seek).items()):
+        click.echo(f"{partition} goes on from offset {offset}.")
+
+
+def release_topic(config: MirrorConfig, name: str, topic: str) -> None:
+    """Have a topic of the flow's target be the target's own. `UserError`, `ApiError`."""
+
+    async def release(_: Cluster, target: Cluster) -> None:
+        origins = await read_origins(target)
+        if topic not in origins:
+            hint = did_you_mean(topic, origins)
+            raise UserError(f"the target has no mirrored topic {topic}{hint}")
+        await write_origins(target, {topic: None}, SystemClock().now_ms())
+
+    with_clusters(named_flow(config, name), release)
+    click.echo(f"{topic} is the target's own.")

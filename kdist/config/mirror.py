@@ -1,0 +1,294 @@
+"""The settings of `kdist mirror`: one file for each process, with one or more flows.
+
+    mirror.http.address=0.0.0.0:9392          of the process
+    flow.flights.source=k2:9092,k3:9092       of the flow "flights"
+    flow.flights.target=k4:9092
+    flow.flights.topics=flights,ops\\\\..*
+
+A flow's settings are declared once, under their names behind `flow.<name>.`; each flow that a file
+names has rows of its own made from them, so that sentences say the whole key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Literal
+
+from kdist.config.declare import Setting, Settings, Synonym, setting, settings
+from kdist.config.faults import Given, raise_if_any, sentence_at
+from kdist.config.foreign import unknown_name
+from kdist.config.kinds import int32, int64
+from kdist.config.layers import Layer, Resolved, Source, names_in, resolve
+from kdist.config.properties import parse_properties
+from kdist.model import topic_name_fault
+
+MIRROR, FLOW = "Mirror", "Flow"
+GROUP_PREFIX = "kdist-mirror-"
+
+_FLOW_KEY = re.compile(r"flow\.([^.]*)\.(.+)")
+_FLOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/,\s]+):[0-9]{1,5}")
+
+
+@settings
+class MirrorSettings(Settings):
+    """What one mirror process is given, besides its flows."""
+
+    http_address: str | None = setting(
+        "mirror.http.address",
+        default=None,
+        subject=MIRROR,
+        doc="Where `/metrics` and `/health` are served, as `host:port`; unset, nowhere.",
+    )
+    buffer_bytes: int64 = setting(
+        "mirror.buffer.bytes",
+        default=64 << 20,
+        minimum=1 << 20,
+        unit="bytes",
+        subject=MIRROR,
+        doc="How much a flow holds that its target has not acknowledged; then it reads no more.",
+    )
+    commit_interval_ms: int32 = setting(
+        "mirror.commit.interval.ms",
+        default=1_000,
+        minimum=10,
+        unit="ms",
+        subject=MIRROR,
+        doc="How often positions are committed to the source. They are not what a restart needs.",
+    )
+    refresh_interval_ms: int32 = setting(
+        "mirror.refresh.interval.ms",
+        default=10_000,
+        minimum=100,
+        unit="ms",
+        subject=MIRROR,
+        doc="How often to look for new topics and partitions, and how far behind the flows are.",
+    )
+    session_timeout_ms: int32 = setting(
+        "mirror.session.timeout.ms",
+        default=10_000,
+        minimum=100,
+        unit="ms",
+        subject=MIRROR,
+        doc="Another mirror of the same file takes a dead one's partitions after so long.",
+    )
+    on_loss: Literal["stop-partition", "stop-mirror"] = setting(
+        "mirror.on.loss",
+        default="stop-partition",
+        subject=MIRROR,
+        doc="What stops when records are gone from the source unread: the partition, or all.",
+    )
+
+
+@settings
+class FlowSettings(Settings):
+    """What one flow is given: from one cluster to one other."""
+
+    source: str = setting(
+        "source",
+        subject=FLOW,
+        doc="Brokers of the cluster that is read, as `host1:9092,host2:9092`.",
+    )
+    target: str = setting(
+        "target",
+        subject=FLOW,
+        doc="Brokers of the cluster that is written to, which should be near.",
+    )
+    topics: tuple[str, ...] = setting(
+        "topics",
+        default=(".*",),
+        synonyms=(Synonym("whitelist"),),
+        subject=FLOW,
+        doc="Regular expressions; a topic is mirrored if one of them matches its whole name.",
+    )
+    topics_exclude: tuple[str, ...] = setting(
+        "topics.exclude",
+        default=(),
+        synonyms=(Synonym("blacklist"),),
+        subject=FLOW,
+        doc="Regular expressions; a topic is not mirrored if one of them matches its whole name.",
+    )
+    prefix: str = setting(
+        "prefix",
+        default="",
+        subject=FLOW,
+        doc="What a topic's name begins with in the target; empty, it keeps its name.",
+    )
+    start: Literal["earliest", "latest"] = setting(
+        "start",
+        default="earliest",
+        subject=FLOW,
+        doc="Where a partition begins that was never mirrored.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """A flow by its name."""
+
+    name: str
+    settings: FlowSettings
+
+    @property
+    def group(self) -> str:
+        """The consumer group that it is in its source."""
+        return GROUP_PREFIX + self.name
+
+    @cached_property
+    def _wanted(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(map(re.compile, self.settings.topics))
+
+    @cached_property
+    def _unwanted(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(map(re.compile, self.settings.topics_exclude))
+
+    def wants(self, topic: str) -> bool:
+        """Whether its patterns say that a topic of the source is mirrored."""
+        return any(each.fullmatch(topic) for each in self._wanted) and not any(
+            each.fullmatch(topic) for each in self._unwanted
+        )
+
+    def renamed(self, topic: str) -> str:
+        """What a topic of the source is called in the target."""
+        return self.settings.prefix + topic
+
+
+@dataclasses.dataclass(frozen=True)
+class MirrorConfig:
+    """A mirror's whole file."""
+
+    mirror: MirrorSettings
+    flows: tuple[Flow, ...]
+
+    def flow(self, name: str) -> Flow | None:
+        """The flow of a name."""
+        return next((flow for flow in self.flows if flow.name == name), None)
+
+
+def load_mirror(text: str, source: str) -> MirrorConfig:
+    """What a .properties file's text says; `source` is what sentences call the file.
+
+    `ConfigError` has every fault there is.
+    """
+    properties = parse_properties(text, source)
+    of_flows, of_mirror, misnamed = _sorted_by_flow(properties.given)
+    outcome = _resolve(MirrorSettings.TABLE, of_mirror, source)
+    faults = [*properties.faults, *misnamed, *_unknown(MirrorSettings.TABLE, of_mirror)]
+    faults += outcome.faults.values()
+    found: dict[str, Resolved] = {}
+    for name, given in of_flows.items():
+        rows = flow_rows(name)
+        found[name] = _resolve(rows, given, source)
+        faults += (*_unknown(rows, given), *found[name].faults.values())
+    if not of_flows and not misnamed:
+        faults.append(sentence_at(source, "a mirror needs a flow: give flow.<name>.source"))
+    raise_if_any(faults)
+    mirror = MirrorSettings(**outcome.values)
+    flows = tuple(Flow(name, FlowSettings(**each.values)) for name, each in found.items())
+    raise_if_any(_later_faults(mirror, flows, properties.given, source))
+    return MirrorConfig(mirror, flows)
+
+
+def flow_rows(name: str) -> tuple[Setting, ...]:
+    """The rows of one flow's settings, under the names that a file has them by."""
+    return tuple(
+        dataclasses.replace(
+            row, names=_below(name, row.names), broker_names=_below(name, row.names)
+        )
+        for row in FlowSettings.TABLE
+    )
+
+
+def _below(flow: str, names: tuple[Synonym, ...]) -> tuple[Synonym, ...]:
+    return tuple(Synonym(f"flow.{flow}.{each.name}", each.factor) for each in names)
+
+
+DESCRIBED = (*MirrorSettings.TABLE, *flow_rows("<name>"))
+"""Every row, for the page of settings."""
+
+
+def _sorted_by_flow(
+    given: Mapping[str, Given],
+) -> tuple[dict[str, dict[str, Given]], dict[str, Given], list[str]]:
+    """What each flow is given, what the process is, and a sentence for each flow misnamed."""
+    of_flows: dict[str, dict[str, Given]] = {}
+    of_mirror: dict[str, Given] = {}
+    misnamed = []
+    for name, each in given.items():
+        key = _FLOW_KEY.fullmatch(name)
+        if key is None:
+            of_mirror[name] = each
+        elif _FLOW_NAME.fullmatch(key[1]):
+            of_flows.setdefault(key[1], {})[name] = each
+        else:
+            claim = f"{name} names a flow {key[1]!r}: letters, digits, '_' and '-' make a name"
+            misnamed.append(each.sentence(claim))
+    return of_flows, of_mirror, misnamed
+
+
+def _resolve(table: tuple[Setting, ...], given: Mapping[str, Given], source: str) -> Resolved:
+    return resolve(table, (Layer(Source.STATIC_BROKER_CONFIG, given),), source)
+
+
+def _unknown(table: tuple[Setting, ...], given: Mapping[str, Given]) -> Iterator[str]:
+    names = frozenset(names_in(table, of_broker=True))
+    for name, each in given.items():
+        if name not in names:
+            yield unknown_name(name, each, names)
+
+
+def _later_faults(
+    mirror: MirrorSettings, flows: tuple[Flow, ...], given: Mapping[str, Given], source: str
+) -> Iterator[str]:
+    """What no row alone can see."""
+
+    def found_at(*names: str) -> tuple[str, str]:
+        """The name that was given, and where."""
+        found = ((name, given[name].where) for name in names if name in given)
+        return next(found, (names[0], source))
+
+    if mirror.http_address is not None and not _ADDRESS.fullmatch(mirror.http_address):
+        name, where = found_at("mirror.http.address")
+        yield sentence_at(where, f"{name} is {mirror.http_address!r}, but must be host:port")
+    for flow in flows:
+        for fault, *keys in _flow_faults(flow):
+            name, where = found_at(*(f"flow.{flow.name}.{key}" for key in keys))
+            yield sentence_at(where, f"{name} {fault}")
+
+
+def _flow_faults(flow: Flow) -> Iterator[tuple[str, ...]]:
+    """Each with the keys that it may have been given by, the first being its own."""
+    found = flow.settings
+    for key, addresses in (("source", found.source), ("target", found.target)):
+        for text in addresses.split(","):
+            if not _ADDRESS.fullmatch(text.strip()):
+                yield f"has {text.strip()!r}, but must have host:port", key
+    for keys, patterns in (
+        (("topics", "whitelist"), found.topics),
+        (("topics.exclude", "blacklist"), found.topics_exclude),
+    ):
+        for pattern in patterns:
+            fault = _pattern_fault(pattern)
+            if fault:
+                yield f"has {pattern!r}, which is no regular expression: {fault}", *keys
+    if not found.topics:
+        yield "is empty: give at least one pattern", "topics", "whitelist"
+    if found.prefix and topic_name_fault(found.prefix + "x"):
+        yield f"is {found.prefix!r}, which no topic's name can begin with", "prefix"
+    if not found.prefix and _addresses(found.source) == _addresses(found.target):
+        yield "is the source too: without a prefix a topic would be mirrored into itself", "target"
+
+
+def _pattern_fault(pattern: str) -> str | None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return str(error)
+    return None
+
+
+def _addresses(text: str) -> frozenset[str]:
+    return frozenset(each.strip() for each in text.split(","))

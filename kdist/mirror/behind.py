@@ -1,0 +1,91 @@
+"""How far a flow is behind, partition by partition.
+
+    records   the source's log end, less the position
+    bytes     those records, each as large as those that were looked at last
+    seconds   the age of the first record that is not in the target; 0 when all are
+
+Records that only count offsets, markers of transactions and what was compacted away, are counted
+until they are passed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kdist.client.cluster import Cluster
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.mirror.looking import look_at
+from kdist.mirror.stream import State, Stream
+from kdist.model import TopicPartition
+
+if TYPE_CHECKING:
+    from kdist.mirror.flow import RunningFlow
+
+
+class Lag(NamedTuple):
+    """Of one partition; `bytes_about` is an estimate."""
+
+    records: int
+    bytes_about: float
+    seconds: float
+
+
+NO_LAG = Lag(0, 0.0, 0.0)
+
+
+async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
+    """Bring the metrics of a running flow's partitions up to date. `ApiError`."""
+    positions = {
+        partition: stream.position
+        for partition, stream in flow.streams.items()
+        if stream.position is not None
+    }
+    ends = await log_ends(flow.source, positions)
+    for partition, position in positions.items():
+        lag = _held_lag(flow.streams.get(partition), ends[partition], now_ms)
+        if lag is None:
+            lag = await look_behind(flow.source, partition, (position, ends[partition]), now_ms)
+        stream = flow.streams.get(partition)
+        if stream is None:
+            continue  # given to another meanwhile
+        labels = (flow.flow.name, partition.topic, str(partition.partition))
+        metrics = flow.measures.streams[labels]
+        metrics.lag_records = lag.records
+        metrics.lag_bytes = lag.bytes_about
+        metrics.lag_seconds = lag.seconds
+        metrics.is_stopped = int(stream.state is State.STOPPED)
+
+
+def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:
+    """The lag by what the stream holds, which is the first that is behind; None if nothing."""
+    held = stream.oldest if stream is not None else None
+    if stream is None or held is None or stream.position is None:
+        return None
+    records = max(end - stream.position, 0)
+    age_s = max(0.0, (now_ms - held.timestamp) / 1000)
+    return Lag(records, records * len(held) / held.count, age_s)
+
+
+async def log_ends(
+    cluster: Cluster, partitions: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where each partition's log ends now. `ApiError`."""
+    latest = dict.fromkeys(partitions, TIMESTAMPS["latest"])
+    found = await list_offsets(cluster, latest, is_committed_only=True)
+    return {each: offset.offset if offset else 0 for each, offset in found.items()}
+
+
+async def look_behind(
+    cluster: Cluster, partition: TopicPartition, span: tuple[int, int], now_ms: int
+) -> Lag:
+    """The lag of a partition whose position and log end are `span`. `ApiError`."""
+    position, end = span
+    if end <= position:
+        return NO_LAG
+    looked = await look_at(cluster, partition, max(position, 0), 1)
+    header = next(looked.headers(), None)
+    if header is None:
+        return Lag(end - position, 0.0, 0.0)
+    record_bytes = header.size / max(header.record_count, 1)
+    age_s = max(0.0, (now_ms - header.base_timestamp) / 1000)
+    return Lag(end - position, (end - position) * record_bytes, age_s)

@@ -1,0 +1,383 @@
+"""One flow, running: a consumer group of its source, with a stream for each partition it is given.
+
+What it does at once: reads batches and gives them to their streams; commits where these stand;
+looks for topics and partitions that are new. How much is held is bounded: a partition whose stream
+holds its share of `mirror.buffer.bytes` is not read until half of that is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from kdist.client.cluster import Cluster, NoBroker, parse_addresses
+from kdist.client.consumer.aio import Consumer
+from kdist.client.consumer.batch import Batch
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.consumer.core import Core
+from kdist.client.consumer.fetcher import OffsetOutOfRange
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.client.consumer.settings import read_settings
+from kdist.config.mirror import Flow, MirrorSettings
+from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
+from kdist.metrics.declare import Family
+from kdist.metrics.mirror import FlowMetrics, StreamMetrics
+from kdist.mirror.behind import measure_lag
+from kdist.mirror.loss import Loss, loss_of
+from kdist.mirror.standing import note_of
+from kdist.mirror.stream import Route, State, Stream
+from kdist.mirror.target import RETRY_MS, Target
+from kdist.mirror.topics import FlowTopics
+from kdist.mirror.trace import mark_of
+from kdist.mirror.trouble import Trouble
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.network.world import Network
+from kdist.runtime.chance import system_chance
+from kdist.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_FETCH_BYTES = 16 << 20
+_STREAM_BYTES_MIN = 1 << 20
+_POLL_S = 0.5
+_BATCHES_MAX = 200  # of one poll: between two of them answers get their turn
+_PAUSE_S = 0.5
+_COMMIT_S_MAX = 10.0
+DRAIN_S = 10.0
+
+
+class MirrorWorld(NamedTuple):
+    """What a mirror is given (design D7)."""
+
+    network: Network
+    clock: Clock
+
+
+class MirrorMeasures:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.flows = Family(FlowMetrics, "flow")
+        self.streams = Family(StreamMetrics, "flow", "topic", "partition")
+
+
+class RunningFlow(RebalanceListener):
+    """Owner: the loop. It is the `Source` of its streams."""
+
+    def __init__(
+        self, flow: Flow, settings: MirrorSettings, world: MirrorWorld, measures: MirrorMeasures
+    ) -> None:
+        self.flow = flow
+        self.streams: dict[TopicPartition, Stream] = {}
+        self.metrics = measures.flows[flow.name,]
+        self.measures = measures
+        self.topics: FlowTopics | None = None  # once both clusters have answered
+        self.loss: Loss | None = None
+        self.heard_at_s = world.network.loop.time()
+        self._settings = settings
+        self._world = world
+        client = ClientSettings(flow.group, request_timeout_ms=30_000, connect_timeout_ms=5_000)
+        self.source = Cluster(
+            world.network, parse_addresses(flow.settings.source), client, RETRY_MS
+        )
+        self.target = Target(world.network, parse_addresses(flow.settings.target), client)
+        self._consumer = Consumer.over(self._core())
+        self._source_id = ""
+        self._committed: dict[TopicPartition, int] = {}
+        self._trouble = Trouble(f"flow {flow.name}")
+        self._reading = Trouble(f"flow {flow.name}, reading")
+        self._paused: set[TopicPartition] = set()
+        self._read_here: set[TopicPartition] = set()  # what the consumer is assigned
+
+    def _core(self) -> Core:
+        given = {
+            "group_id": self.flow.group,
+            "client_id": self.flow.group,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "partition_assignment_strategy": ("cooperative-sticky",),
+            "fetch_max_bytes": _FETCH_BYTES,
+            "session_timeout_ms": self._settings.session_timeout_ms,
+            "heartbeat_interval_ms": max(self._settings.session_timeout_ms // 3, 1),
+            "metadata_max_age_ms": self._settings.refresh_interval_ms,
+        }
+        addresses = parse_addresses(self.flow.settings.source)
+        network, chance = self._world.network, system_chance()
+        return Core(network, addresses, read_settings(given), chance, (None, None), _tell)
+
+    # Its life
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop`, or a `Loss` that stops the mirror. `UserError` for what cannot be."""
+        work = [
+            asyncio.create_task(each) for each in (self._live(), self._commit_on(), stop.wait())
+        ]
+        try:
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+            await self._end()
+
+    async def _live(self) -> None:
+        await self._meet()
+        refreshing = asyncio.create_task(self._refresh_on())
+        try:
+            while not refreshing.done():
+                await self._read()
+            refreshing.result()
+        finally:
+            refreshing.cancel()
+            await asyncio.gather(refreshing, return_exceptions=True)
+
+    async def _meet(self) -> None:
+        """Wait until both clusters have answered."""
+        while True:
+            try:
+                source_id = _id_of(await self.source.metadata(), "source")
+                target_id = _id_of(await self.target.cluster.metadata(), "target")
+            except (ApiError, NoBroker) as error:
+                self._trouble.begin(error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                break
+        if source_id == target_id and not self.flow.settings.prefix:
+            raise UserError(
+                f"flow {self.flow.name}: source and target are one cluster, {source_id}:"
+                " without a prefix each topic would be mirrored into itself"
+            )
+        self._trouble.end()
+        self._source_id = source_id
+        self.topics = FlowTopics(
+            self.flow, self.source, self.target.cluster, (source_id, target_id)
+        )
+
+    async def _refresh_on(self) -> None:
+        """Follow topics, tell how far behind we are, again and again."""
+        assert self.topics is not None
+        subscribed: frozenset[str] = frozenset()
+        while True:
+            try:
+                selection = await self.topics.refresh(self._world.clock.now_ms())
+                self.metrics.mirrored_topics = len(selection.mirrored)
+                self.metrics.held_topics = len(selection.held)
+                wanted = frozenset(selection.mirrored)
+                if wanted != subscribed:
+                    await self._subscribe(wanted)
+                    subscribed = wanted
+                await measure_lag(self, self._world.clock.now_ms())
+                self.heard_at_s = self._world.network.loop.time()
+                self._trouble.end()
+            except (ApiError, NoBroker) as error:
+                self._trouble.begin(error)
+            await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
+
+    async def _subscribe(self, topics: frozenset[str]) -> None:
+        if topics:
+            self._consumer.subscribe(sorted(topics), self)
+        else:
+            await self._consumer.unsubscribe()
+
+    async def _read(self) -> None:
+        """One poll. What is wrong with a partition stops that one, all else passes."""
+        if self.loss is not None:
+            raise self.loss
+        try:
+            batches = await self._consumer.poll_batches(_POLL_S, _BATCHES_MAX)
+        except OffsetOutOfRange as error:
+            await self._lose(error)
+        except CorruptRecords as error:
+            self._stop_corrupt(error)
+        except (ApiError, NoBroker) as error:
+            self._reading.begin(error)
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            self._reading.end()
+            self._put(batches)
+            await asyncio.sleep(0)  # a poll that finds all it wants lets nobody else in
+
+    def _put(self, batches: list[Batch]) -> None:
+        found: dict[TopicPartition, list[Batch]] = {}
+        for batch in batches:
+            found.setdefault(batch.partition, []).append(batch)
+        for partition, each in found.items():
+            stream = self.streams.get(partition)
+            if stream is not None:
+                stream.put(each)
+                self._balance(stream)
+
+    # Holding no more than is allowed
+
+    def _balance(self, stream: Stream) -> None:
+        """Read on, or not for now."""
+        partition = stream.route.source
+        share = max(_STREAM_BYTES_MIN, self._settings.buffer_bytes // max(len(self.streams), 1))
+        if stream.held_bytes >= share and partition not in self._paused:
+            self._paused.add(partition)
+            self._consumer.pause(partition)
+        elif stream.held_bytes < share // 2 and partition in self._paused:
+            self._paused.discard(partition)
+            self._consumer.resume(partition)
+
+    def _stream_changed(self, stream: Stream) -> None:
+        if stream.state is State.FLOWING and self._is_read(stream.route.source):
+            self._balance(stream)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What all streams hold."""
+        return sum(each.held_bytes for each in self.streams.values())
+
+    # What is wrong with a partition
+
+    async def _lose(self, error: OffsetOutOfRange) -> None:
+        stream = self.streams.get(error.partition)
+        if stream is None or stream.state is not State.FLOWING:
+            return
+        ends = [await self._offset(error.partition, which) for which in ("earliest", "latest")]
+        loss = loss_of(error, *ends)
+        stream.fail(loss)
+        if self._settings.on_loss == "stop-mirror":
+            self.loss = loss
+
+    def _stop_corrupt(self, error: CorruptRecords) -> None:
+        for partition, stream in self.streams.items():
+            if f" {partition}, at offset" in f" {error}":
+                stream.fail(error)
+
+    # The source, as streams use it
+
+    async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        return (await self._consumer.committed([partition]))[partition]
+
+    async def start_offset(self, partition: TopicPartition) -> int:
+        return await self._offset(partition, self.flow.settings.start)
+
+    async def _offset(self, partition: TopicPartition, which: str) -> int:
+        wanted = {partition: TIMESTAMPS[which]}
+        found = (await list_offsets(self.source, wanted, is_committed_only=False))[partition]
+        if found is None:
+            raise ApiError(Error.OFFSET_NOT_AVAILABLE, str(partition))
+        return found.offset
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        await self._consumer.commit(offsets, _COMMIT_S_MAX)
+
+    def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        if self._is_read(partition):
+            self._consumer.seek(partition, offset, leader_epoch)
+            self._paused.discard(partition)
+            self._consumer.resume(partition)
+
+    def read_no_more(self, partition: TopicPartition) -> None:
+        if self._is_read(partition):
+            self._paused.add(partition)
+            self._consumer.pause(partition)
+
+    def _is_read(self, partition: TopicPartition) -> bool:
+        return partition in self._read_here
+
+    # The group
+
+    def on_assigned(self, partitions: Partitions) -> None:
+        """Have a stream for each find where it stands; until then it is not read."""
+        assert self.topics is not None, "subscribed with the first refresh"
+        self._read_here.update(partitions)
+        for partition in sorted(partitions):
+            self.read_no_more(partition)
+            self._consumer.seek(partition, 0)  # so that nobody looks for a committed one
+            target = TopicPartition(self.flow.renamed(partition.topic), partition.partition)
+            route = Route(partition, target, mark_of(self._source_id, partition))
+            stream = Stream(route, self, self.target, self.metrics, self._stream_changed)
+            self.streams[partition] = stream
+            self.measures.streams[self._labels(partition)].is_stopped = 0
+            stream.start()
+
+    async def on_revoked(self, partitions: Partitions) -> None:
+        """Let what flies arrive, and commit it."""
+        await self._drain([self.streams[each] for each in partitions if each in self.streams])
+        await self._drop(partitions)
+
+    async def on_lost(self, partitions: Partitions) -> None:
+        """Another may have them by now: the target takes each batch once, whosever it is."""
+        await self._drop(partitions)
+
+    async def _drain(self, streams: list[Stream]) -> None:
+        await asyncio.gather(*(each.drain(DRAIN_S) for each in streams))
+        try:
+            await self._commit(streams)
+        except (ApiError, NoBroker) as error:
+            logger.info("flow %s: positions are not committed: %s", self.flow.name, error)
+
+    async def _drop(self, partitions: Partitions) -> None:
+        for partition in partitions:
+            stream = self.streams.pop(partition, None)
+            self._read_here.discard(partition)
+            self._paused.discard(partition)
+            self._committed.pop(partition, None)
+            self.measures.streams.pop(self._labels(partition), None)
+            if stream is not None:
+                await stream.stop()
+
+    def _labels(self, partition: TopicPartition) -> tuple[str, str, str]:
+        return (self.flow.name, partition.topic, str(partition.partition))
+
+    # Committing
+
+    async def _commit_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.commit_interval_ms / 1000)
+            try:
+                await self._commit(list(self.streams.values()))
+            except (ApiError, NoBroker) as error:
+                logger.debug("flow %s: positions are not committed: %s", self.flow.name, error)
+
+    async def _commit(self, streams: list[Stream]) -> None:
+        """Where the streams stand, of those that went on since the last time."""
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for stream in streams:
+            partition = stream.route.source
+            if stream.is_idle and self._is_read(partition):
+                stream.note_position(await self._consumer.position(partition, 0))
+            position = stream.position
+            if position is not None and position != self._committed.get(partition):
+                note = note_of(stream.target_end)
+                offsets[partition] = OffsetAndMetadata(position, note, stream.leader_epoch)
+        if offsets:
+            await self.commit(offsets)
+            self._committed.update((each, found.offset) for each, found in offsets.items())
+
+    async def _end(self) -> None:
+        """Let what flies arrive, commit, leave the group."""
+        await self._drain(list(self.streams.values()))
+        try:
+            await asyncio.wait_for(self._consumer.unsubscribe(), DRAIN_S)
+        except (KdistError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            logger.warning("flow %s: the group was not left: %s", self.flow.name, why)
+        await self._consumer.close(DRAIN_S)
+        await self._drop(list(self.streams))
+        self.source.close()
+        self.target.close()
+
+
+def _id_of(metadata: object, which: str) -> str:
+    cluster_id: str | None = getattr(metadata, "cluster_id", None)
+    if cluster_id is None:
+        raise UserError(f"the {which} does not say which cluster it is: Kafka does from 0.10.1 on")
+    return cluster_id
+
+
+async def _tell(function: Callable[[Partitions], object], partitions: Partitions) -> None:
+    outcome = function(partitions)
+    if inspect.isawaitable(outcome):
+        await outcome

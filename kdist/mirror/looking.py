@@ -1,0 +1,53 @@
+"""Looking into a partition's log: the batches at an offset, as their headers say.
+
+For where a mirror stands, and how far behind it is; what is mirrored is fetched by a consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kdist.client.cluster import Cluster, Outcome, Outcomes
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.records.batch import BatchHeader, iter_headers
+from kdist.wire.varint import Buffer
+
+LOOK_BYTES = 1 << 20
+
+
+class Looked(NamedTuple):
+    """The whole batches that one fetch gave."""
+
+    buffer: Buffer
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """In order; the first may begin before the offset that was asked for."""
+        for _, header in iter_headers(self.buffer, may_end_partial=True):
+            yield header
+
+
+async def look_at(
+    cluster: Cluster, partition: TopicPartition, offset: int, bytes_max: int = LOOK_BYTES
+) -> Looked:
+    """The batches from `offset` on, at least one whole batch if there is one. `ApiError`."""
+    asked = FetchPartition(
+        partition=partition.partition, fetch_offset=offset, partition_max_bytes=bytes_max
+    )
+    request = FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=bytes_max,
+        topics=[FetchTopic(topic=partition.topic, partitions=[asked])],
+    )
+
+    async def ask(leader: int, _: list[TopicPartition]) -> Outcomes:
+        answer = await cluster.ask(request, leader)
+        if answer.error_code:
+            return {partition: Outcome(answer.error_code)}
+        ((found,),) = (topic.partitions for topic in answer.responses)
+        records = None if found.error_code else found.records or b""
+        return {partition: Outcome(found.error_code, records)}
+
+    return Looked((await cluster.ask_leaders([partition], ask))[partition])

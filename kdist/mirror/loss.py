@@ -1,0 +1,26 @@
+"""Records that are gone from the source before they were mirrored, in a sentence (pure)."""
+
+from __future__ import annotations
+
+from kdist.client.consumer.fetcher import LogTruncated, OffsetOutOfRange
+from kdist.errors import KdistError
+
+
+class Loss(KdistError):
+    """A partition cannot go on without passing over something."""
+
+
+def loss_of(error: OffsetOutOfRange, start: int, end: int) -> Loss:
+    """What `error` means for a mirror, by where the source's log begins and ends now."""
+    offset = error.offset
+    if isinstance(error, LogTruncated):
+        return Loss(str(error).removeprefix(f"{error.error.name}: "))
+    if offset < start:
+        return Loss(
+            f"the source's log begins at {start}, and offsets {offset} to {start} were not"
+            " mirrored: retention was faster. `kdist mirror seek` goes on without them"
+        )
+    return Loss(
+        f"the source's log ends at {end}, and was mirrored up to {offset}: it lost records,"
+        " or the topic was made anew. `kdist mirror seek` goes on from elsewhere"
+    )

@@ -1,0 +1,104 @@
+"""A mirror's life: all flows of its file at once, and what it shows of them over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+from kdist.broker.http import HttpPages, Page
+from kdist.config.mirror import MirrorConfig
+from kdist.metrics.exposition import CONTENT_TYPE, Exposition
+from kdist.mirror.flow import MirrorMeasures, MirrorWorld, RunningFlow
+from kdist.mirror.stream import State
+from kdist.network.world import Server
+
+logger = logging.getLogger(__name__)
+
+_SILENT_S_MAX = 60.0  # a flow that heard nothing for longer is not well
+
+
+class Mirror:
+    """One process's mirror. Owner: the loop."""
+
+    def __init__(self, config: MirrorConfig, world: MirrorWorld) -> None:
+        self.measures = MirrorMeasures()
+        self.exposition = Exposition()
+        self.exposition.add_family(self.measures.flows)
+        self.exposition.add_family(self.measures.streams)
+        self.flows = [
+            RunningFlow(flow, config.mirror, world, self.measures) for flow in config.flows
+        ]
+        self._config = config
+        self._world = world
+        self._server: Server | None = None
+        self._pages = HttpPages(
+            world.network.loop, {"/metrics": self._metrics_page, "/health": self._health_page}
+        )
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Until `stop`. `ready` is called once it is under way, whether clusters answer or not.
+
+        Raises what ends a mirror: a flow that cannot be (`UserError`), records that were lost with
+        `mirror.on.loss` stop-mirror, and what is a bug. The other flows are stopped in order then.
+        """
+        await self._listen()
+        running = [asyncio.create_task(flow.run(stop)) for flow in self.flows]
+        ready()
+        try:
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            stop.set()
+            await asyncio.wait(running)
+        finally:
+            for task in running:
+                task.cancel()
+            outcomes = await asyncio.gather(*running, return_exceptions=True)
+            self._close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _listen(self) -> None:
+        address = self._config.mirror.http_address
+        if address is not None:
+            host, _, port = address.rpartition(":")
+            self._server = await self._world.network.listen(
+                self._pages.make, host.strip("[]"), int(port)
+            )
+
+    def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._pages.close()
+
+    # What it shows
+
+    def _metrics_page(self) -> Page:
+        now_s = self._world.network.loop.time()
+        for flow in self.flows:
+            flow.metrics.buffered_bytes = flow.buffered_bytes
+            flow.metrics.silent_seconds = now_s - flow.heard_at_s
+        return Page(200, CONTENT_TYPE, self.exposition.render())
+
+    def _health_page(self) -> Page:
+        """503 while a flow has heard nothing of a cluster for long, or a partition is stopped."""
+        flows = {flow.flow.name: self._health(flow) for flow in self.flows}
+        is_well = all(each["status"] == "ok" for each in flows.values())
+        body = {"status": "ok" if is_well else "trouble", "flows": flows}
+        return Page(200 if is_well else 503, "application/json", json.dumps(body).encode() + b"\n")
+
+    def _health(self, flow: RunningFlow) -> dict[str, object]:
+        stopped = {
+            str(partition): stream.reason
+            for partition, stream in flow.streams.items()
+            if stream.state is State.STOPPED
+        }
+        silent_s = self._world.network.loop.time() - flow.heard_at_s
+        is_well = not stopped and silent_s < _SILENT_S_MAX
+        return {
+            "status": "ok" if is_well else "trouble",
+            "partitions": len(flow.streams),
+            "stopped": stopped,
+            "silent_seconds": round(silent_s, 1),
+        }

@@ -1,0 +1,93 @@
+"""The topic `__kdist_mirror_origins` of a cluster: which of its topics are mirrored, from where.
+
+    key     the topic's name here
+    value   {"topic": its name there, "through": [cluster id, ...]}, the first home first;
+            null: the topic is this cluster's own from now on
+
+One partition, compacted; the last record of a key counts. A flow writes a topic's origin to its
+target before it sends the first record, and then reads what its source has: of two flows that would
+mirror one topic into each other, one at least sees the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from kdist.client.admin import create_topic
+from kdist.client.cluster import Cluster
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.producing import ACKS_ALL, produce
+from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.mirror.looking import LOOK_BYTES, look_at
+from kdist.mirror.selection import Origin
+from kdist.model import TopicPartition
+from kdist.records.batch import iter_headers
+from kdist.records.build import build_batch, read_batch
+from kdist.records.record import Record
+
+TOPIC = "__kdist_mirror_origins"
+_PARTITION = TopicPartition(TOPIC, 0)
+
+
+async def read_origins(cluster: Cluster) -> dict[str, Origin]:
+    """What a cluster knows of its mirrored topics; nothing where none was ever mirrored to it."""
+    (topic,) = (await cluster.metadata([TOPIC])).topics
+    if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
+        return {}
+    offset, end = [await _end(cluster, name) for name in ("earliest", "latest")]
+    origins: dict[str, Origin] = {}
+    while offset < end:
+        buffer = (await look_at(cluster, _PARTITION, offset, LOOK_BYTES)).buffer
+        begin = offset
+        for at, header in iter_headers(buffer, may_end_partial=True):
+            offset = header.next_offset
+            for record in read_batch(buffer, at) if not header.is_control else ():
+                _apply(record, origins)
+        if offset == begin:
+            break  # what is left was compacted away
+    return origins
+
+
+async def write_origins(
+    cluster: Cluster, origins: Mapping[str, Origin | None], now_ms: int
+) -> None:
+    """Note where topics of this cluster come from, or with None that they are its own."""
+    (topic,) = (await cluster.metadata([TOPIC])).topics
+    if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
+        try:
+            await create_topic(cluster, TOPIC, 1, settings={"cleanup.policy": "compact"})
+        except ApiError as error:
+            if error.error is not Error.TOPIC_ALREADY_EXISTS:
+                raise
+    names = sorted(origins)
+    batch = build_batch(
+        [_value(origins[name]) for name in names],
+        [name.encode() for name in names],
+        timestamp_ms=now_ms,
+    )
+    await produce(cluster, {_PARTITION: batch}, ACKS_ALL)
+
+
+async def _end(cluster: Cluster, which: str) -> int:
+    found = await list_offsets(cluster, {_PARTITION: TIMESTAMPS[which]}, is_committed_only=False)
+    offset = found[_PARTITION]
+    return offset.offset if offset else 0
+
+
+def _value(origin: Origin | None) -> bytes | None:
+    if origin is None:
+        return None
+    return json.dumps({"topic": origin.topic, "through": list(origin.through)}).encode()
+
+
+def _apply(record: Record, origins: dict[str, Origin]) -> None:
+    name = (record.key or b"").decode(errors="replace")
+    if record.value is None:
+        origins.pop(name, None)
+        return
+    try:
+        said = json.loads(record.value)
+        origins[name] = Origin(said["topic"], tuple(said["through"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRecords(f"{TOPIC} has a record that is no origin: {error!r}") from None

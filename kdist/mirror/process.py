@@ -1,0 +1,44 @@
+"""A mirror as a process: the real world around it, signals, systemd."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+
+from prometheus_client import ProcessCollector
+
+from kdist.config.mirror import MirrorConfig
+from kdist.mirror.flow import MirrorWorld
+from kdist.mirror.mirror import Mirror
+from kdist.network.world import AsyncioNetwork
+from kdist.runtime.clock import SystemClock
+from kdist.runtime.sd_notify import ServiceManager
+
+
+def run_mirror(config: MirrorConfig, environment: Mapping[str, str]) -> None:
+    """Run a mirror until SIGTERM or SIGINT. `KdistError` for what ended it."""
+    asyncio.run(_run(config, ServiceManager(environment)))
+
+
+async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
+    loop = asyncio.get_running_loop()
+    mirror = Mirror(config, MirrorWorld(AsyncioNetwork(loop), SystemClock()))
+    mirror.exposition.add_collector(ProcessCollector(registry=None))
+    stop = asyncio.Event()
+
+    def hear() -> None:
+        manager.tell("STOPPING=1")
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hear)
+    _feed_watchdog(loop, manager)
+    await mirror.run(stop, lambda: manager.tell("READY=1"))
+
+
+def _feed_watchdog(loop: asyncio.AbstractEventLoop, manager: ServiceManager) -> None:
+    """systemd ends a mirror whose loop stands still."""
+    if manager.watchdog_ms is not None:
+        manager.tell("WATCHDOG=1")
+        loop.call_later(manager.watchdog_ms / 2000, _feed_watchdog, loop, manager)

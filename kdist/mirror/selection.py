@@ -1,0 +1,58 @@
+"""Which topics of its source a flow mirrors, under which names, and which it must not (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from kdist.config.mirror import Flow
+from kdist.model import topic_name_fault
+
+INTERNAL = "__"  # topics whose names begin so are a cluster's own
+
+
+class Origin(NamedTuple):
+    """Where a topic was mirrored from: the clusters on its way, its first home first."""
+
+    topic: str
+    through: tuple[str, ...]
+
+
+class Selection(NamedTuple):
+    """The topics to mirror with their names in the target, and why others are held back."""
+
+    mirrored: dict[str, str]
+    held: dict[str, str]
+
+
+def select(
+    flow: Flow, topics: Collection[str], origins: Mapping[str, Origin], target_id: str
+) -> Selection:
+    """Judge a source's topics; `origins` are what is known of those that were mirrored to it."""
+    mirrored: dict[str, str] = {}
+    held: dict[str, str] = {}
+    for topic in sorted(topics):
+        if topic.startswith(INTERNAL) or not flow.wants(topic):
+            continue
+        reason = _held(flow, topic, origins.get(topic), target_id)
+        if reason is None:
+            mirrored[topic] = flow.renamed(topic)
+        else:
+            held[topic] = reason
+    return Selection(mirrored, held)
+
+
+def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str | None:
+    if origin is not None and target_id in origin.through:
+        return "it came from this flow's target, and is not sent back"
+    prefix = flow.settings.prefix
+    if prefix and topic.startswith(prefix):
+        return f"it has the prefix {prefix} already"
+    fault = topic_name_fault(flow.renamed(topic))
+    return f"as {flow.renamed(topic)} its name {fault}" if fault else None
+
+
+def without(selection: Selection, refused: Mapping[str, str]) -> Selection:
+    """The selection, but that some topics are held for these reasons."""
+    mirrored = {key: name for key, name in selection.mirrored.items() if key not in refused}
+    return Selection(mirrored, {**selection.held, **refused})

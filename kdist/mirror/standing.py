@@ -1,0 +1,111 @@
+"""Where a mirror stands in a partition: found out from the target's own log, whenever in doubt.
+
+The last batch of the target partition that bears the mirror's mark says it (`trace.py`). It is the
+very last one, unless others write there too: then the log is read from where it ended when the
+mirror last committed, a note that every commit to the source carries. A commit by `kdist mirror
+seek` carries another note, and wins over the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, TypeGuard
+
+from kdist.client.cluster import Cluster
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.errors import UserError
+from kdist.mirror.looking import look_at
+from kdist.mirror.trace import Run, last_run
+from kdist.model import NO_EPOCH, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+SOUGHT = "sought"  # the note of a commit by `kdist mirror seek`
+_NOTE = re.compile(r"target=(\d+)")
+
+
+class Standing(NamedTuple):
+    """Where to go on reading the source; `run` is what the target's log ends with, if it is ours.
+
+    `position` None: the partition was never mirrored. `target_end` is the target's log end.
+    """
+
+    position: int | None
+    leader_epoch: int
+    run: Run | None
+    target_end: int
+
+
+def note_of(target_end: int) -> str:
+    """The note of a commit: where the target's log ended then."""
+    return f"target={target_end}"
+
+
+async def find_standing(
+    cluster: Cluster,
+    target: TopicPartition,
+    mark: int,
+    committed: OffsetAndMetadata | None,
+) -> Standing:
+    """Ask the target. `UserError` if it no longer has what was acknowledged; `ApiError`."""
+    start, end = await _bounds(cluster, target)
+    noted = _NOTE.fullmatch(committed.metadata) if committed else None
+    noted_end = int(noted[1]) if noted else None
+    run = await _find_run(cluster, target, mark, noted_end, (start, end))
+    if _wins(committed, run):
+        return Standing(committed.offset, NO_EPOCH, None, end)
+    if run is not None:
+        same = committed is not None and committed.offset == run.next_offset
+        epoch = committed.leader_epoch if committed is not None and same else NO_EPOCH
+        return Standing(run.next_offset, epoch, run, end)
+    if committed is None:
+        return Standing(None, NO_EPOCH, None, end)
+    if noted_end is not None and end < noted_end:
+        raise UserError(
+            f"{target} of the target ends at offset {end}, but was mirrored into up to {noted_end}:"
+            " was it deleted and made anew? `kdist mirror seek` says from where to fill it again"
+        )
+    return Standing(committed.offset, committed.leader_epoch, None, end)
+
+
+def _wins(committed: OffsetAndMetadata | None, run: Run | None) -> TypeGuard[OffsetAndMetadata]:
+    """Whether somebody said to go on from further than the target's log says."""
+    if committed is None or committed.metadata != SOUGHT:
+        return False
+    return run is None or run.next_offset < committed.offset
+
+
+async def _bounds(cluster: Cluster, target: TopicPartition) -> tuple[int, int]:
+    found: Mapping[str, int] = {}
+    for name in ("earliest", "latest"):
+        offsets = await list_offsets(cluster, {target: TIMESTAMPS[name]}, is_committed_only=False)
+        found = {**found, name: each.offset if (each := offsets[target]) else 0}
+    return found["earliest"], found["latest"]
+
+
+async def _find_run(
+    cluster: Cluster,
+    target: TopicPartition,
+    mark: int,
+    noted_end: int | None,
+    bounds: tuple[int, int],
+) -> Run | None:
+    start, end = bounds
+    if start == end:
+        return None  # empty, perhaps by retention
+    run = last_run((await look_at(cluster, target, end - 1, 1)).headers(), mark)
+    if run is not None:
+        return run
+    offset = start if noted_end is None else min(max(start, noted_end - 1), end)
+    if end - offset > 1:
+        logger.info("others write to %s: looking for our last batch from %d on", target, offset)
+    while offset < end:
+        headers = list((await look_at(cluster, target, offset)).headers())
+        if not headers:
+            break  # what is left was compacted away
+        run = last_run(headers, mark) or run
+        offset = headers[-1].next_offset
+    return run

@@ -1,0 +1,75 @@
+"""How far a flow is behind, asked of both clusters by somebody who is not the mirror.
+
+Positions are what the flow's group has committed to its source. A partition that was never mirrored
+is behind by all that it has, from where the flow starts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kdist.client.cluster import Cluster
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.positions import committed_offsets
+from kdist.config.mirror import Flow
+from kdist.errors import UserError
+from kdist.mirror.behind import Lag, log_ends, look_behind
+from kdist.mirror.copying import count_partitions
+from kdist.mirror.origins import read_origins
+from kdist.mirror.selection import Selection, select
+from kdist.model import TopicPartition
+
+
+class PartitionStatus(NamedTuple):
+    """One partition; `position` is None before it was mirrored. `lost` records are gone unread."""
+
+    source: TopicPartition
+    target: TopicPartition
+    position: int | None
+    end: int
+    lag: Lag
+    lost: int
+
+
+class FlowStatus(NamedTuple):
+    """One flow."""
+
+    name: str
+    partitions: list[PartitionStatus]
+    held: dict[str, str]
+
+
+async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int) -> FlowStatus:
+    """Ask. `ApiError`, `NoBroker`."""
+    counts = await count_partitions(source)
+    selection = await _selection(flow, source, target, counts)
+    committed = await committed_offsets(source, flow.group)
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in selection.mirrored
+        for number in range(counts[topic])
+    ]
+    earliest = dict.fromkeys(partitions, TIMESTAMPS["earliest"])
+    found = await list_offsets(source, earliest, is_committed_only=True)
+    starts = {each: offset.offset if offset else 0 for each, offset in found.items()}
+    ends = await log_ends(source, starts)
+    rows = []
+    for each in partitions:
+        position = committed.get(each)
+        first = starts[each] if flow.settings.start == "earliest" else ends[each]
+        begin = first if position is None else position
+        lost = max(0, starts[each] - begin)
+        span = (max(begin, starts[each]), ends[each])
+        lag = await look_behind(source, each, span, now_ms)
+        name = TopicPartition(flow.renamed(each.topic), each.partition)
+        rows.append(PartitionStatus(each, name, position, ends[each], lag, lost))
+    return FlowStatus(flow.name, rows, selection.held)
+
+
+async def _selection(
+    flow: Flow, source: Cluster, target: Cluster, counts: dict[str, int]
+) -> Selection:
+    target_id = (await target.metadata()).cluster_id
+    if target_id is None:
+        raise UserError(f"flow {flow.name}: the target does not say which cluster it is")
+    return select(flow, counts, await read_origins(source), target_id)

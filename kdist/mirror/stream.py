@@ -1,0 +1,325 @@
+"""One partition on its way: batches of the source go to the target, in order, each exactly once.
+
+    FINDING -- the target says where we stand --> FLOWING -- anything fails --> FINDING
+    FINDING, FLOWING -- records are gone, or are refused for good --> STOPPED
+
+There is one way back from every doubt (a lost answer, a new leader, a sequence that does not
+follow, a restart): forget what is under way, ask the target's log where it stands, read on from
+there. The first batch of a run flies alone, since a broker that does not know a producer id takes
+whatever sequence comes first; so does the first one after a doubt, and after a long silence, in
+which the broker may have forgotten the id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from kdist.client.cluster import NoBroker
+from kdist.client.consumer.batch import Batch
+from kdist.client.consumer.commits import CommitFailed, OffsetAndMetadata
+from kdist.errors import ApiError, Error, KdistError
+from kdist.metrics.mirror import FlowMetrics
+from kdist.mirror.parcel import Parcel
+from kdist.mirror.standing import find_standing, note_of
+from kdist.mirror.target import Target, result_of
+from kdist.mirror.trace import Run, run_for
+from kdist.mirror.trouble import Trouble
+from kdist.model import NO_EPOCH, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+IN_FLIGHT_MAX = 5  # so many batches of a producer a broker remembers
+_PAUSE_S = 0.2
+_PAUSE_S_MAX = 5.0
+_SILENCE_S = 3600.0  # brokers keep a producer that writes nothing for a day
+_FROM_TARGET = frozenset(  # what the target refuses since it knows better where we stand
+    (
+        Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Error.INVALID_PRODUCER_EPOCH,
+        Error.UNKNOWN_PRODUCER_ID,
+    )
+)
+
+
+class State(enum.Enum):
+    """What a stream does."""
+
+    FINDING = "finding its position"
+    FLOWING = "flowing"
+    STOPPED = "stopped"
+
+
+class Source(Protocol):
+    """The source as a stream uses it."""
+
+    async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
+        """What the flow's group has committed."""
+        ...
+
+    async def start_offset(self, partition: TopicPartition) -> int:
+        """Where to begin with a partition that was never mirrored."""
+        ...
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit, now."""
+        ...
+
+    def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Give batches from here on, to `Stream.put`."""
+        ...
+
+    def read_no_more(self, partition: TopicPartition) -> None:
+        """Give none until `read_from`."""
+        ...
+
+
+class Route(NamedTuple):
+    """From where to where, and the mark on the way."""
+
+    source: TopicPartition
+    target: TopicPartition
+    mark: int
+
+
+class Stream:
+    """Owner: the loop. `start` it, `put` what was read, and in the end `stop` it."""
+
+    def __init__(
+        self,
+        route: Route,
+        source: Source,
+        target: Target,
+        metrics: FlowMetrics,
+        on_change: Callable[[Stream], None],
+    ) -> None:
+        """`on_change` is called when less is held, and when the stream has stopped."""
+        self.route = route
+        self.state = State.FINDING
+        self.position: int | None = None  # all before it is in the target
+        self.target_end = 0
+        self.leader_epoch = NO_EPOCH
+        self.held_bytes = 0  # what waits and flies
+        self.reason = ""  # why it is stopped
+        self.trouble = Trouble(str(route.source))
+        self._source = source
+        self._target = target
+        self._metrics = metrics
+        self._on_change = on_change
+        self._waiting: deque[Parcel] = deque()
+        self._flying: deque[tuple[Parcel, asyncio.Future[Any]]] = deque()
+        self._run: Run | None = None
+        self._is_alone = True  # whether the next batch is to fly alone
+        self._read_to = -1  # where the next batch is to begin; -1: none is wanted
+        self._acknowledged_at_s = 0.0
+        self._news = asyncio.Event()
+        self._is_draining = False
+        self._task: asyncio.Task[None] | None = None
+
+    # From outside
+
+    def start(self) -> None:
+        """Find the position, and send what comes."""
+        self._task = asyncio.get_running_loop().create_task(self._live())
+
+    def put(self, batches: Iterable[Batch]) -> None:
+        """The next batches of the source. What was read before a doubt is passed over."""
+        if self._read_to < 0:
+            return
+        for batch in batches:
+            if batch.start >= self._read_to:
+                parcel = Parcel(batch)
+                self._read_to = parcel.end
+                self._waiting.append(parcel)
+                self.held_bytes += len(parcel)
+        self._news.set()
+
+    @property
+    def oldest(self) -> Parcel | None:
+        """The first that was read and is not acknowledged, if there is one."""
+        if self._flying:
+            return self._flying[0][0]
+        return self._waiting[0] if self._waiting else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was read is acknowledged."""
+        return self.state is State.FLOWING and not self._waiting and not self._flying
+
+    def note_position(self, position: int) -> None:
+        """The source has nothing for us before `position`: markers, or what compaction left."""
+        if self.is_idle and self.position is not None and self._read_to == self.position:
+            self.trouble.end()
+            self.position = self._read_to = max(position, self.position)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Send nothing more, and wait until what flies is answered."""
+        self._is_draining = True
+        self._news.set()
+        if self._task is not None and self._flying:
+            await asyncio.wait([each for _, each in self._flying], timeout=timeout_s)
+            await asyncio.sleep(0)  # its task takes the answers in
+            self._settle_quietly()
+
+    async def stop(self) -> None:
+        """End at once; what flies is not waited for."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._forget()
+
+    def fail(self, error: KdistError) -> None:
+        """The source says that it cannot go on."""
+        if self.state is not State.STOPPED:
+            if self._task is not None:
+                self._task.cancel()
+            self._halt(error)
+
+    # Its life
+
+    async def _live(self) -> None:
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                before = self.position
+                await self._find()
+                await self._flow()
+            except (ApiError, NoBroker) as error:
+                if not _may_pass(error):
+                    self._halt(error)
+                    return
+                pause_s = _PAUSE_S if self.position != before else min(2 * pause_s, _PAUSE_S_MAX)
+                self._doubt(error)
+            except KdistError as error:
+                self._halt(error)
+                return
+            await asyncio.sleep(pause_s)
+
+    async def _find(self) -> None:
+        """Ask where we stand, and have the source give what comes behind it."""
+        route = self.route
+        committed = await self._source.committed(route.source)
+        standing = await find_standing(self._target.cluster, route.target, route.mark, committed)
+        position = standing.position
+        if position is None:
+            position = await self._source.start_offset(route.source)
+        if committed is None:
+            # Before the first batch: with others' batches behind ours, it says where to look.
+            first = OffsetAndMetadata(position, note_of(standing.target_end))
+            await self._source.commit({route.source: first})
+        self._run = standing.run
+        self._is_alone = True
+        self.position = self._read_to = position
+        self.target_end = standing.target_end
+        self.leader_epoch = standing.leader_epoch
+        self.state = State.FLOWING
+        self._source.read_from(route.source, position, standing.leader_epoch)
+
+    async def _flow(self) -> None:
+        """Send and take in answers, until something is wrong."""
+        connection = await self._target.connection(self.route.target)
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            self._settle()
+            while (parcel := self._next()) is not None:
+                self._waiting.popleft()
+                answered = connection.post(self.route.target, parcel.data)
+                answered.add_done_callback(lambda _: self._news.set())
+                self._flying.append((parcel, answered))
+
+    def _next(self) -> Parcel | None:
+        """The parcel to be sent now, stamped; None while none may be."""
+        if not self._waiting or len(self._flying) >= IN_FLIGHT_MAX or self._is_draining:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        if not self._flying and now_s - self._acknowledged_at_s > _SILENCE_S:
+            self._is_alone = True
+        parcel = self._waiting[0]
+        run = run_for(self.route.mark, self._run, parcel.start, parcel.end)
+        if run is not self._run:
+            self._is_alone = True
+        if self._is_alone and self._flying:
+            return None
+        parcel.stamp(run)
+        self._run = run._replace(next_offset=parcel.end)
+        return parcel
+
+    def _settle(self) -> None:
+        """Take in the answers that are there, in order. `ApiError` for the first that is bad."""
+        while self._flying and self._flying[0][1].done():
+            parcel, answered = self._flying[0]
+            try:
+                result = result_of(answered, self.route.target)
+            except ApiError as error:
+                if error.error is not Error.DUPLICATE_SEQUENCE_NUMBER:
+                    raise
+            else:
+                self.target_end = result.base_offset + parcel.count
+            self._flying.popleft()
+            self._acknowledge(parcel)
+
+    def _settle_quietly(self) -> None:
+        try:
+            self._settle()
+        except ApiError:
+            pass  # whoever has the partition next asks the target
+
+    def _acknowledge(self, parcel: Parcel) -> None:
+        self.held_bytes -= len(parcel)
+        self.position = parcel.end
+        self.leader_epoch = parcel.leader_epoch
+        self._is_alone = False
+        self._acknowledged_at_s = asyncio.get_running_loop().time()
+        self.trouble.end()
+        metrics = self._metrics
+        metrics.passed_batches += 1
+        metrics.passed_records += parcel.count
+        metrics.passed_bytes += len(parcel)
+        metrics.rebuilt_batches += parcel.is_rebuilt
+        self._on_change(self)
+
+    # What goes wrong
+
+    def _doubt(self, error: Exception) -> None:
+        if isinstance(error, ApiError) and error.error in _FROM_TARGET:
+            self._metrics.contested_batches += 1
+        self._metrics.doubts += 1
+        self._target.forget_leader(self.route.target)
+        self._forget()
+        self.state = State.FINDING
+        self.trouble.begin(error)
+
+    def _forget(self) -> None:
+        """Nothing is under way any more; what the source gives is not wanted until `_find`."""
+        for _, answered in self._flying:
+            answered.add_done_callback(_retrieve)
+        self._flying.clear()
+        self._waiting.clear()
+        self.held_bytes = 0
+        self._read_to = -1
+        self._source.read_no_more(self.route.source)
+
+    def _halt(self, error: Exception) -> None:
+        self.state = State.STOPPED
+        self.reason = str(error)
+        self._forget()
+        logger.error("%s is mirrored no more: %s", self.route.source, self.reason)
+        self._on_change(self)
+
+
+def _may_pass(error: ApiError | NoBroker) -> bool:
+    """Whether to ask again. A commit that failed: the partition is about to be another's."""
+    if isinstance(error, NoBroker | CommitFailed):
+        return True
+    return error.error.retriable or error.error in _FROM_TARGET
+
+
+def _retrieve(answered: asyncio.Future[Any]) -> None:
+    """Look at an answer that nobody waits for, so that asyncio does not complain."""
+    if not answered.cancelled():
+        answered.exception()

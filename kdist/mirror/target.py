@@ -1,0 +1,105 @@
+"""The target as a flow's streams reach it: a connection to each leader, for produce requests only.
+
+Requests go out at once and in the order in which they are posted, whether the socket takes them at
+that moment or not: a stream's batches must not overtake each other. What waits in a connection is
+bounded by who posts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, cast
+
+from kdist.client.cluster import NO_LEADER, Address, Cluster, raise_for
+from kdist.client.producing import ACKS_ALL
+from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
+from kdist.network.client import Client, ClientSettings
+from kdist.network.world import Network
+from kdist.protocol import produce
+from kdist.protocol.produce import (
+    ProducePartition,
+    ProducePartitionResult,
+    ProduceRequest,
+    ProduceTopic,
+)
+from kdist.wire.varint import Buffer
+
+RETRY_MS = 2_000  # what passes sooner, as a new topic without a leader, is nobody's trouble
+_ACKNOWLEDGE_MS = 20_000  # what the target's broker may wait for its replicas
+_VERSION_MIN = 3  # from then on record batches
+
+
+class ProduceConnection(Client):
+    """A connection to one broker."""
+
+    def post(self, partition: TopicPartition, batch: Buffer) -> asyncio.Future[Any]:
+        """Send one batch. The answer's `ProduceResponse`, or `ApiError`; `result_of` reads it."""
+        version = self.version_of(produce.API)
+        if version < _VERSION_MIN:
+            raise ApiError(Error.UNSUPPORTED_VERSION, f"{self.name} takes no record batches")
+        part = ProducePartition(index=partition.partition, records=batch)
+        request = ProduceRequest(
+            acks=ACKS_ALL,
+            timeout_ms=_ACKNOWLEDGE_MS,
+            topic_data=[ProduceTopic(name=partition.topic, partition_data=[part])],
+        )
+        waiting = self._send(request, version)
+        self._waiting.append(waiting)
+        timer = self._loop.call_later(
+            self._settings.request_timeout_ms / 1000, self._time_out, waiting
+        )
+        waiting.answered.add_done_callback(lambda _: timer.cancel())
+        return waiting.answered
+
+
+def result_of(answered: asyncio.Future[Any], partition: TopicPartition) -> ProducePartitionResult:
+    """What the broker says of a batch that was posted; `ApiError` if it refused it."""
+    (topic,) = answered.result().responses
+    (result,) = cast(Sequence[ProducePartitionResult], topic.partition_responses)
+    raise_for(result.error_code, str(partition), result.error_message)
+    return result
+
+
+class Target:
+    """Owner: the loop. `cluster` answers everything else, on connections of its own."""
+
+    def __init__(
+        self, network: Network, bootstrap: Sequence[Address], settings: ClientSettings
+    ) -> None:
+        self.cluster = Cluster(network, bootstrap, settings, RETRY_MS)
+        self._network = network
+        self._settings = settings
+        self._connections: dict[Address, ProduceConnection] = {}
+        self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def connection(self, partition: TopicPartition) -> ProduceConnection:
+        """The connection to a partition's leader, by metadata. `ApiError`, `NoBroker`."""
+        cluster = self.cluster
+        if cluster.leaders.get(partition, NO_LEADER) == NO_LEADER:
+            await cluster.metadata([partition.topic])
+        leader = cluster.leaders.get(partition, NO_LEADER)
+        if leader == NO_LEADER:
+            raise ApiError(Error.LEADER_NOT_AVAILABLE, f"{partition} of the target has no leader")
+        address = cluster.brokers.get(leader)
+        if address is None:
+            raise ApiError(Error.NETWORK_EXCEPTION, f"there is no broker {leader}")
+        async with self._locks[address]:
+            connection = self._connections.get(address)
+            if connection is None or connection.is_closed:
+                made = await ProduceConnection.connect(self._network, *address, self._settings)
+                connection = self._connections[address] = cast(ProduceConnection, made)
+                await connection.negotiate()
+            return connection
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """Have it looked up anew."""
+        self.cluster.leaders.pop(partition, None)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.cluster.close()
+        for each in self._connections.values():
+            each.close()

@@ -1,0 +1,305 @@
+"""Two clusters, mirrors between them as processes, and what is in their partitions, batch by batch.
+
+Only processes that were started here are ever signalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.errors import ApiError
+from kdist.mirror.looking import look_at
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.network.world import AsyncioNetwork
+from kdist.records.batch import HEADER_SIZE, BatchHeader, iter_headers
+from tests.integration.broker_processes import BrokerProcess, settled
+from tests.integration.cutting_proxy import CuttingProxy
+from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
+
+QUIET = {"log_level": 0, "socket.timeout.ms": 5000}
+STOPPED_S = 20.0
+PARTITIONS = 3
+
+
+@contextmanager
+def two_clusters(directory: Path) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    """A broker of each of two clusters, each with a ZooKeeper of its own: source and target.
+
+    The target has a listener more, which clients reach by way of `proxied`.
+    """
+    places = [directory / name for name in ("dc1", "dc2")]
+    for place in places:
+        (place / "zookeeper").mkdir(parents=True)
+    with (
+        zookeeper_host(places[0] / "zookeeper", PATIENT_TICK_MS) as first,
+        zookeeper_host(places[1] / "zookeeper", PATIENT_TICK_MS) as second,
+    ):
+        source = BrokerProcess(1, places[0], first.settings.address)
+        target = BrokerProcess(1, places[1], second.settings.address)
+        behind, link = free_port(), free_port()
+        own = f"PLAINTEXT://{target.address}"
+        target.settings["listeners"] = f"{own},LINK://127.0.0.1:{behind}"
+        target.settings["advertised.listeners"] = f"{own},LINK://127.0.0.1:{link}"
+        target.settings["listener.security.protocol.map"] = "PLAINTEXT:PLAINTEXT,LINK:PLAINTEXT"
+        try:
+            source.start()
+            target.start()
+            yield source, target
+        finally:
+            source.end()
+            target.end()
+
+
+@contextmanager
+def proxied(broker: BrokerProcess) -> Iterator[tuple[CuttingProxy, str]]:
+    """The way to the target that can be cut, and its address."""
+    behind, link = (
+        int(broker.settings[name].rpartition(":")[2])
+        for name in ("listeners", "advertised.listeners")
+    )
+    proxy = CuttingProxy(link, behind)
+    try:
+        yield proxy, f"127.0.0.1:{link}"
+    finally:
+        proxy.close()
+
+
+class MirrorProcess:
+    """`kdist mirror` on a file, as a process that is started and killed again and again."""
+
+    def __init__(self, directory: Path, name: str, settings: Mapping[str, str]) -> None:
+        self.file = directory / f"{name}.properties"
+        self.log = directory / f"{name}.log"
+        lines = {
+            "mirror.refresh.interval.ms": "500",
+            "mirror.commit.interval.ms": "100",
+            "mirror.session.timeout.ms": "1500",
+            **settings,
+        }
+        self.file.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kdist.cli", "mirror", "--config", str(self.file)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def running(self) -> subprocess.Popen[bytes]:
+        assert self.process is not None, "start it first"
+        return self.process
+
+    def kill(self) -> None:
+        """With signal 9: it can do nothing more."""
+        self.running.kill()
+        self.running.wait(STOPPED_S)
+
+    def stop(self) -> int:
+        self.running.terminate()
+        return self.running.wait(STOPPED_S)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def status(self) -> list[dict[str, Any]]:
+        """What `kdist mirror status --json` says of the first flow's partitions."""
+        done = kdist("mirror", "status", "--config", str(self.file), "--json")
+        assert done.returncode == 0, done.stderr
+        partitions: list[dict[str, Any]] = json.loads(done.stdout)[0]["partitions"]
+        return partitions
+
+    def status_of(self, partition: int) -> dict[str, Any] | None:
+        """One partition's, if it is there."""
+        return next((each for each in self.status() if each["partition"] == partition), None)
+
+
+def kdist(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kdist.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def page_of(port: int, path: str) -> tuple[int, str]:
+    """Status and text of what a mirror shows; 0 while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+@contextmanager
+def ended(*mirrors: MirrorProcess) -> Iterator[None]:
+    """None of them is left running."""
+    try:
+        yield
+    finally:
+        for each in mirrors:
+            if each.process is not None and each.process.poll() is None:
+                each.kill()
+
+
+def flow(source: str, target: str, name: str = "f", **more: str) -> dict[str, str]:
+    given = {"source": source, "target": target, **more}
+    return {f"flow.{name}.{key.replace('_', '.')}": value for key, value in given.items()}
+
+
+def create(address: str, topic: str, partitions: int, **settings: str) -> None:
+    admin = AdminClient({**QUIET, "bootstrap.servers": address})
+    named = {key.replace("_", "."): value for key, value in settings.items()}
+    admin.create_topics([NewTopic(topic, partitions, 1, config=named)])[topic].result(20)
+
+
+def producer(address: str, **settings: Any) -> Producer:
+    named = {key.replace("_", "."): value for key, value in settings.items()}
+    return Producer({**QUIET, "bootstrap.servers": address, "linger.ms": 5, **named})
+
+
+class Held(NamedTuple):
+    """A batch as a partition holds it, but for what a mirror rewrites."""
+
+    header: BatchHeader
+    records: bytes
+
+    @property
+    def passed(self) -> tuple[Any, ...]:
+        """All that must be the same on both sides, the compressed records among it."""
+        header = self.header
+        times = (header.base_timestamp, header.max_timestamp)
+        return (header.attributes, header.record_count, *times, self.records)
+
+
+def batches_of(address: str, topic: str, partition: int) -> list[Held]:
+    """Every batch of a partition."""
+    key = TopicPartition(topic, partition)
+
+    async def read(cluster: Cluster) -> list[Held]:
+        offset, end = [
+            (await list_offsets(cluster, {key: TIMESTAMPS[name]}, is_committed_only=False))[key]
+            for name in ("earliest", "latest")
+        ]
+        assert offset is not None
+        assert end is not None
+        held: list[Held] = []
+        at = offset.offset
+        while at < end.offset:
+            buffer = (await look_at(cluster, key, at)).buffer
+            for position, header in iter_headers(buffer, may_end_partial=True):
+                data = bytes(memoryview(buffer)[position : position + header.size])
+                held.append(Held(header, data[HEADER_SIZE:]))
+                at = header.next_offset
+        return held
+
+    return asked(address, read)
+
+
+def asked(address: str, work: Any) -> Any:
+    """What `work` gives with a cluster."""
+
+    async def run() -> Any:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        cluster = Cluster(network, parse_addresses(address), ClientSettings("test"))
+        try:
+            return await work(cluster)
+        finally:
+            cluster.close()
+
+    return asyncio.run(run())
+
+
+def end_of(address: str, topic: str, partition: int) -> int:
+    key = TopicPartition(topic, partition)
+
+    async def read(cluster: Cluster) -> int:
+        found = await list_offsets(cluster, {key: TIMESTAMPS["latest"]}, is_committed_only=False)
+        return found[key].offset if found[key] else 0  # type: ignore[union-attr]
+
+    return int(asked(address, read))
+
+
+def await_ends(target: str, topic: str, ends: list[int]) -> None:
+    """Wait until the target's partitions end there."""
+
+    def look() -> bool:
+        try:
+            return [end_of(target, topic, number) for number in range(len(ends))] == ends
+        except ApiError:  # the topic may not be there yet
+            return False
+
+    settled(look)
+
+
+class Writing:
+    """Writes small compressed batches into all partitions, until it is told to stop."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self.count = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, args=(address, topic))
+        self._thread.start()
+
+    def _write(self, address: str, topic: str) -> None:
+        to = producer(address, **{"compression.type": "lz4", "enable.idempotence": True})
+        while not self._stop.is_set():
+            number = self.count
+            value = f"{number} ".encode() * (1 + number % 40)
+            to.produce(topic, value, str(number % 17), partition=number % PARTITIONS)
+            self.count += 1
+            if number % 50 == 0:
+                to.flush(10)
+        assert to.flush(20) == 0
+
+    def stop(self) -> int:
+        """How many records there are."""
+        self._stop.set()
+        self._thread.join()
+        return self.count
+
+
+def copied(address: str, topic: str, partitions: int = PARTITIONS) -> int:
+    """How many records a topic has, so far as it is there."""
+    try:
+        return sum(end_of(address, topic, each) for each in range(partitions))
+    except ApiError:
+        return 0
+
+
+def await_more(address: str, topic: str, records: int) -> None:
+    wanted = copied(address, topic) + records
+    settled(lambda: copied(address, topic) >= wanted)
+
+
+def assert_same(source: str, target: str, topic: str) -> None:
+    """Batch for batch, the compressed records byte for byte."""
+    for partition in range(PARTITIONS):
+        before = batches_of(source, topic, partition)
+        after = batches_of(target, topic, partition)
+        assert [each.passed for each in after] == [each.passed for each in before]
+        assert len(before) > 100

@@ -1,0 +1,70 @@
+"""`kdist mirror` on the command line: files that are wrong, flows that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kdist.cli.main import kdist
+from kdist.errors import UserError
+
+GOOD = "flow.f.source=127.0.0.1:1\nflow.f.target=127.0.0.1:2\n"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    file = tmp_path / "m.properties"
+    file.write_text(GOOD)
+    return str(file)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(kdist, ["mirror", *arguments], standalone_mode=False)
+
+
+def test_a_good_file_is_said_to_be_good(good: str) -> None:
+    for words in (("check", "--config", good), ("--config", good, "check")):
+        done = run(*words)
+        assert done.output == f"{good} is good: it has flow f.\n"
+
+
+def test_without_a_file_there_is_nothing_to_run() -> None:
+    for words in ((), ("run",), ("status",)):
+        done = CliRunner().invoke(kdist, ["mirror", *words])
+        assert done.exit_code == 2
+        assert "Missing option '--config'" in done.output
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("check",), ("status",)])
+def test_a_file_that_is_wrong_is_refused_by_all_with_its_line(
+    words: tuple[str, ...], good: str
+) -> None:
+    Path(good).write_text(GOOD + "flow.f.start=now\n")
+    done = run(*words, "--config", good)
+    assert isinstance(done.exception, UserError)
+    assert "flow.f.start is 'now'" in str(done.exception)
+    assert "line 3" in str(done.exception)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = run("check", "--config", str(tmp_path / "x"))
+    assert str(done.exception) == f"{tmp_path}/x is not there"
+
+
+def test_a_flow_that_is_not_in_the_file_is_refused(good: str) -> None:
+    done = run("status", "--config", good, "--flow", "ff")
+    assert str(done.exception) == "the file has no flow ff: did you mean f?"
+
+
+def test_a_cluster_that_does_not_answer_is_named(good: str) -> None:
+    done = run("status", "--config", good)
+    assert isinstance(done.exception, UserError)
+    assert "127.0.0.1:1" in str(done.exception)
+
+
+@pytest.mark.parametrize("to", ["-1", "tomorrow", "1.5"])
+def test_a_place_to_seek_is_an_offset_or_an_end(good: str, to: str) -> None:
+    done = run("seek", "--config", good, "--flow", "f", "--topic", "t", f"--to={to}")
+    assert "must be an offset, earliest or latest" in str(done.exception)

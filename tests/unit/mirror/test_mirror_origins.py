@@ -1,0 +1,68 @@
+"""Where topics came from, as a cluster keeps it; and how far behind a partition is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from mirror_world import PARTITION, Scene, play, source_batches
+
+from kdist.client.cluster import Cluster, parse_addresses
+from kdist.errors import CorruptRecords
+from kdist.mirror.behind import NO_LAG, look_behind
+from kdist.mirror.origins import TOPIC, read_origins, write_origins
+from kdist.mirror.selection import Origin
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.records.build import build_batch
+from tests.unit.client.producer_world import PORT
+
+FLIGHTS, OPS = Origin("flights", ("A",)), Origin("ops", ("A", "B"))
+
+
+def cluster_of(scene: Scene) -> Cluster:
+    network = scene.network.host("asks")
+    return Cluster(network, parse_addresses(f"b0:{PORT}"), ClientSettings("t"), retry_ms=0)
+
+
+def test_the_last_that_was_said_of_a_topic_counts() -> None:
+    async def work(scene: Scene) -> None:
+        cluster = cluster_of(scene)
+        assert await read_origins(cluster) == {}
+        await write_origins(cluster, {"dc1.flights": Origin("x", ("C",)), "dc1.ops": OPS}, 1)
+        await write_origins(cluster, {"dc1.flights": FLIGHTS}, 2)
+        assert await read_origins(cluster) == {"dc1.flights": FLIGHTS, "dc1.ops": OPS}
+        await write_origins(cluster, {"dc1.ops": None, "never": None}, 3)
+        assert await read_origins(cluster) == {"dc1.flights": FLIGHTS}
+        cluster.close()
+
+    play(work)
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"topic": "x"}', b'{"through": []}'])
+def test_a_record_that_is_no_origin_is_not_passed_over(value: bytes) -> None:
+    async def work(scene: Scene) -> None:
+        log = scene.brokers.log(TopicPartition(TOPIC, 0))
+        log.append(bytes(build_batch([value], [b"t"], timestamp_ms=0)))
+        cluster = cluster_of(scene)
+        with pytest.raises(CorruptRecords, match="is no origin"):
+            await read_origins(cluster)
+        cluster.close()
+
+    play(work)
+
+
+def test_lag_is_told_by_the_first_record_that_is_behind() -> None:
+    async def work(scene: Scene) -> None:
+        log = scene.brokers.log()
+        batches = source_batches(random.Random(1), 10, 0.0)
+        for batch in batches:
+            log.append(bytes(build_batch(batch.raw_values(), timestamp_ms=5_000)))
+        cluster, end = cluster_of(scene), len(log.records)
+        assert await look_behind(cluster, PARTITION, (end, end), 9_000) == NO_LAG
+        lag = await look_behind(cluster, PARTITION, (0, end), 9_000)
+        size = len(log.data[0]) / len(batches[0].raw_values())
+        assert lag == (end, end * size, 4.0)
+        cluster.close()
+
+    play(work)

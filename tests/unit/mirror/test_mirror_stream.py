@@ -1,0 +1,210 @@
+"""A stream in virtual time: whatever fails, and whoever dies, each batch arrives once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from mirror_world import (
+    Scene,
+    play,
+    source_batches,
+    values_of,
+)
+
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.errors import Error
+from kdist.mirror.standing import SOUGHT
+from kdist.mirror.stream import IN_FLIGHT_MAX, State
+from kdist.model import NO_PRODUCER_ID, TopicPartition
+from kdist.records.batch import BatchHeader, read_header
+from kdist.records.build import build_batch
+from tests.unit.client.producer_world import FINE, Fault
+
+BATCHES = 150
+
+
+def unlucky(scene: Scene, rate: float) -> None:
+    """Have produce requests fail in every way that there is."""
+    ways = (
+        Fault(is_cut=True),
+        Fault(is_written=False, is_cut=True),
+        Fault(is_written=False, error=Error.NOT_LEADER_OR_FOLLOWER),
+        Fault(error=Error.REQUEST_TIMED_OUT),
+        Fault(delay_s=0.4),
+        Fault(delay_s=1.5),
+    )
+
+    def fault(partition: TopicPartition, header: BatchHeader) -> Fault:
+        return scene.chance.choice(ways) if scene.chance.random() < rate else FINE
+
+    scene.brokers.fault = fault
+
+
+def slow(scene: Scene) -> None:
+    """Have every answer come a little later than the one before."""
+    delays = itertools.count(200_000)
+    scene.brokers.fault = lambda *_: Fault(delay_s=next(delays) / 1e6)
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_mirrors_that_die_and_others_that_do_not_know_it_send_each_batch_once(
+    seed: int, gaps: float
+) -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, BATCHES, gaps)
+        expected = values_of(scene.source)
+        unlucky(scene, 0.08)
+        alive = [scene.mirror()]
+        for _ in range(8):
+            await asyncio.sleep(scene.chance.random())
+            if scene.chance.random() < 0.5:
+                alive[-1].commit_position()
+            if scene.chance.random() < 0.7:
+                await alive.pop(scene.chance.randrange(len(alive))).die()
+            alive.append(scene.mirror())  # beside the one before, if that is alive
+        await scene.until(lambda: len(scene.arrived) >= len(expected))
+        await asyncio.sleep(30)  # whatever is still on its way
+        assert scene.arrived == expected
+        for each in alive:
+            await each.die()
+
+    play(work, seed=seed)
+
+
+def test_batches_without_gaps_fly_five_at_once_but_for_the_first() -> None:
+    flying: list[int] = []
+
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 60, 0.0)
+        slow(scene)
+        mirror = scene.mirror()
+
+        async def watch() -> None:
+            while True:
+                flying.append(len(mirror.stream._flying))
+                await asyncio.sleep(0.01)
+
+        watching = asyncio.create_task(watch())
+        await scene.until(lambda: scene.arrived == values_of(scene.source))
+        watching.cancel()
+        await mirror.stream.drain(1.0)
+        assert mirror.stream.is_idle
+        assert mirror.stream.position == scene.source[-1].end
+        assert mirror.stream.target_end == len(scene.arrived)
+        assert mirror.metrics.passed_batches == 60
+        await mirror.die()
+
+    play(work)
+    assert max(flying) == IN_FLIGHT_MAX
+    assert next(each for each in flying if each) == 1
+
+
+def test_the_first_batch_behind_a_gap_flies_alone() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 20, 1.0)
+        slow(scene)
+        mirror = scene.mirror()
+        while len(scene.arrived) < len(values_of(scene.source)):
+            assert len(mirror.stream._flying) <= 1
+            await asyncio.sleep(0.01)
+        await mirror.die()
+        ids = {read_header(each).producer_id for each in scene.brokers.log().data}
+        assert len(ids) == 20
+
+    play(work)
+
+
+def test_with_others_writing_too_our_last_batch_is_looked_for_behind_the_commit() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 40, 0.1)
+        ours = set(values_of(scene.source))
+        first = scene.mirror()
+        for number in range(30):
+            other = build_batch([b"other %d" % number], timestamp_ms=0)
+            assert read_header(other).producer_id == NO_PRODUCER_ID
+            scene.brokers.log().append(bytes(other))
+            await asyncio.sleep(0.03)
+            if number == 5:
+                first.commit_position()
+            if number % 10 == 9:
+                await first.die()
+                first = scene.mirror()
+        await scene.until(lambda: ours <= set(scene.arrived))
+        await asyncio.sleep(5)
+        assert [each for each in scene.arrived if each in ours] == values_of(scene.source)
+        await first.die()
+
+    play(work)
+
+
+def test_a_target_that_was_made_anew_stops_the_stream_with_a_sentence() -> None:
+    async def work(scene: Scene) -> None:
+        scene.committed = OffsetAndMetadata(500, "target=400")
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.state is State.STOPPED)
+        assert "ends at offset 0, but was mirrored into up to 400" in mirror.stream.reason
+        await mirror.stream.stop()
+
+    play(work)
+
+
+def test_a_target_that_lost_all_to_retention_goes_on_where_the_commit_says() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 20, 0.0)
+        tenth = scene.source[10]
+        scene.committed = OffsetAndMetadata(tenth.start, "target=0")
+        mirror = scene.mirror()
+        expected = values_of(scene.source[10:])
+        await scene.until(lambda: scene.arrived == expected)
+        await mirror.die()
+
+    play(work)
+
+
+def test_what_somebody_sought_wins_over_the_target_but_never_backwards() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 30, 0.0)
+        whole, scene.source = scene.source, scene.source[:10]
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(whole[:10]))
+        await mirror.die()
+        scene.source = whole
+        scene.committed = OffsetAndMetadata(whole[20].start, SOUGHT)
+        mirror = scene.mirror()
+        await scene.until(lambda: len(scene.arrived) == len(values_of(whole[:10] + whole[20:])))
+        assert scene.arrived == values_of(whole[:10] + whole[20:])
+        await mirror.die()
+        scene.committed = OffsetAndMetadata(whole[0].start, SOUGHT)
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.is_idle)
+        assert mirror.stream.position == whole[-1].end
+        await mirror.die()
+
+    play(work)
+
+
+def test_a_batch_that_the_target_never_takes_stops_the_stream() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 5, 0.0)
+        scene.brokers.batch_bytes_max = 10
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.state is State.STOPPED)
+        assert mirror.stream.reason.startswith("MESSAGE_TOO_LARGE: t-0")
+        assert mirror.stream.held_bytes == 0
+        await mirror.stream.stop()
+
+    play(work)
+
+
+def test_the_first_commit_says_where_to_look_before_anything_is_sent() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.log().append(bytes(build_batch([b"other"] * 3, timestamp_ms=0)))
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.state is State.FLOWING)
+        assert scene.committed == OffsetAndMetadata(0, "target=3")
+        await mirror.die()
+
+    play(work)
