@@ -54,3 +54,14 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
         raise UserError(
             f"{error}: start one with `kdist standalone`, or name another with --broker"
         ) from None
+
+
+def require_topic(broker: str, topic: str) -> int:
+    """How many partitions a topic has; `ApiError` with the nearest name if it does not exist."""
+
+    async def work(cluster: Cluster) -> int:
+        from kdist.client.admin.topics import describe_topics
+
+        return len((await describe_topics(cluster, [topic]))[topic].partitions)
+
+    return ask_cluster(broker, work)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from kdist.cli.completing import complete_groups, complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
-from kdist.cli.log_find import Time
 from kdist.cli.options import json_option, print_json
 from kdist.cli.show import show_count
+from kdist.cli.times import Time
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
-    from kdist.client.fetching import Fetched, Reader
-    from kdist.records.batch import BatchHeader
+    from kdist.client.consumer.aio import Consumer
+    from kdist.client.consumer.batch import Batch
     from kdist.records.record import Record
 
+_SETTINGS: dict[str, Any] = {
+    "auto_offset_reset": "none",  # where to begin is said; what is gone since is an error
+    "default_api_timeout_ms": 30_000,  # a person waits for it
+}
+_POLL_S = 1.0
 _COMMIT_NS = 5_000_000_000
+_SILENCE_NS = 30_000_000_000
 
 
 class Start(NamedTuple):
@@ -41,7 +47,7 @@ class Start(NamedTuple):
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest record there is.")
 @click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset.")
 @click.option(
@@ -52,9 +58,21 @@ class Start(NamedTuple):
     " unless it names a zone).",
 )
 @click.option("--partition", type=click.IntRange(min=0), help="Read this partition only.")
-@click.option("--group", metavar="NAME", help="Go on from this group's offsets, and commit there.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    shell_complete=complete_groups,
+    help="Go on from this group's offsets, and commit there.",
+)
 @click.option("--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("--until-end", is_flag=True, help="Stop where the topic ended at the start.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="Whether records of open and aborted transactions are shown.",
+)
 @click.option("--keys", is_flag=True, help="Put each record's key and a tab before its value.")
 @broker_option
 @json_option
@@ -67,6 +85,7 @@ def consume(  # noqa: PLR0913 - one for each option
     group: str | None,
     limit: int | None,
     until_end: bool,
+    isolation: str,
     keys: bool,
     broker: str,
     as_json: bool,
@@ -94,16 +113,20 @@ def consume(  # noqa: PLR0913 - one for each option
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.unread import ended_when_unread
-        from kdist.client.fetching import Reader
+        from kdist.client.consumer.aio import Consumer
 
         partitions = await _partitions(cluster, topic, partition)
         await _require_idle(cluster, group)
         offsets = await _start_offsets(cluster, partitions, start)
-        reader = Reader(cluster, offsets)
         output.positions.update(offsets)
-        ends = await _ends(cluster, partitions) if until_end else {}
-        with ended_when_unread():
-            await _read(cluster, reader, ends, output, group)
+        settings = {"isolation_level": isolation, **_SETTINGS}
+        async with Consumer(broker, **settings) as consumer:
+            consumer.assign(partitions)
+            for each, at in offsets.items():
+                consumer.seek(each, at)
+            ends = await consumer.end_offsets(partitions) if until_end else {}
+            with ended_when_unread():
+                await _read(consumer, ends, output, Committer(cluster, group, output.positions))
 
     if limit != 0:
         ask_cluster(broker, work)
@@ -126,7 +149,7 @@ async def _require_idle(cluster: Cluster, group: str | None) -> None:
     """A group that has members commits by itself; to step in between would be a mistake."""
     if group is None:
         return
-    from kdist.client.admin import describe_group
+    from kdist.client.admin.groups import describe_group
 
     described, _ = await describe_group(cluster, group)
     if described.members:
@@ -137,7 +160,8 @@ async def _require_idle(cluster: Cluster, group: str | None) -> None:
 async def _start_offsets(
     cluster: Cluster, partitions: tuple[TopicPartition, ...], start: Start
 ) -> dict[TopicPartition, int]:
-    from kdist.client.positions import committed_offsets, find_offsets
+    from kdist.client.admin.offsets import group_offsets
+    from kdist.client.positions import find_offsets
     from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
 
     if start.offset is not None:
@@ -150,7 +174,7 @@ async def _start_offsets(
     fallback = oldest if start.from_beginning else await _ends(cluster, partitions)
     if start.group is None:
         return fallback
-    committed = await committed_offsets(cluster, start.group)
+    committed = await group_offsets(cluster, start.group)
     # What was committed long ago may have been removed since.
     return {
         each: max(committed[each], oldest[each]) if each in committed else fallback[each]
@@ -186,29 +210,44 @@ async def _ends(
 
 
 async def _read(
-    cluster: Cluster,
-    reader: Reader,
-    ends: dict[TopicPartition, int],
-    output: Output,
-    group: str | None,
+    consumer: Consumer, ends: dict[TopicPartition, int], output: Output, committer: Committer
 ) -> None:
     """Show what is read until the limit or all ends are reached; commit what was shown."""
-    committer = Committer(cluster, group, output.positions)
-    for each, end in ends.items():
-        if reader.positions[each] >= end:
-            reader.leave(each)
+    left = {each for each, end in ends.items() if output.positions[each] < end}
+    silence = Silence(consumer)
     try:
-        async with contextlib.aclosing(reader.read()) as fetches:
-            async for fetched in fetches:
-                each = fetched.partition
-                is_full = output.show(fetched, ends.get(each))
-                if is_full:
-                    break
-                if each in ends and fetched.next_offset >= ends[each]:
-                    reader.leave(each)
-                await committer.maybe_commit()
+        while left or not ends:
+            batches = await consumer.poll_batches(_POLL_S)
+            for batch in batches:
+                if output.show(batch, ends.get(batch.partition)):
+                    return
+            for each in sorted(left):
+                if await consumer.position(each) >= ends[each]:
+                    output.positions[each] = ends[each]  # markers may stand behind the last record
+                    consumer.pause(each)
+                    left.discard(each)
+            await silence.check(is_broken=bool(batches))
+            await committer.maybe_commit()
     finally:
         await committer.commit()
+
+
+class Silence:
+    """While nothing comes: whether that is since nothing is there. Owner: the command."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._clock = SystemClock()
+        self._since_ns = self._clock.monotonic_ns()
+
+    async def check(self, *, is_broken: bool) -> None:
+        """After long silence ask the brokers; raises what is wrong, if they do not answer."""
+        now_ns = self._clock.monotonic_ns()
+        if is_broken:
+            self._since_ns = now_ns
+        elif now_ns - self._since_ns >= _SILENCE_NS:
+            await self._consumer.end_offsets(self._consumer.assignment())
+            self._since_ns = self._clock.monotonic_ns()
 
 
 class Output:
@@ -223,38 +262,35 @@ class Output:
         self._left = limit
         self._stream = sys.stdout.buffer
 
-    def show(self, fetched: Fetched, end_offset: int | None) -> bool:
+    def show(self, batch: Batch, end_offset: int | None) -> bool:
         """Show the records before `end_offset`; whether the limit is reached with them."""
-        records = fetched.records
+        records = batch.raw_records()
         if end_offset is not None:
-            records = [each for each in records if each[1].offset < end_offset]
+            records = [each for each in records if each.offset < end_offset]
         if self._left is not None:
             records = records[: self._left]
             self._left -= len(records)
         if self._as_json:
-            self._show_json(fetched.partition, records)
+            self._show_json(batch, records)
         else:
-            self._stream.write(b"".join([self._line(record) for _, record in records]))
+            self._stream.write(b"".join(map(self._line, records)))
             self._stream.flush()
-        if self._left == 0:
-            if records:
-                self.positions[fetched.partition] = records[-1][1].offset + 1
-            return True
-        self.positions[fetched.partition] = fetched.next_offset
-        return False
+        is_full = self._left == 0
+        if records:
+            behind = records[-1].offset + 1 if is_full or end_offset is not None else batch.end
+            self.positions[batch.partition] = behind
+        return is_full
 
     def _line(self, record: Record) -> bytes:
         value = record.value or b""
         return b"%b\t%b\n" % (record.key or b"", value) if self._keys else value + b"\n"
 
-    def _show_json(
-        self, partition: TopicPartition, records: list[tuple[BatchHeader, Record]]
-    ) -> None:
+    def _show_json(self, batch: Batch, records: Iterable[Record]) -> None:
         from kdist.cli.record_lines import json_record
 
-        for header, record in records:
-            where = {"topic": partition.topic, "partition": partition.partition}
-            print_json({**where, **json_record(header, record)})
+        for record in records:
+            where = {"topic": batch.partition.topic, "partition": batch.partition.partition}
+            print_json({**where, **json_record(batch.header, record)})
 
 
 class Committer:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.completing import complete_groups
 from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.groups_delete import delete, delete_offsets
+from kdist.cli.groups_reset import reset
 from kdist.cli.options import json_option, print_json
+from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
-from kdist.errors import ProtocolError, UserError
-from kdist.model import TopicPartition
 
 if TYPE_CHECKING:
+    from kdist.client.admin.groups import Group, Progress
     from kdist.client.cluster import Cluster
-    from kdist.protocol.describe_groups import DescribedGroup, DescribedMember
 
 _GROUPS = (
     Column("GROUP"),
@@ -35,7 +37,7 @@ _OFFSETS = (
 
 @click.group()
 def groups() -> None:
-    """List groups of consumers; show members, committed offsets and lag."""
+    """List groups of consumers; show members, offsets and lag; move their offsets; delete them."""
 
 
 @groups.command("list")
@@ -43,124 +45,64 @@ def groups() -> None:
 @json_option
 def list_them(broker: str, as_json: bool) -> None:
     """List the groups of all brokers."""
-    from kdist.client.admin import list_groups
+    from kdist.client.admin.groups import list_groups
 
     found = ask_cluster(broker, list_groups)
     if as_json:
-        for group, coordinator in found:
+        for each in found:
             print_json(
                 {
-                    "group": group.group_id,
-                    "state": group.group_state,
-                    "type": group.protocol_type,
-                    "coordinator": coordinator,
+                    "group": each.name,
+                    "state": each.state,
+                    "type": each.type,
+                    "coordinator": each.coordinator,
                 }
             )
         return
     rows = (
-        Row((group.group_id, group.group_state, group.protocol_type or "-", str(coordinator)))
-        for group, coordinator in found
+        Row((each.name, each.state or "-", each.type or "-", str(each.coordinator)))
+        for each in found
     )
     if not print_table(_GROUPS, rows):
         click.echo("There are no groups.")
 
 
-class Progress(NamedTuple):
-    """How far a group is in one partition; `committed` None: nothing yet, `end` None: unknown."""
-
-    partition: TopicPartition
-    committed: int | None
-    end: int | None
-    member: str | None
-
-    @property
-    def lag(self) -> int | None:
-        """Records between the committed offset and the end."""
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
-
-
-class Described(NamedTuple):
-    """A group with all there is to show of it."""
-
-    group: DescribedGroup
-    coordinator: int
-    assigned: dict[str, list[TopicPartition]]
-    """By member id; empty for what is no consumer's assignment."""
-    progress: list[Progress]
-
-
 @groups.command()
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="[GROUP...]", nargs=-1, shell_complete=complete_groups)
 @broker_option
 @json_option
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
-    """Show a group's members, committed offsets, and lag: how many records it is behind."""
+    """Show members, committed offsets, and lag: how many records a group is behind.
 
-    async def work(cluster: Cluster) -> list[Described]:
-        return [await _describe(cluster, name) for name in names]
+    Without a name, of every group.
+    """
 
-    for described in ask_cluster(broker, work):
+    async def work(cluster: Cluster) -> list[Group]:
+        from kdist.client.admin.groups import describe_groups, list_groups
+
+        wanted = names or [each.name for each in await list_groups(cluster)]
+        return list((await describe_groups(cluster, wanted)).values())
+
+    found = ask_cluster(broker, work)
+    for group in found:
         if as_json:
-            _print_json(described)
+            _print_json(group)
         else:
-            _print_text(described)
+            _print_text(group)
+    if not found and not as_json:
+        click.echo("There are no groups.")
 
 
-async def _describe(cluster: Cluster, name: str) -> Described:
-    from kdist.client.admin import DEAD, describe_group, list_groups
-    from kdist.client.cluster import did_you_mean
-    from kdist.client.positions import committed_offsets
-
-    group, coordinator = await describe_group(cluster, name)
-    committed = await committed_offsets(cluster, name)
-    if group.group_state == DEAD and not committed:
-        known = [each.group_id for each, _ in await list_groups(cluster)]
-        raise UserError(f"there is no group {name}{did_you_mean(name, known)}")
-    assigned = {member.member_id: _assignment(group, member) for member in group.members}
-    owner = {each: member for member, mine in assigned.items() for each in mine}
-    wanted = sorted({*committed, *owner})
-    ends = await _ends(cluster, wanted)
-    progress = [
-        Progress(each, committed.get(each), ends.get(each), owner.get(each)) for each in wanted
-    ]
-    return Described(group, coordinator, assigned, progress)
-
-
-def _assignment(group: DescribedGroup, member: DescribedMember) -> list[TopicPartition]:
-    """What a consumer was given; nothing for members of another kind, whose bytes are their own."""
-    from kdist.protocol.consumer_protocol import read_assignment
-
-    if group.protocol_type != "consumer" or not member.member_assignment:
-        return []
-    try:
-        found = read_assignment(member.member_assignment).assigned_partitions
-    except ProtocolError:
-        return []
-    return [TopicPartition(each.topic, number) for each in found for number in each.partitions]
-
-
-async def _ends(cluster: Cluster, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ends of the partitions that still exist and have a leader: topics are deleted, too."""
-    from kdist.client.positions import find_offsets
-    from kdist.protocol.list_offsets import LATEST_TIMESTAMP
-
-    await cluster.metadata({each.topic for each in wanted})
-    led = [each for each in wanted if cluster.leaders.get(each, -1) >= 0]
-    return await find_offsets(cluster, led, LATEST_TIMESTAMP)
-
-
-def _print_text(described: Described) -> None:
-    group = described.group
-    click.echo(f"{group.group_id}  {group.group_state}, coordinated by {described.coordinator}")
+def _print_text(group: Group) -> None:
+    behind = f", {show_count(group.lag, 'record')} behind" if group.progress else ""
+    click.echo(f"{group.name}  {group.state}, coordinated by {group.coordinator}{behind}")
     members = (
         Row(
             (
-                each.group_instance_id or each.member_id,
+                each.instance_id or each.id,
                 each.client_id,
-                each.client_host.removeprefix("/"),
-                ", ".join(map(str, described.assigned[each.member_id])) or "-",
+                each.host,
+                ", ".join(map(str, each.partitions)) or "-",
             )
         )
         for each in group.members
@@ -168,37 +110,37 @@ def _print_text(described: Described) -> None:
     if not print_table(_MEMBERS, members, indent=2):
         click.echo("  no members")
     click.echo()
-    if not print_table(_OFFSETS, (Row(_cells(each)) for each in described.progress), indent=2):
+    if not print_table(_OFFSETS, (Row(_cells(each)) for each in group.progress), indent=2):
         click.echo("  no committed offsets")
     click.echo()
 
 
 def _cells(each: Progress) -> tuple[str, ...]:
+    numbers = (each.committed, each.end, each.lag)
     return (
         each.partition.topic,
         str(each.partition.partition),
-        *("-" if number is None else str(number) for number in each[1:3]),
-        "-" if each.lag is None else str(each.lag),
+        *("-" if number is None else str(number) for number in numbers),
         each.member or "-",
     )
 
 
-def _print_json(described: Described) -> None:
-    group = described.group
+def _print_json(group: Group) -> None:
     print_json(
         {
-            "group": group.group_id,
-            "state": group.group_state,
-            "type": group.protocol_type,
-            "protocol": group.protocol_data,
-            "coordinator": described.coordinator,
+            "group": group.name,
+            "state": group.state,
+            "type": group.type,
+            "protocol": group.assignor,
+            "coordinator": group.coordinator,
+            "lag": group.lag,
             "members": [
                 {
-                    "member": each.member_id,
-                    "instance": each.group_instance_id,
+                    "member": each.id,
+                    "instance": each.instance_id,
                     "client": each.client_id,
-                    "host": each.client_host.removeprefix("/"),
-                    "partitions": [list(part) for part in described.assigned[each.member_id]],
+                    "host": each.host,
+                    "partitions": [list(part) for part in each.partitions],
                 }
                 for each in group.members
             ],
@@ -211,7 +153,11 @@ def _print_json(described: Described) -> None:
                     "lag": each.lag,
                     "member": each.member,
                 }
-                for each in described.progress
+                for each in group.progress
             ],
         }
     )
+
+
+for command in (reset, delete, delete_offsets):
+    groups.add_command(command)

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -41,6 +42,15 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(name, self._commands_by_name, n=1)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click does it, without importing the commands for their short helps."""
+        own = [
+            CompletionItem(name, help=sentence)
+            for name, (_, sentence) in self._commands_by_name.items()
+            if name.startswith(incomplete)
+        ]
+        return own + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

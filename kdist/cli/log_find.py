@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os.path
-from datetime import UTC, datetime
 
 import click
 
@@ -11,6 +10,7 @@ from kdist.cli.options import json_option, path_argument, print_json, readonly_f
 from kdist.cli.record_lines import json_record, record_text
 from kdist.cli.show import clip, show_time
 from kdist.cli.table import Column, Row, print_table
+from kdist.cli.times import Time
 from kdist.errors import UserError
 from kdist.storage.inspection import PartitionFiles, locate
 from kdist.storage.inspection_lookup import Found, find_offset, find_time
@@ -23,27 +23,6 @@ _COLUMNS = (
     Column("TIMESTAMP"),
     Column("RECORD"),
 )
-
-
-class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3
-    """Milliseconds since the epoch, or ISO 8601; UTC where it names no zone."""
-
-    name = "time"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """The time in milliseconds."""
-        text = str(value)
-        if text.isdigit():
-            return int(text)
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(f"{text!r} is neither milliseconds nor ISO 8601.", param, ctx)
-        if at.tzinfo is None:
-            at = at.replace(tzinfo=UTC)
-        return round(at.timestamp() * 1000)
 
 
 @click.command()

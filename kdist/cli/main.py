@@ -5,7 +5,6 @@
     130  interrupted                           78   the disk is not this broker's
 
 Sub-commands are imported when they are asked for, so that `kdist --help` starts in 0.3 s.
-Completion in bash: `eval "$(_KDIST_COMPLETE=bash_source kdist)"`; also `zsh_source`, `fish_source`.
 """
 
 from __future__ import annotations
@@ -28,13 +27,25 @@ _COMMANDS = {
         "Run ZooKeeper and brokers on this machine, for development.",
     ),
     "agent": ("kdist.cli.agent:agent", "Publish this host's operational data."),
+    "mirror": ("kdist.cli.mirror:mirror", "Mirror topics into another cluster, exactly once."),
     "config": ("kdist.cli.config:config", "Check a broker's file; show every setting."),
     "topics": ("kdist.cli.topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each a record."),
     "consume": ("kdist.cli.consume:consume", "Show a topic's records as they come."),
-    "groups": ("kdist.cli.groups:groups", "List groups; show their members, offsets and lag."),
+    "groups": (
+        "kdist.cli.groups:groups",
+        "Groups' members, offsets and lag; reset and delete them.",
+    ),
+    "configs": (
+        "kdist.cli.configs:configs",
+        "Settings of topics and brokers in a running cluster.",
+    ),
+    "cluster": ("kdist.cli.cluster:cluster", "Describe the cluster, its health, its disks."),
+    "bench": ("kdist.cli.bench:bench", "Measure producing, consuming and latency."),
+    "load": ("kdist.cli.load:load", "Load topics into Parquet files, every record once."),
     "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; the roll's lock."),
     "log": ("kdist.cli.log:log", "Look into a log on disk: dump, verify, find, trim, rebuild."),
+    "completion": ("kdist.cli.completion:completion", "Have the shell complete what is typed."),
 }
 
 
@@ -108,7 +119,7 @@ def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -
 def kdist() -> None:
     """A partitioned, replicated commit log on bare metal.
 
-    Shell completion in bash: eval "$(_KDIST_COMPLETE=bash_source kdist)"
+    Shell completion in bash: eval "$(kdist completion bash)"
     """
 
 

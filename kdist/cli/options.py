@@ -6,15 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kdist.errors import UserError
-from kdist.runtime.disk import Disk
-from kdist.runtime.files import Files
-from kdist.runtime.readonly import ReadOnlyFiles
-from kdist.storage import names
+
+if TYPE_CHECKING:
+    from kdist.runtime.files import Files
 
 path_argument = click.argument("path", metavar="PATH")
 json_option = click.option(
@@ -24,6 +23,9 @@ json_option = click.option(
 
 def readonly_files() -> Files:
     """The host's disk, through which nothing can be changed."""
+    from kdist.runtime.disk import Disk  # takes 30 ms, for which commands without files do not wait
+    from kdist.runtime.readonly import ReadOnlyFiles
+
     return ReadOnlyFiles(Disk())
 
 
@@ -33,6 +35,9 @@ def locked_disk(log_directory: str | None) -> Iterator[Files]:
 
     `UserError` if a broker, or another such command, has it.
     """
+    from kdist.runtime.disk import Disk
+    from kdist.storage import names
+
     disk = Disk()
     if log_directory is None:
         yield disk

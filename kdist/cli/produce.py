@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, print_json
 from kdist.cli.show import show_count, show_size
 from kdist.errors import UserError
-from kdist.model import TopicPartition
 from kdist.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from kdist.cli.line_source import Lines
     from kdist.client.cluster import Cluster
+    from kdist.client.producer.asynchronous import AsyncProducer
+    from kdist.client.producer.results import SentMany
 
-_ACKS = {"0": 0, "1": 1, "all": -1}
+_SETTINGS: dict[str, Any] = {
+    "delivery_timeout_ms": 30_000,  # a person waits for it
+    "max_request_size": 1 << 25,  # what is too large, the topic says
+    "buffer_memory": 1 << 26,
+}
+_CLOSE_S = 2.0  # after an interrupt; when all goes well, nothing is left to deliver
+_UNDER_WAY_MAX = 16  # chunks of lines
 _PROGRESS_NS = 200_000_000
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("--file", "path", metavar="FILE", help="Read this instead of standard input.")
 @click.option(
     "--key-separator",
@@ -41,7 +50,7 @@ _PROGRESS_NS = 200_000_000
 )
 @click.option(
     "--acks",
-    type=click.Choice(list(_ACKS)),
+    type=click.Choice(["0", "1", "all"]),
     default="all",
     show_default=True,
     help="Who has a record before it counts as written: nobody, its leader, all in-sync replicas.",
@@ -60,8 +69,9 @@ def produce(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Write lines to a topic, each a record, and say how many there were.
 
-    Records with a key go to the partition that Java's producer would choose; others to all in
-    turn. After a lost connection a batch is sent again, and may be in the topic twice.
+    Records with a key go to the partition that Java's producer would choose; others stay together
+    for a while in one, then in another. With --acks all, each is in the topic once, whatever
+    connections break.
 
     \b
     Examples:
@@ -76,17 +86,39 @@ def produce(  # noqa: PLR0913 - one for each option
     start_ns = clock.monotonic_ns()
 
     async def work(cluster: Cluster) -> Sending:
-        sending = Sending(cluster, topic, clock, _ACKS[acks], codec)
-        await sending.start(partition)
-        progress = Progress(clock, _shows_progress(source))
-        async for lines in source.read():
-            await sending.send(lines, separator)
-            progress.show(sending)
-        progress.clear()
+        await _require_partition(cluster, topic, partition)
+        settings = {"acks": acks, "compression_type": codec, **_SETTINGS}
+        if partition is not None:
+            settings["partitioner"] = lambda _key, _count: partition
+        from kdist.client.producer.asynchronous import AsyncProducer
+
+        producer = await AsyncProducer(bootstrap_servers=broker, **settings).start()
+        try:
+            sending = Sending(producer, topic, separator)
+            progress = Progress(clock, _shows_progress(source))
+            async for lines in source.read():
+                await sending.send(lines)
+                progress.show(sending)
+            await sending.finish()
+            progress.clear()
+        finally:
+            await producer.close(_CLOSE_S)
         return sending
 
     done = ask_cluster(broker, work)
     _report(done, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
+
+
+async def _require_partition(cluster: Cluster, topic: str, partition: int | None) -> None:
+    """`ApiError` or `UserError` if the topic, or its partition, does not exist."""
+    from kdist.client.admin.topics import describe_topics
+
+    count = len((await describe_topics(cluster, [topic]))[topic].partitions)
+    if partition is not None and partition >= count:
+        raise UserError(
+            f"topic {topic} has no partition {partition}: it has"
+            f" {show_count(count, 'partition')}, from 0"
+        )
 
 
 def _unescaped(text: str) -> bytes:
@@ -118,71 +150,56 @@ def _report(done: Sending, seconds: float, as_json: bool) -> None:
 
 
 class Sending:
-    """Lines on their way into a topic. Owner: the command."""
+    """Lines on their way into a topic. Owner: the command.
 
-    def __init__(self, cluster: Cluster, topic: str, clock: Clock, acks: int, codec: str) -> None:
-        from kdist.records.compression import Codec
+    `records` and `bytes` count what is acknowledged. Several chunks are under way at a time.
+    """
 
+    def __init__(self, producer: AsyncProducer, topic: str, separator: bytes | None) -> None:
         self.records = 0
         self.bytes = 0
-        self._cluster = cluster
+        self._producer = producer
         self._topic = topic
-        self._clock = clock
-        self._acks = acks
-        self._codec = Codec[codec.upper()]
-        self._next = 0
+        self._separator = separator
+        self._sent = 0
+        self._under_way: deque[tuple[SentMany, Sequence[bytes]]] = deque()
 
-    async def start(self, partition: int | None) -> None:
-        """Look up the topic. `UserError` if it, or the partition, does not exist."""
-        found = await self._cluster.topic(self._topic)
-        self._count = len(found.partitions)
-        if partition is not None and partition >= self._count:
-            raise UserError(
-                f"topic {self._topic} has no partition {partition}: it has"
-                f" {show_count(self._count, 'partition')}, from 0"
-            )
-        self._only = partition
+    async def send(self, lines: Sequence[bytes]) -> None:
+        """Send the lines; returns while some wait for their acknowledgement. `ApiError`."""
+        keys, values = await self._parted(lines)
+        many = await self._producer.send_many(self._topic, values, keys)
+        self._sent += len(lines)
+        self._under_way.append((many, lines))
+        await self._settle(_UNDER_WAY_MAX)
 
-    async def send(self, lines: Sequence[bytes], separator: bytes | None) -> None:
-        """Send the lines and wait until they are acknowledged."""
-        from kdist.client.producing import produce as produce_batches
-        from kdist.records.build import build_batch
+    async def finish(self) -> None:
+        """Wait until everything is acknowledged."""
+        await self._settle(0)
 
-        now_ms = self._clock.now_ms()
-        batches = {
-            TopicPartition(self._topic, number): build_batch(
-                values, keys, timestamp_ms=now_ms, codec=self._codec
-            )
-            for number, (keys, values) in self._spread(lines, separator).items()
-        }
-        await produce_batches(self._cluster, batches, self._acks)
-        self.records += len(lines)
-        self.bytes += sum(map(len, lines))
+    async def _settle(self, most: int) -> None:
+        """Count what is acknowledged; wait for it where more than `most` chunks are under way."""
+        waiting = self._under_way
+        while len(waiting) > most or (waiting and waiting[0][0].done()):
+            many, lines = waiting.popleft()
+            await many
+            self.records += len(lines)
+            self.bytes += sum(map(len, lines))
 
-    def _spread(
-        self, lines: Sequence[bytes], separator: bytes | None
-    ) -> dict[int, tuple[list[bytes] | None, list[bytes]]]:
-        """Keys and values by partition: without keys, all that came together stay together."""
-        if separator is None:
-            self._next += 1
-            number = (self._next - 1) % self._count if self._only is None else self._only
-            return {number: (None, list(lines))}
-        from kdist.client.partitioner import partition_for
-
-        spread: dict[int, tuple[list[bytes] | None, list[bytes]]] = {}
-        for index, line in enumerate(lines):
-            key, found, value = line.partition(separator)
+    async def _parted(
+        self, lines: Sequence[bytes]
+    ) -> tuple[Sequence[bytes] | None, Sequence[bytes]]:
+        """Keys and values; no keys where nothing separates them."""
+        if self._separator is None:
+            return None, lines
+        parted = [line.partition(self._separator) for line in lines]
+        for index, (_, found, _) in enumerate(parted):
             if not found:
+                await self.finish()
                 raise UserError(
-                    f"line {self.records + index + 1} has no {separator.decode()!r} between key"
+                    f"line {self._sent + index + 1} has no {self._separator.decode()!r} between key"
                     f" and value; {show_count(self.records, 'record')} before it were written"
                 )
-            number = partition_for(key, self._count) if self._only is None else self._only
-            keys, values = spread.setdefault(number, ([], []))
-            assert keys is not None
-            keys.append(key)
-            values.append(value)
-        return spread
+        return [key for key, _, _ in parted], [value for _, _, value in parted]
 
 
 class Progress:

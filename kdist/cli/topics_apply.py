@@ -14,7 +14,6 @@ from kdist.errors import UserError
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
     from kdist.client.topic_plan import Existing, Plan, Step, Wanted
-    from kdist.zk.client import ZooKeeper
 
 
 @click.command()
@@ -29,11 +28,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--zookeeper",
-    envvar="KDIST_ZOOKEEPER",
-    show_envvar=True,
-    required=True,
-    metavar="HOST:PORT[/PATH]",
-    help="The cluster's ZooKeeper, where topics' settings are kept.",
+    hidden=True,
+    expose_value=False,
+    help="Ignored: the brokers keep settings now. Playbooks of earlier releases give it.",
 )
 @broker_option
 @json_option
@@ -41,7 +38,6 @@ def apply(
     path: str,
     is_plan: bool,
     deletable: tuple[str, ...],
-    zookeeper: str,
     broker: str,
     as_json: bool,
 ) -> int:
@@ -55,16 +51,13 @@ def apply(
 
     async def work(cluster: Cluster) -> Plan:
         from kdist.client.topic_plan import plan_topics
-        from kdist.client.topic_settings import zookeeper_at
 
-        async with zookeeper_at(zookeeper) as keeper:
-            existing = await _existing(cluster, keeper, wanted)
-            plan = plan_topics(wanted, existing, deletable)
-            _show(plan, as_json, is_plan)
-            if not is_plan and not plan.refusals:
-                for step in plan.steps:
-                    await _carry_out(step, cluster, keeper)
-            return plan
+        plan = plan_topics(wanted, await _existing(cluster, wanted), deletable)
+        _show(plan, as_json, is_plan)
+        if not is_plan and not plan.refusals:
+            for step in plan.steps:
+                await _carry_out(step, cluster)
+        return plan
 
     return 1 if ask_cluster(broker, work).refusals else 0
 
@@ -80,39 +73,36 @@ def _read(path: str) -> list[Wanted]:
         raise UserError(f"{path} is not JSON: {error}") from None
 
 
-async def _existing(
-    cluster: Cluster, keeper: ZooKeeper, wanted: list[Wanted]
-) -> dict[str, Existing]:
-    from kdist.client.admin import list_topics
+async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existing]:
+    from kdist.cli.settings_shown import own_settings
+    from kdist.client.admin.topics import list_topics
     from kdist.client.topic_plan import Existing
-    from kdist.client.topic_settings import topic_settings
 
     names = {topic.name for topic in wanted}
+    found = [topic for topic in await list_topics(cluster) if topic.name in names]
+    settings = await own_settings(cluster, [topic.name for topic in found])
     return {
         name: Existing(
-            name,
-            len(topic.partitions),
-            max((len(each.replica_nodes) for each in topic.partitions), default=0),
-            await topic_settings(keeper, name),
+            name, len(topic.partitions), topic.replication_factor, settings.get(name, {})
         )
-        for topic in await list_topics(cluster)
-        if (name := topic.name or "") in names
+        for topic in found
+        if (name := topic.name)
     }
 
 
-async def _carry_out(step: Step, cluster: Cluster, keeper: ZooKeeper) -> None:
-    from kdist.client.admin import create_topic, delete_topic, grow_topic
+async def _carry_out(step: Step, cluster: Cluster) -> None:
+    from kdist.client.admin.settings import alter_topic_settings
+    from kdist.client.admin.topics import create_topic, delete_topic, grow_topics
     from kdist.client.topic_plan import Configure, Create, Delete, Grow
-    from kdist.client.topic_settings import change_topic_settings
 
     match step:
         case Create(topic):
-            count, factor = topic.partitions or -1, topic.replication_factor or -1
+            count, factor = topic.partitions, topic.replication_factor
             await create_topic(cluster, topic.name, count, factor, dict(topic.settings))
         case Grow(name, partitions):
-            await grow_topic(cluster, name, partitions)
+            await grow_topics(cluster, {name: partitions})
         case Configure(name, settings):
-            await change_topic_settings(keeper, name, settings, ())
+            await alter_topic_settings(cluster, name, settings)
         case Delete(name):
             await delete_topic(cluster, name)
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.integration.churn import Producing, churn, gaps_s, overlaps, settling_s
 
+from tests.integration.churn import Producing, churn, gaps_s, overlaps, settling_s
 from tests.integration.consumer_members import create
 from tests.integration.standalone_process import Standalone, standalone
 

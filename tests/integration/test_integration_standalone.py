@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from page_commands import blocks, environment, run_block, shows
 from standalone_process import KDIST, ROOT, TIMEOUT_S, Standalone, free_ports, standalone
 
 from kdist.runtime.disk import Disk
@@ -79,15 +77,15 @@ def test_brokers_may_be_added_and_get_partitions(data: Path) -> None:
 
 
 @pytest.mark.stress
-def test_a_topics_settings_are_changed_in_zookeeper(data: Path) -> None:
+def test_a_topics_changed_settings_are_there_after_a_restart(data: Path) -> None:
     with standalone(data) as run:
         run.run("topics", "create", "tuned", "--config", "retention.ms=1000000")
-        keeper = ("--zookeeper", run.addresses["zookeeper"])
-        run.run("topics", "alter", "tuned", "--config", "segment.bytes=2000000", *keeper)
-        found = json.loads(run.run("topics", "describe", "tuned", "--json", *keeper))
+        run.run("topics", "alter", "tuned", "--config", "segment.bytes=2000000")
+    with standalone(data) as run:
+        found = json.loads(run.run("topics", "describe", "tuned", "--json"))
         assert found["settings"] == {"retention.ms": "1000000", "segment.bytes": "2000000"}
-        run.run("topics", "alter", "tuned", "--unset", "retention.ms", *keeper)
-        found = json.loads(run.run("topics", "describe", "tuned", "--json", *keeper))
+        run.run("topics", "alter", "tuned", "--unset", "retention.ms")
+        found = json.loads(run.run("topics", "describe", "tuned", "--json"))
         assert found["settings"] == {"segment.bytes": "2000000"}
 
 
@@ -271,21 +269,6 @@ def test_a_java_that_does_not_serve_is_one_sentence(data: Path, tmp_path: Path) 
 # The page
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """Each command of the page with the output that stands below it, if any does."""
-    found = re.findall(
-        r"```sh\n(.*?)\n```\n(?:\n```text\n(.*?)\n```\n)?", page.read_text(), re.DOTALL
-    )
-    return [(command, output) for command, output in found]
-
-
-def shows(output: str, line: str) -> bool:
-    """Whether a line of the output is as the page has it, where `…` is any text."""
-    pattern = re.sub(r"\s+", " ", line.strip().replace("[", "[[]").replace("…", "*"))
-    lines = (re.sub(r"\s+", " ", each.strip()) for each in output.splitlines())
-    return any(fnmatchcase(each, pattern) for each in lines)
-
-
 def test_the_first_steps_are_ten_commands_and_each_does_what_the_page_says(
     tmp_path: Path,
 ) -> None:
@@ -294,20 +277,13 @@ def test_the_first_steps_are_ten_commands_and_each_does_what_the_page_says(
     assert len(steps) == 10
     (start, table), *others = steps
     assert start.startswith("kdist standalone ")
-    (tmp_path / "bin").mkdir()
-    kdist = Path(sys.executable).parent / "kdist"
-    (tmp_path / "bin/kdist").symlink_to(kdist if kdist.exists() else shutil.which("kdist") or "")
     port = free_ports(3)
-    environment = {
-        **os.environ,
-        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
-        "KDIST_BROKER": f"127.0.0.1:{port}",
-    }
+    around = environment(tmp_path, port)
     cluster = subprocess.Popen(
         f"exec {start} --port {port}",
         shell=True,
         cwd=tmp_path,
-        env=environment,
+        env=around,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -319,21 +295,7 @@ def test_the_first_steps_are_ten_commands_and_each_does_what_the_page_says(
             if line.startswith("Ctrl-C"):
                 break
         assert [line for line in table.splitlines() if line and not shows(said, line)] == []
-        outputs = {}
-        for command, expected in others:
-            done = subprocess.run(
-                command,
-                shell=True,
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-            )
-            assert done.returncode == 0, f"{command}: {done.stderr}"
-            outputs[command] = done.stdout
-            missing = [line for line in expected.splitlines() if not shows(done.stdout, line)]
-            assert missing == [], done.stdout
+        outputs = {each: run_block(each, shown, tmp_path, around) for each, shown in others}
         assert "/basket" in outputs["kdist consume clicks --from-beginning --until-end"]
     finally:
         cluster.send_signal(signal.SIGINT)

@@ -17,7 +17,7 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from peer.kafka_peer import QUICK_JVM, java_command, run_tool
+from peer.kafka_peer import JUDGE, QUICK_JVM, java_command, run_tool
 
 CLUSTER_ID = "kdistPeerTestsCluster0"  # a base64 uuid
 START_TIMEOUT_S = 40
@@ -52,9 +52,16 @@ SETTINGS = {
 class KafkaBroker:
     """A broker over `directory`: in it its log directory `data`, its diagnostics `broker.log`."""
 
-    def __init__(self, directory: Path, jvm: Sequence[str] = QUICK_JVM, **settings: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        jvm: Sequence[str] = QUICK_JVM,
+        release: str = JUDGE,
+        **settings: str,
+    ) -> None:
         self.directory = directory
         self._jvm = jvm
+        self._release = release
         self.data = directory / "data"
         self._settings = SETTINGS | {name.replace("_", "."): v for name, v in settings.items()}
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,11 +89,12 @@ class KafkaBroker:
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
         if not (self.data / "meta.properties").exists():
-            run_tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
+            words = ("format", "-t", CLUSTER_ID, "-c", str(properties))
+            run_tool("kafka.tools.StorageTool", *words, release=self._release)
         with open(self.directory / "broker.log", "ab") as diagnostics:
             self._diagnostics_start = diagnostics.tell()
             self._process = subprocess.Popen(
-                java_command("kafka.Kafka", str(properties), jvm=self._jvm),
+                java_command("kafka.Kafka", str(properties), jvm=self._jvm, release=self._release),
                 stdin=subprocess.DEVNULL,
                 stdout=diagnostics,
                 stderr=diagnostics,

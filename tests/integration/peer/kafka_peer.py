@@ -1,6 +1,6 @@
 """Apache Kafka's own tools and broker, as the judge of the files that kdist reads and writes.
 
-`ensure_jars` brings the jars that pom.xml names, once; `dump_log_segments` runs Kafka's dump tool.
+`ensure_jars` brings the jars of a release, once; `dump_log_segments` runs Kafka's dump tool.
 The broker is in `kafka_broker.py`, the reader of the dump's text in `kafka_dump.py`. As a script it
 brings the jars and prints where they are, or says in one sentence what is missing and exits with 1.
 """
@@ -8,7 +8,6 @@ brings the jars and prints where they are, or says in one sentence what is missi
 from __future__ import annotations
 
 import fcntl
-import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 POM = HERE / "pom.xml"
 CACHE = HERE.parents[2] / ".cache"
-JARS = CACHE / "kafka-3.9"
+RELEASES = {"3.9": "3.9.2", "4.1": "4.1.1"}  # that our clients are held against
+JUDGE = "3.9"  # of the files
 BRING_TIMEOUT_S = 600
 TOOL_TIMEOUT_S = 60
 
@@ -36,7 +36,7 @@ class PeerMissingError(Exception):
     """Kafka cannot be had on this machine. Its text is one sentence a person can act on."""
 
 
-def ensure_jars() -> Path:
+def ensure_jars(release: str = JUDGE) -> Path:
     """The directory with Kafka's jars, brought by Maven if it is not there yet.
 
     The directory appears whole or not at all, and one process brings it while others wait. Raises
@@ -44,17 +44,12 @@ def ensure_jars() -> Path:
     """
     _require("java", "default-jre-headless")
     CACHE.mkdir(exist_ok=True)
-    with open(CACHE / "kafka-3.9.lock", "w") as lock:
+    jars = CACHE / f"kafka-{release}"
+    with open(CACHE / f"kafka-{release}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (JARS / f"kafka_2.13-{_wanted_version()}.jar").exists():
-            _bring_jars()
-    return JARS
-
-
-def _wanted_version() -> str:
-    found = re.search(r"<kafka\.version>(.+)</kafka\.version>", POM.read_text())
-    assert found is not None
-    return found[1]
+        if not (jars / f"kafka_2.13-{RELEASES[release]}.jar").exists():
+            _bring_jars(jars, RELEASES[release])
+    return jars
 
 
 def _require(program: str, package: str) -> None:
@@ -62,28 +57,31 @@ def _require(program: str, package: str) -> None:
         raise PeerMissingError(f"Tests against Apache Kafka need {program}: install {package}.")
 
 
-def _bring_jars() -> None:
+def _bring_jars(jars: Path, version: str) -> None:
     _require("mvn", "maven")
-    arriving = CACHE / "kafka-3.9.arriving"
+    arriving = jars.with_name(f"{jars.name}.arriving")
     shutil.rmtree(arriving, ignore_errors=True)
     command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={arriving}"]
+    command += [f"-Dkafka.version={version}", "-DincludeScope=runtime"]
+    command.append(f"-DoutputDirectory={arriving}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=BRING_TIMEOUT_S)
     if done.returncode != 0 or not arriving.is_dir():
         cause = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
         raise PeerMissingError(f"Maven could not bring Apache Kafka's jars: {cause[0]}")
-    shutil.rmtree(JARS, ignore_errors=True)
-    arriving.rename(JARS)
+    shutil.rmtree(jars, ignore_errors=True)
+    arriving.rename(jars)
 
 
-def java_command(main_class: str, *arguments: str, jvm: Sequence[str] = QUICK_JVM) -> list[str]:
+def java_command(
+    main_class: str, *arguments: str, jvm: Sequence[str] = QUICK_JVM, release: str = JUDGE
+) -> list[str]:
     """The command line that runs one of Kafka's main classes."""
-    return ["java", *jvm, "-cp", f"{ensure_jars()}/*", main_class, *arguments]
+    return ["java", *jvm, "-cp", f"{ensure_jars(release)}/*", main_class, *arguments]
 
 
-def run_tool(main_class: str, *arguments: str) -> str:
+def run_tool(main_class: str, *arguments: str, release: str = JUDGE) -> str:
     """Run a tool of Kafka's to its end; what it printed. Fails the test if the tool fails."""
-    command = java_command(main_class, *arguments)
+    command = java_command(main_class, *arguments, release=release)
     done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S)
     output = done.stdout + done.stderr
     assert done.returncode == 0, f"{main_class} {' '.join(arguments)} failed:\n{output}"
@@ -98,6 +96,7 @@ def dump_log_segments(paths: Path | Iterable[Path], *flags: str) -> str:
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(f"{ensure_jars()}\n")
+        for each in RELEASES:
+            sys.stdout.write(f"{ensure_jars(each)}\n")
     except PeerMissingError as missing:
         sys.exit(str(missing))

@@ -66,6 +66,11 @@ class CliCluster:
         assert result.stderr.count("\n") == 1
         return result.stderr.removeprefix("kdist: ").rstrip("\n")
 
+    def stop_broker(self, number: int) -> None:
+        """Stop one of the brokers cleanly; the others hear of it a moment later."""
+        broker = self.brokers.pop(number - 1)
+        asyncio.run_coroutine_threadsafe(broker.stop(), self._loop).result(30)
+
     def serve(self, started: Future[None], ending: threading.Event) -> None:
         """The thread's work: start the brokers, serve until the end, stop them."""
         asyncio.set_event_loop(self._loop)

@@ -15,20 +15,23 @@ from kdist.cli.main import kdist
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = [
-    ["config", "check"],
-    ["config", "describe"],
-    ["consume"],
-    ["groups", "describe"],
-    ["groups", "list"],
-    ["produce"],
-    ["standalone"],
-    ["topics", "alter"],
-    ["topics", "create"],
-    ["topics", "delete"],
-    ["topics", "describe"],
-    ["topics", "list"],
+    words.split()
+    for words in (
+        *("bench consume", "bench latency", "bench produce"),
+        *("cluster describe", "cluster disks", "cluster health"),
+        *("completion", "config check", "config describe"),
+        *("configs alter", "configs describe", "configs list"),
+        "consume",
+        *("groups delete", "groups delete-offsets", "groups describe", "groups list"),
+        "groups reset",
+        "produce",
+        "standalone",
+        *("topics alter", "topics apply", "topics create", "topics delete"),
+        *("topics delete-records", "topics describe", "topics list"),
+    )
 ]
-ASKING = [words for words in COMMANDS if words[0] not in ("config", "standalone")]
+LOCAL = ("completion", "config", "standalone")
+ASKING = [words for words in COMMANDS if words[0] not in LOCAL]
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -45,6 +48,22 @@ def test_help_is_there_and_loads_nothing_heavy(words: list[str]) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith(f"Usage: -c {' '.join(words)}")
     assert lines[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "words", [["topics", "list"], ["groups", "list"], ["cluster", "health"], ["configs", "list"]]
+)
+def test_a_command_that_asks_loads_no_more_than_it_needs(words: list[str]) -> None:
+    code = (
+        "import sys; from kdist.cli.main import kdist\n"
+        f"try: kdist({[*words, '--broker', '127.0.0.1:1']!r})\n"
+        "except SystemExit: print([m for m in ('rich', 'kazoo', 'kdist.broker', 'kdist.config',"
+        " 'kdist.client.producer', 'kdist.client.consumer') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["[]"]
 
 
 @pytest.mark.parametrize("words", ASKING)
@@ -78,6 +97,12 @@ def test_a_command_that_asks_nobody_yet_starts_fast() -> None:
         (["produce", "x", "--kodec", "zstd"], "--codec"),
         (["standalone", "--broker", "3"], "--brokers"),
         (["groups", "descibe", "x"], "describe"),
+        (["groups", "rest", "x"], "reset"),
+        (["groups", "reset", "x", "--to-earlist"], "--to-earliest"),
+        (["configs", "alter", "topic", "x", "--st", "a=b"], "--set"),
+        (["cluster", "helth"], "health"),
+        (["benhc", "produce"], "bench"),
+        (["bench", "latncy"], "latency"),
     ],
 )
 def test_a_misspelt_word_gets_the_nearest(words: list[str], meant: str) -> None:

@@ -124,12 +124,26 @@ def test_internal_topics_are_listed_when_asked_for(cluster: CliCluster) -> None:
     assert "__consumer_offsets" not in cluster.done("topics", "describe")
 
 
-def test_settings_are_changed_only_where_zookeeper_is_named(cluster: CliCluster) -> None:
-    cluster.done("topics", "create", "tuned")
-    result = cluster.run("topics", "alter", "tuned", "--config", "retention.ms=1")
-    assert result.exit_code == 2
-    assert "--zookeeper" in result.stderr
-    assert cluster.run("topics", "alter", "tuned").exit_code == 2
+def test_settings_are_changed_and_shown_and_go_back(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "tuned", "--config", "retention.ms=1000000")
+    words = ("topics", "alter", "tuned")
+    output = cluster.done(*words, "--config", "segment.bytes=2000000")
+    assert output.startswith("Topic tuned has ")
+    assert described(cluster, "tuned")["settings"] == {
+        "retention.ms": "1000000",
+        "segment.bytes": "2000000",
+    }
+    assert "  segment.bytes=2000000\n" in cluster.done("topics", "describe", "tuned")
+    cluster.done(*words, "--unset", "segment.bytes", "--unset", "retention.ms")
+    assert described(cluster, "tuned")["settings"] == {}
+
+
+def test_a_wrong_change_is_refused_in_a_sentence(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "mistuned")
+    assert cluster.run("topics", "alter", "mistuned").exit_code == 2
+    assert "did you mean retention.ms?" in cluster.refused(
+        "topics", "alter", "mistuned", "--config", "retntion.ms=1"
+    )
 
 
 def test_a_setting_without_a_value_is_a_wrong_flag(cluster: CliCluster) -> None:

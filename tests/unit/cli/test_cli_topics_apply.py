@@ -3,34 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from kdist.client import topic_settings
-from kdist.runtime.clock import SystemClock
-from kdist.zk.client import ZooKeeper
-from kdist.zk.memory import MemoryEnsemble
 from tests.unit.cli.cli_cluster import CliCluster
-
-
-@asynccontextmanager
-async def empty_zookeeper(_address: str) -> AsyncIterator[ZooKeeper]:
-    """Where no topic has settings of its own."""
-    client = MemoryEnsemble(SystemClock(), random.Random(1)).client()
-    await client.connect()
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-@pytest.fixture(autouse=True)
-def zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_settings, "zookeeper_at", empty_zookeeper)
 
 
 def write(path: Path, *topics: dict[str, object]) -> Path:
@@ -41,7 +16,7 @@ def write(path: Path, *topics: dict[str, object]) -> Path:
 
 def test_topics_are_created_once_and_grow(cluster: CliCluster, tmp_path: Path) -> None:
     file = write(tmp_path, {"name": "coded", "partitions": 2})
-    words = ("topics", "apply", file, "--zookeeper", "zk")
+    words = ("topics", "apply", file)
     assert cluster.done(*words, "--plan") == "plan  create topic coded\n"
     assert "coded" not in cluster.done("topics", "list")
     assert cluster.done(*words) == "do    create topic coded\n"
@@ -59,10 +34,28 @@ def test_topics_are_created_once_and_grow(cluster: CliCluster, tmp_path: Path) -
     assert "coded" not in cluster.done("topics", "list")
 
 
+def test_settings_are_set_where_they_differ(cluster: CliCluster, tmp_path: Path) -> None:
+    wish: dict[str, object] = {"retention.ms": 1000000, "cleanup.policy": "compact"}
+    file = write(tmp_path, {"name": "coded-tuned", "config": wish})
+    cluster.done("topics", "create", "coded-tuned", "--config", "retention.ms=1000000")
+    assert cluster.done("topics", "apply", file) == (
+        "do    set cleanup.policy=compact of topic coded-tuned\n"
+    )
+    assert cluster.done("topics", "apply", file) == "Every topic is as it shall be.\n"
+
+
+def test_what_an_earlier_releases_playbook_gives_is_let_pass(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    file = write(tmp_path)
+    output = cluster.done("topics", "apply", file, "--zookeeper", "zk:2181/kdist")
+    assert output == "Every topic is as it shall be.\n"
+
+
 def test_with_one_wish_refused_nothing_is_done(cluster: CliCluster, tmp_path: Path) -> None:
     cluster.done("topics", "create", "fixed", "--partitions", 2)
     file = write(tmp_path, {"name": "other"}, {"name": "fixed", "partitions": 1})
-    result = cluster.run("topics", "apply", file, "--zookeeper", "zk")
+    result = cluster.run("topics", "apply", file)
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
         "no    topic fixed has 2 partitions, and they only become more: not 1",
@@ -73,7 +66,7 @@ def test_with_one_wish_refused_nothing_is_done(cluster: CliCluster, tmp_path: Pa
 
 def test_a_file_that_cannot_be_read_is_named(cluster: CliCluster, tmp_path: Path) -> None:
     file = tmp_path / "topics.json"
-    words = ("topics", "apply", file, "--zookeeper", "zk")
+    words = ("topics", "apply", file)
     assert cluster.refused(*words) == f"{file} is not there"
     file.write_text("[")
     assert cluster.refused(*words).startswith(f"{file} is not JSON: ")

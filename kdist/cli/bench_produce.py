@@ -1,0 +1,192 @@
+"""`kdist bench produce`: records per second, and how long the acknowledgements take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from kdist.cli.completing import complete_topics
+from kdist.cli.connecting import broker_option, require_topic
+from kdist.cli.options import json_option, print_json
+from kdist.cli.percentiles import show_summary, summarise
+from kdist.cli.progress import progress
+from kdist.cli.settings_given import parse_given
+from kdist.cli.show import show_count, show_size
+from kdist.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kdist.client.producer.sync import Producer
+
+_PAYLOADS = 1_000  # different ones, so that a codec has something to do
+_SAMPLES_MAX = 20_000  # acknowledgements that are timed: to time each would slow the sending
+_CHUNK = 500
+
+
+class Load(NamedTuple):
+    """What is sent; `rate` is in records a second, None for as fast as it goes."""
+
+    topic: str
+    records: int
+    size: int
+    rate: int | None
+    is_bulk: bool
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--records", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option(
+    "--size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes of each."
+)
+@click.option("--rate", type=click.IntRange(min=1), help="Records a second; else all they can.")
+@click.option("--bulk", is_flag=True, help="Send many with one call, instead of one by one.")
+@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option(
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+)
+@click.option(
+    "--setting",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Any other of the producer's, as linger.ms=5; may be repeated.",
+)
+@broker_option
+@json_option
+def produce(  # noqa: PLR0913 - one for each option
+    topic: str,
+    records: int,
+    size: int,
+    rate: int | None,
+    bulk: bool,
+    acks: str,
+    codec: str,
+    given: tuple[str, ...],
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Write records of random letters to a topic, and say how fast that went.
+
+    Latency is from a record's sending to its acknowledgement, of a sample of up to 20,000 records.
+    Without --rate the producer's queue is full, and most of the latency is waiting in it.
+
+    \b
+    Examples:
+      kdist bench produce load --records 1000000 --size 100
+      kdist bench produce load --rate 1000 --acks all --json
+    """
+    from kdist.client.producer.sync import Producer
+
+    more = {
+        name.replace(".", "_"): value for name, value in parse_given(given, "--setting").items()
+    }
+    require_topic(broker, topic)
+    load = Load(topic, records, size, rate, bulk)
+    settings: dict[str, Any] = {"acks": acks, "compression_type": codec, **more}
+    with (
+        Producer(bootstrap_servers=broker, **settings) as producer,
+        progress("produce", records, is_wanted=not as_json) as advance,
+    ):
+        run = Run(producer, load)
+        for count in run.chunks():
+            advance(count)
+        run.finish()
+    _report(load, run, as_json)
+
+
+class Run:
+    """One load on its way. Owner: the command; latencies are noted by the producer's thread."""
+
+    def __init__(self, producer: Producer, load: Load) -> None:
+        from kdist.runtime.chance import system_chance
+
+        letters = system_chance()
+        self.latencies_ms: list[float] = []
+        self.failures: list[BaseException] = []
+        self.seconds = 0.0
+        self._producer = producer
+        self._load = load
+        self._clock = SystemClock()
+        self._payloads = [_letters(letters.randbytes(load.size)) for _ in range(_PAYLOADS)]
+        self._every = max(1, load.records // _SAMPLES_MAX)
+        self._start_ns = self._clock.monotonic_ns()
+
+    def chunks(self) -> Iterator[int]:
+        """Send all, and tell how many now and then."""
+        load, sent = self._load, 0
+        chunk = _CHUNK if load.rate is None else max(1, min(_CHUNK, load.rate // 100))
+        self._start_ns = self._clock.monotonic_ns()
+        while sent < load.records:
+            if load.rate is not None:
+                self._wait_until(sent / load.rate)
+            count = min(chunk, load.records - sent)
+            (self._send_bulk if load.is_bulk else self._send_each)(sent, count)
+            sent += count
+            yield count
+
+    def finish(self) -> None:
+        """Wait for the last acknowledgements."""
+        self._producer.flush()
+        self.seconds = (self._clock.monotonic_ns() - self._start_ns) / 1e9
+
+    def _wait_until(self, due_s: float) -> None:
+        left_s = due_s - (self._clock.monotonic_ns() - self._start_ns) / 1e9
+        if left_s > 0:
+            threading.Event().wait(left_s)
+
+    def _send_each(self, start: int, count: int) -> None:
+        topic, payloads, send = self._load.topic, self._payloads, self._producer.send
+        for number in range(start, start + count):
+            sent = send(topic, payloads[number % _PAYLOADS])
+            if number % self._every == 0:
+                self._time(sent)
+
+    def _send_bulk(self, start: int, count: int) -> None:
+        first = start % _PAYLOADS
+        values = (self._payloads * 2)[first : first + count]
+        self._time(self._producer.send_many(self._load.topic, values))
+
+    def _time(self, sent: Any) -> None:
+        begun_ns = self._clock.monotonic_ns()
+
+        def note(done: Any) -> None:
+            error = done.exception()
+            if error is not None:
+                self.failures.append(error)
+            self.latencies_ms.append((self._clock.monotonic_ns() - begun_ns) / 1e6)
+
+        sent.add_done_callback(note)
+
+
+def _letters(data: bytes) -> bytes:
+    return bytes(65 + byte % 26 for byte in data)
+
+
+def _report(load: Load, run: Run, as_json: bool) -> None:
+    if run.failures:
+        raise run.failures[0]
+    summary = summarise(run.latencies_ms)
+    rate = load.records / run.seconds
+    if as_json:
+        print_json(
+            {
+                "records": load.records,
+                "bytes": load.records * load.size,
+                "seconds": round(run.seconds, 3),
+                "records_per_second": round(rate),
+                "bytes_per_second": round(rate * load.size),
+                "latency_ms": summary,
+            }
+        )
+        return
+    click.echo(
+        f"{show_count(load.records, 'record')} of {show_size(load.size)} in {run.seconds:.2f} s:"
+        f" {rate:,.0f} records/s, {show_size(round(rate * load.size))}/s"
+    )
+    click.echo(f"acknowledged after {show_summary(summary)}")

@@ -1,0 +1,245 @@
+"""`kdist configs`: settings of topics and brokers, as a running cluster has them.
+
+`kdist config`, without the s, is about a broker's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.cli.completing import complete_topics
+from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.options import json_option, print_json
+from kdist.cli.settings_given import parse_given
+from kdist.cli.table import Column, Row, print_table
+from kdist.errors import UserError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from kdist.client.admin.settings import Setting
+    from kdist.client.cluster import Cluster
+
+TOPIC, BROKER = "topic", "broker"
+ALL = "all"  # instead of a broker's id: what all brokers have together
+
+_OWN = (Column("KIND"), Column("NAME"), Column("SETTING"), Column("VALUE"), Column("SOURCE"))
+_SETTINGS = (Column("SETTING"), Column("VALUE"), Column("SOURCE"))
+_UNCHANGED = ("default", "file")  # sources that nobody has changed since the start
+
+
+class Whose(NamedTuple):
+    """A topic or a broker, with settings by name."""
+
+    kind: str
+    name: str
+    settings: Mapping[str, Setting]
+
+
+def _complete_names(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
+    return complete_topics(ctx, param, begun) if ctx.params.get("kind") == TOPIC else []
+
+
+kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER]))
+name_argument = click.argument("name", metavar="NAME", shell_complete=_complete_names)
+
+
+@click.group()
+def configs() -> None:
+    """List, describe and alter settings of topics and brokers, while they run."""
+
+
+# list
+
+
+@configs.command("list")
+@broker_option
+@json_option
+def list_them(broker: str, as_json: bool) -> None:
+    """List what topics and brokers have of their own, besides brokers' files and defaults."""
+
+    async def work(cluster: Cluster) -> list[Whose]:
+        from kdist.client.admin.settings import describe_broker_settings, describe_topic_settings
+        from kdist.client.admin.topics import list_topics
+
+        names = [topic.name for topic in await list_topics(cluster)]
+        of_topics = await describe_topic_settings(cluster, names) if names else {}
+        of_brokers = await describe_broker_settings(cluster)
+        return [
+            *(Whose(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
+            *(Whose(BROKER, str(id_), _own(BROKER, found)) for id_, found in of_brokers.items()),
+        ]
+
+    found = [
+        (whose, each) for whose in ask_cluster(broker, work) for each in whose.settings.values()
+    ]
+    if as_json:
+        for whose, each in found:
+            print_json({"kind": whose.kind, "of": whose.name, **_as_json(each)})
+        return
+    rows = (Row((whose.kind, whose.name, *_cells(each))) for whose, each in found)
+    if not print_table(_OWN, rows):
+        click.echo("No topic and no broker has settings of its own.")
+
+
+def _own(kind: str, settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """Of a topic those that are not its broker's; of a broker those changed while it runs."""
+    from kdist.client.admin.settings import OF_TOPIC
+
+    return {
+        name: each
+        for name, each in settings.items()
+        if (each.source == OF_TOPIC if kind == TOPIC else each.source not in _UNCHANGED)
+    }
+
+
+# describe
+
+
+@configs.command()
+@kind_argument
+@name_argument
+@click.argument("settings", metavar="[SETTING...]", nargs=-1)
+@click.option("--own", is_flag=True, help="Only what differs from brokers' files and defaults.")
+@broker_option
+@json_option
+def describe(
+    kind: str, name: str, settings: tuple[str, ...], own: bool, broker: str, as_json: bool
+) -> None:
+    """Show the settings in force of a topic, or of a broker by its id, and where they come from.
+
+    With SETTINGs these only; `*` in one stands for any text. Secrets are hidden.
+
+    \b
+    Examples:
+      kdist configs describe topic clicks
+      kdist configs describe broker 1 'log.retention.*'
+    """
+
+    async def work(cluster: Cluster) -> Mapping[str, Setting]:
+        return await _describe(cluster, kind, name)
+
+    found = ask_cluster(broker, work)
+    if own:
+        found = _own(kind, found)
+    picked = _pick(found, settings)
+    for each in picked:
+        if as_json:
+            print_json(_as_json(each))
+    if not as_json and not print_table(_SETTINGS, (Row(_cells(each)) for each in picked)):
+        click.echo(f"{kind.capitalize()} {name} has no settings of its own.")
+
+
+async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Setting]:
+    from kdist.client.admin.settings import describe_broker_settings, describe_topic_settings
+    from kdist.client.admin.topics import describe_topics
+
+    if kind == BROKER:
+        number = _broker_id(name)
+        return (await describe_broker_settings(cluster, [number], with_docs=True))[number]
+    await describe_topics(cluster, [name])  # which knows the nearest name
+    return (await describe_topic_settings(cluster, [name], with_docs=True))[name]
+
+
+def _broker_id(name: str) -> int:
+    if not (name.isascii() and name.isdigit()):
+        raise UserError(f"{name!r} is no broker's id: `kdist cluster describe` shows them")
+    return int(name)
+
+
+def _pick(found: Mapping[str, Setting], names: Iterable[str]) -> list[Setting]:
+    """Those of these names, all for none; `UserError` with the nearest for one not there."""
+    from fnmatch import fnmatchcase
+
+    from kdist.client.cluster import did_you_mean
+
+    picked: dict[str, Setting] = {}
+    for name in names:
+        matching = {key: each for key, each in found.items() if fnmatchcase(key, name)}
+        if not matching:
+            raise UserError(f"there is no setting {name}{did_you_mean(name, found)}")
+        picked.update(matching)
+    return sorted((picked if names else found).values())
+
+
+def _cells(each: Setting) -> tuple[str, ...]:
+    value = "(secret)" if each.is_secret else "-" if each.value is None else each.value or '""'
+    return each.name, value, each.source
+
+
+def _as_json(each: Setting) -> dict[str, object]:
+    return {
+        "setting": each.name,
+        "value": each.value,
+        "source": each.source,
+        "is_default": each.is_default,
+        "is_secret": each.is_secret,
+        "is_read_only": each.is_read_only,
+        **({"doc": each.doc} if each.doc else {}),
+    }
+
+
+# alter
+
+
+@configs.command()
+@kind_argument
+@name_argument
+@click.option(
+    "--set", "given", metavar="NAME=VALUE", multiple=True, help="Set it; may be repeated."
+)
+@click.option(
+    "--unset", "removed", metavar="NAME", multiple=True, help="Back to what it falls back to."
+)
+@click.option("--dry-run", is_flag=True, help="Have the cluster check it, and do nothing.")
+@broker_option
+@json_option
+def alter(
+    kind: str,
+    name: str,
+    given: tuple[str, ...],
+    removed: tuple[str, ...],
+    dry_run: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Set and unset settings of a topic, or of a broker by its id; all or none, at once.
+
+    `all` instead of an id is what all brokers have together. Some settings of brokers are read when
+    they start, and are in their files only.
+
+    \b
+    Examples:
+      kdist configs alter topic clicks --set retention.ms=86400000 --unset segment.bytes
+      kdist configs alter broker all --set log.retention.ms=86400000
+    """
+    settings = parse_given(given, "--set")
+    if not settings and not removed:
+        raise click.UsageError("Say what to change: --set or --unset.")
+    both = sorted(settings.keys() & set(removed))
+    if both:
+        raise click.UsageError(f"{both[0]} is both set and unset.")
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.client.admin.settings import alter_broker_settings, alter_topic_settings
+        from kdist.client.admin.topics import describe_topics
+
+        if kind == TOPIC:
+            await describe_topics(cluster, [name])
+            await alter_topic_settings(cluster, name, settings, removed, validate_only=dry_run)
+            return
+        number = None if name == ALL else _broker_id(name)
+        await alter_broker_settings(cluster, number, settings, removed, validate_only=dry_run)
+
+    ask_cluster(broker, work)
+    if as_json:
+        row = {"kind": kind, "of": name, "set": settings, "unset": removed}
+        print_json({**row, "carried_out": not dry_run})
+        return
+    whose = "all brokers" if kind == BROKER and name == ALL else f"{kind} {name}"
+    what = [f"{key}={value}" for key, value in settings.items()]
+    what += [f"{key} unset" for key in removed]
+    click.echo(f"{'Would change' if dry_run else 'Changed'} {whose}: {', '.join(what)}.")

@@ -1,0 +1,181 @@
+"""`kdist groups reset`: have a group go on from another place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kdist.cli.completing import complete_groups, complete_topics
+from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.options import json_option, print_json
+from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve_partitions
+from kdist.cli.show import show_count
+from kdist.cli.table import Column, Row, print_table
+from kdist.cli.times import Duration, Time
+from kdist.errors import UserError
+from kdist.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kdist.client.admin.resets import OffsetMove, Target
+    from kdist.client.cluster import Cluster
+
+_MOVES = (
+    Column("TOPIC"),
+    Column("PARTITION", is_number=True),
+    Column("BEFORE", is_number=True),
+    Column("AFTER", is_number=True),
+    Column("END", is_number=True),
+    Column("LAG", is_number=True),
+)
+_WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
+
+
+@click.command()
+@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
+@click.option("--to-earliest", is_flag=True, help="To the oldest record there is.")
+@click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset in each partition.")
+@click.option(
+    "--to-datetime",
+    type=Time(),
+    help="To the first record of this time: milliseconds since 1970, or ISO 8601 (in UTC unless it"
+    " names a zone).",
+)
+@click.option(
+    "--by-duration",
+    type=Duration(),
+    help="Back to so long ago, by the records' times: 90s, 2h, 7d.",
+)
+@click.option(
+    "--shift-by", type=int, metavar="N", help="N records on from here; back, if negative."
+)
+@click.option(
+    "--topic",
+    "given",
+    type=PartitionsParam(),
+    metavar="TOPIC[:P,...]",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only there; may be repeated. Else wherever the group has committed.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@broker_option
+@json_option
+def reset(  # noqa: PLR0913 - one for each option
+    group: str,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    by_duration: int | None,
+    shift_by: int | None,
+    given: tuple[GivenPartitions, ...],
+    dry_run: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Have a group without members go on from another place.
+
+    A place before the oldest record or behind the end becomes that. A group that has never
+    committed for a topic may be given a place there by --topic, even one that does not exist yet.
+
+    \b
+    Examples:
+      kdist groups reset audit --to-earliest --dry-run
+      kdist groups reset audit --to-datetime 2026-11-20T11:40 --topic clicks
+      kdist groups reset audit --shift-by -100 --topic clicks:0,2
+    """
+    target = _target(to_earliest, to_latest, to_offset, _time(to_datetime, by_duration), shift_by)
+
+    async def work(cluster: Cluster) -> list[OffsetMove]:
+        from kdist.client.admin.groups import unknown_group
+        from kdist.client.admin.offsets import alter_group_offsets, plan_group_reset
+
+        partitions = await resolve_partitions(cluster, given) if given else None
+        moves = await plan_group_reset(cluster, group, target, partitions)
+        if not moves:
+            raise await unknown_group(cluster, group)
+        if not dry_run:
+            await _require_no_members(cluster, group)
+            offsets = {each.partition: each.offset for each in moves}
+            await alter_group_offsets(cluster, group, offsets)
+        return moves
+
+    _show(group, ask_cluster(broker, work), dry_run, as_json)
+
+
+def _time(to_datetime: int | None, by_duration: int | None) -> Sequence[int]:
+    """The times that were named; no more than one is allowed, as of the other ways."""
+    ago = [] if by_duration is None else [SystemClock().now_ms() - by_duration]
+    return [*ago, *([] if to_datetime is None else [to_datetime])]
+
+
+def _target(
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    times: Sequence[int],
+    shift_by: int | None,
+) -> Target:
+    """The one that was named; `click.UsageError` for none or several."""
+    from kdist.client.admin.resets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
+
+    named: list[Target] = [ToTime(time) for time in times]
+    if to_earliest:
+        named.append(ToEarliest())
+    if to_latest:
+        named.append(ToLatest())
+    if to_offset is not None:
+        named.append(ToOffset(to_offset))
+    if shift_by is not None:
+        named.append(ShiftBy(shift_by))
+    if len(named) != 1:
+        raise click.UsageError(f"Say where to: give one of {_WAYS}.")
+    return named[0]
+
+
+async def _require_no_members(cluster: Cluster, group: str) -> None:
+    """The brokers refuse it too; here is why, in the group's own numbers."""
+    from kdist.client.admin.groups import describe_group
+
+    members = (await describe_group(cluster, group))[0].members
+    if members:
+        count = show_count(len(members), "member")
+        raise UserError(f"group {group} has {count}, which commit for it: stop them first")
+
+
+def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        for each in moves:
+            print_json(
+                {
+                    "group": group,
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "before": each.before,
+                    "after": each.offset,
+                    "end": each.end,
+                    "lag": each.lag,
+                    "carried_out": not dry_run,
+                }
+            )
+        return
+    print_table(_MOVES, (Row(_cells(each)) for each in moves))
+    count = show_count(len(moves), "partition")
+    did = "would go" if dry_run else "goes"
+    click.echo(f"Group {group} {did} on from there in {count}.")
+
+
+def _cells(each: OffsetMove) -> tuple[str, ...]:
+    before = "-" if each.before is None else str(each.before)
+    number = str(each.partition.partition)
+    return (
+        each.partition.topic,
+        number,
+        before,
+        str(each.offset),
+        str(each.end),
+        str(each.lag),
+    )

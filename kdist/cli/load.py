@@ -1,0 +1,249 @@
+"""`kdist load`: topics to Parquet files, each record once; the loads there are, checks, replays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.show import show_count, show_size, show_time
+from kdist.cli.table import Column, Row, print_table
+from kdist.config.load_job import LoadJob, load_job
+from kdist.errors import KdistError, UserError
+from kdist.runtime.clock import SystemClock
+from kdist.runtime.disk import Disk
+
+if TYPE_CHECKING:
+    from kdist.config.load_job import Step
+    from kdist.spark.load.job import Loaded, Wish
+    from kdist.spark.load.manifest import Manifest
+
+_HISTORY = (
+    Column("TOPIC"),
+    Column("LOAD", is_number=True),
+    Column("COMMITTED"),
+    Column("RECORDS", is_number=True),
+    Column("UNDECODED", is_number=True),
+    Column("FILES", is_number=True),
+    Column("SIZE", is_number=True),
+    Column("TOOK", is_number=True),
+)
+
+config_option = click.option(
+    "--config", "path", metavar="FILE", help="The job's settings, .properties."
+)
+topic_option = click.option(
+    "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated."
+)
+
+
+@click.group(invoke_without_command=True)
+@config_option
+@topic_option
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Go on behind records that retention took before they were loaded.",
+)
+@json_option
+@click.pass_context
+def load(
+    ctx: click.Context, path: str | None, topics: tuple[str, ...], accept_loss: bool, as_json: bool
+) -> int | None:
+    """Load what came to topics since the last time into Parquet files, each record exactly once.
+
+    The files are in OUTPUT/topic=NAME/load=NUMBER/date=DATE. A load appears there whole or not at
+    all; after a crash the next one goes on from the last that did. Exits with 1 if a topic could
+    not be loaded; the others are, all the same.
+
+    \b
+    Examples:
+      kdist load --config nightly.properties
+      kdist load history --config nightly.properties
+      kdist load replay --config nightly.properties --topic flights --from 12
+    """
+    if ctx.invoked_subcommand is not None:
+        ctx.obj = path
+        return None
+    from kdist.spark.load.job import Wish
+
+    job = _job(path)
+    return _run(job, Wish(_chosen(job, topics), accept_loss=accept_loss), as_json)
+
+
+@load.command()
+@config_option
+@topic_option
+@json_option
+@click.pass_obj
+def history(outer: str | None, path: str | None, topics: tuple[str, ...], as_json: bool) -> None:
+    """List the loads there are: when, how many records, in which files."""
+    from kdist.spark.load.ledger import Ledger
+    from kdist.spark.load.manifest import write_manifest
+
+    job = _job(path or outer)
+    ledgers = [Ledger(readonly_files(), job.job.output, each) for each in _chosen(job, topics)]
+    found = [ledger.manifest(number) for ledger in ledgers for number in ledger.numbers()]
+    if as_json:
+        for each in found:
+            print_json(_as_json(write_manifest(each)))
+    elif not print_table(_HISTORY, [Row(_cells(each)) for each in found]):
+        click.echo(f"There are no loads in {job.job.output}.")
+
+
+@load.command()
+@config_option
+@topic_option
+@click.option("--deep", is_flag=True, help="Read every row's offset: none may be there twice.")
+@json_option
+@click.pass_obj
+def verify(
+    outer: str | None, path: str | None, topics: tuple[str, ...], deep: bool, as_json: bool
+) -> int:
+    """Check that every load is there whole. Exits with 1 if something is wrong.
+
+    Manifests and their chain, and each file's size and rows. It changes nothing.
+    """
+    from kdist.spark.load import verify as checks
+
+    job = _job(path or outer)
+    found = [
+        checks.verify(readonly_files(), job.job.output, each, is_deep=deep)
+        for each in _chosen(job, topics)
+    ]
+    for each in found:
+        rows = sum(load.rows for load in each.loads)
+        said = f"{show_count(rows, 'record')} in {show_count(len(each.loads), 'load')}"
+        if as_json:
+            numbers = {"loads": len(each.loads), "records": rows}
+            print_json({"topic": each.topic, **numbers, "findings": each.findings})
+            continue
+        for finding in each.findings:
+            click.echo(click.style("wrong  ", fg="red") + finding)
+        if not each.findings:
+            click.echo(click.style("sound  ", fg="green") + f"{each.topic}: {said}")
+    return 1 if any(each.findings for each in found) else 0
+
+
+@load.command()
+@config_option
+@topic_option
+@click.option(
+    "--from", "number", required=True, type=click.IntRange(min=1), help="The first load to replay."
+)
+@json_option
+@click.pass_obj
+def replay(
+    outer: str | None, path: str | None, topics: tuple[str, ...], number: int, as_json: bool
+) -> int:
+    """Load again what a load and those after it have, and what came since, as one load.
+
+    Readers see the old loads until the new one is put together. It is refused, and nothing changed,
+    if the brokers do not have all of their records any more.
+    """
+    from kdist.spark.load.job import Wish
+
+    job = _job(path or outer)
+    chosen = _chosen(job, topics)
+    return _run(job, Wish(chosen, replay_from=dict.fromkeys(chosen, number)), as_json)
+
+
+@load.command()
+@config_option
+@click.pass_obj
+def check(outer: str | None, path: str | None) -> None:
+    """Say whether a load would start with the job's settings; all that is wrong is said at once."""
+    job = _job(path or outer)
+    click.echo(f"{path or outer}: {show_count(len(job.topics), 'topic')}, good")
+
+
+@load.command()
+@config_option
+@click.pass_obj
+def register(outer: str | None, path: str | None) -> None:
+    """Write the metrics of a job that has not run yet, so that its alert counts from now on."""
+    from kdist.spark.load.report import register_job
+
+    register_job(Disk(), _job(path or outer).job, SystemClock().now_ms())
+
+
+def _job(path: str | None) -> LoadJob:
+    if path is None:
+        raise click.UsageError("Missing option '--config'.")
+    return load_job(Disk().read(path).decode(errors="replace"), path)
+
+
+def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
+    for each in topics:
+        if each not in job.job.topics:
+            raise UserError(f"the job loads no topic {each}: it loads {', '.join(job.job.topics)}")
+    return topics or job.job.topics
+
+
+def _run(job: LoadJob, wish: Wish, as_json: bool) -> int:
+    from importlib.metadata import version
+
+    from kdist.spark.load.job import LoadRun, LoadWorld
+
+    kill_after = job.job.drill_kill_after
+
+    def reached(step: Step) -> None:
+        if step == kill_after:
+            signal.raise_signal(signal.SIGKILL)
+
+    world = LoadWorld(Disk(), SystemClock(), os.environ, os.getpid(), version("kdist"), reached)
+    outcomes = LoadRun(job, world).run(wish, lambda each: _tell(each, as_json))
+    return 1 if any(each.error for each in outcomes) else 0
+
+
+def _tell(loaded: Loaded, as_json: bool) -> None:
+    from kdist.spark.load.manifest import write_manifest
+
+    if loaded.error is not None:
+        click.echo(f"kdist: {_sentence(loaded.error)}", err=True)
+    elif as_json:
+        found = loaded.manifest
+        print_json(_as_json(write_manifest(found)) if found else {"topic": loaded.topic})
+    elif loaded.manifest is None:
+        click.echo(f"{loaded.topic}: nothing new")
+    else:
+        click.echo(f"{loaded.topic}: {_summary(loaded.manifest)}")
+    sys.stdout.flush()
+
+
+def _sentence(error: KdistError | OSError) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the system'}: {error.strerror or error}"
+    name = getattr(getattr(error, "error", None), "name", "")
+    return str(error).removeprefix(f"{name}: ")
+
+
+def _summary(made: Manifest) -> str:
+    seconds = (made.written_ms - made.started_ms) / 1000
+    undecoded = f", {made.undecoded:,} of them with their bytes" if made.undecoded else ""
+    files = f"{show_count(len(made.files), 'file')} of {show_size(made.size_bytes)}"
+    rows = f"{show_count(made.rows, 'record')}{undecoded}"
+    return f"load {made.load}: {rows}, in {files}, in {seconds:.1f} s"
+
+
+def _cells(made: Manifest) -> tuple[str, ...]:
+    return (
+        made.topic,
+        str(made.load),
+        show_time(made.written_ms),
+        f"{made.rows:,}",
+        f"{made.undecoded:,}",
+        f"{len(made.files):,}",
+        show_size(made.size_bytes),
+        f"{(made.written_ms - made.started_ms) / 1000:.1f} s",
+    )
+
+
+def _as_json(content: bytes) -> Any:
+    import json
+
+    return json.loads(content)

@@ -1,0 +1,55 @@
+"""Partitions as a command line names them: `TOPIC` for all, or `TOPIC:0,2` for some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.model import TopicPartition
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+
+
+class GivenPartitions(NamedTuple):
+    """A topic, and the numbers of its partitions; None for all of them."""
+
+    topic: str
+    numbers: tuple[int, ...] | None
+
+
+class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3
+    """`TOPIC[:P,...]`."""
+
+    name = "partitions"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> GivenPartitions:
+        """What was given."""
+        topic, colon, listed = str(value).partition(":")
+        if not colon:
+            return GivenPartitions(topic, None)
+        words = listed.split(",")
+        if not all(word.isascii() and word.isdigit() for word in words):
+            self.fail(f"{value!r} is not TOPIC or TOPIC:0,1,...", param, ctx)
+        return GivenPartitions(topic, tuple(sorted({int(word) for word in words})))
+
+
+async def resolve_partitions(
+    cluster: Cluster, given: Iterable[GivenPartitions]
+) -> list[TopicPartition]:
+    """Each partition once, in order; `ApiError` for one that does not exist."""
+    from kdist.client.admin.topics import describe_topics, require_partitions
+
+    wanted = list(given)
+    topics = await describe_topics(cluster, dict.fromkeys(each.topic for each in wanted))
+    found: set[TopicPartition] = set()
+    for each in wanted:
+        every = range(len(topics[each.topic].partitions))
+        numbers = every if each.numbers is None else each.numbers
+        found |= {TopicPartition(each.topic, number) for number in numbers}
+    await require_partitions(cluster, found)
+    return sorted(found)

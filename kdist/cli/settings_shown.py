@@ -1,0 +1,29 @@
+"""Topics' own settings, for commands that show or change them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from kdist.errors import ApiError, Error
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+
+
+async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What each topic has of its own, by topic; nothing if the brokers are too old to tell."""
+    from kdist.client.admin.settings import OF_TOPIC, describe_topic_settings
+
+    try:
+        found = await describe_topic_settings(cluster, topics)
+    except ApiError as error:
+        if error.error is Error.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    return {
+        topic: {
+            name: each.value or "" for name, each in settings.items() if each.source == OF_TOPIC
+        }
+        for topic, settings in found.items()
+    }

@@ -1,0 +1,53 @@
+"""Times and durations as a command line gives them.
+
+A time is in milliseconds, or as ISO 8601 has it; a duration `90s`, `5m`, `1h30m`, `7d`, or again as
+ISO 8601: `P7DT3H`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import click
+
+_FORM = re.compile(r"(?:(\d+)d)?t?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3
+    """Milliseconds since the epoch, or ISO 8601; UTC where it names no zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """The time in milliseconds."""
+        text = str(value)
+        if text.isdigit():
+            return int(text)
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is neither milliseconds nor ISO 8601.", param, ctx)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1000)
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3
+    """An amount of time in milliseconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """In milliseconds."""
+        found = _FORM.fullmatch(str(value).lower().removeprefix("p"))
+        if found is None or not any(found.groups()):
+            self.fail(f"{value!r} is no duration: give one as 90s, 5m, 1h30m or 7d.", param, ctx)
+        return sum(
+            int(number or 0) * unit for number, unit in zip(found.groups(), _UNITS_MS, strict=True)
+        )

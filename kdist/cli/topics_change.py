@@ -1,0 +1,157 @@
+"""`kdist topics create`, `alter` and `delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kdist.cli.completing import complete_topics
+from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.options import json_option, print_json
+from kdist.cli.settings_given import parse_given
+from kdist.cli.show import show_count
+from kdist.errors import ApiError, Error
+from kdist.storage.meta import format_uuid
+
+if TYPE_CHECKING:
+    from kdist.client.admin.topics import CreatedTopic
+    from kdist.client.cluster import Cluster
+
+
+@click.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="How many; else the broker's num.partitions."
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Replicas of each partition; else the broker's default.",
+)
+@click.option(
+    "--config", "given", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
+)
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
+@broker_option
+@json_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    given: tuple[str, ...],
+    if_not_exists: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Create topics.
+
+    \b
+    Examples:
+      kdist topics create clicks --partitions 3
+      kdist topics create clicks --config retention.ms=86400000 --if-not-exists
+    """
+    settings = parse_given(given, "--config")
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.client.admin.topics import create_topic
+
+        for name in names:
+            try:
+                made = await create_topic(cluster, name, partitions, replication_factor, settings)
+            except ApiError as error:
+                if error.error is Error.TOPIC_ALREADY_EXISTS and if_not_exists:
+                    _say(as_json, f"Topic {name} exists already.", topic=name, created=False)
+                    continue
+                raise
+            count = made.partitions or partitions or 1
+            shown = show_count(count, "partition")
+            sentence = f"Created topic {name} with {shown}."
+            _say(as_json, sentence, topic=name, created=True, partitions=count, id=_id(made))
+
+    ask_cluster(broker, work)
+
+
+def _id(made: CreatedTopic) -> str | None:
+    return None if made.id is None else format_uuid(made.id)
+
+
+@click.command()
+@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.option("--partitions", type=click.IntRange(min=1), help="How many in all; only more.")
+@click.option(
+    "--config", "given", metavar="NAME=VALUE", multiple=True, help="Set it; may be repeated."
+)
+@click.option(
+    "--unset", "removed", metavar="NAME", multiple=True, help="Back to the broker's value."
+)
+@broker_option
+def alter(
+    name: str,
+    partitions: int | None,
+    given: tuple[str, ...],
+    removed: tuple[str, ...],
+    broker: str,
+) -> None:
+    """Add partitions to a topic, or change its settings.
+
+    Records stay where they are when partitions are added, and keys go elsewhere from then on.
+
+    \b
+    Examples:
+      kdist topics alter clicks --partitions 6
+      kdist topics alter clicks --config retention.ms=86400000 --unset segment.bytes
+    """
+    settings = parse_given(given, "--config")
+    if not settings and not removed and partitions is None:
+        raise click.UsageError("Say what to change: --partitions, --config or --unset.")
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.cli.settings_shown import own_settings
+        from kdist.client.admin.settings import alter_topic_settings
+        from kdist.client.admin.topics import describe_topics, grow_topics
+
+        await describe_topics(cluster, [name])
+        if settings or removed:
+            await alter_topic_settings(cluster, name, settings, removed)
+            now = (await own_settings(cluster, [name])).get(name, {})
+            shown = ", ".join(f"{each}={value}" for each, value in now.items())
+            click.echo(f"Topic {name} has {shown or 'no settings of its own'} now.")
+        if partitions is not None:
+            await grow_topics(cluster, {name: partitions})
+            click.echo(f"Topic {name} has {show_count(partitions, 'partition')} now.")
+
+    ask_cluster(broker, work)
+
+
+@click.command()
+@click.argument(
+    "names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
+)
+@click.option("--if-exists", is_flag=True, help="Let pass a topic that does not exist.")
+@broker_option
+@json_option
+def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) -> None:
+    """Delete topics with all their records. Nothing brings them back."""
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.client.admin.topics import delete_topics, describe_topics, list_topics
+
+        known = {topic.name for topic in await list_topics(cluster)}
+        if not if_exists:
+            await describe_topics(cluster, names)  # all or none
+        for name in dict.fromkeys(names):
+            if name in known:
+                await delete_topics(cluster, [name])
+                _say(as_json, f"Deleted topic {name}.", topic=name, deleted=True)
+            else:
+                _say(as_json, f"There is no topic {name}.", topic=name, deleted=False)
+
+    ask_cluster(broker, work)
+
+
+def _say(as_json: bool, sentence: str, **row: object) -> None:
+    if as_json:
+        print_json(row)
+    else:
+        click.echo(sentence)

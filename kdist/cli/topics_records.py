@@ -1,0 +1,148 @@
+"""`kdist topics delete-records`: the oldest records of a topic go before their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.cli.completing import complete_topics
+from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.options import json_option, print_json
+from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve_partitions
+from kdist.cli.show import show_count
+from kdist.cli.table import Column, Row, print_table
+from kdist.cli.times import Time
+from kdist.model import NO_OFFSET, TopicPartition
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+
+_TRIMS = (
+    Column("TOPIC"),
+    Column("PARTITION", is_number=True),
+    Column("START", is_number=True),
+    Column("END", is_number=True),
+    Column("NEW START", is_number=True),
+    Column("RECORDS", is_number=True),
+)
+
+
+class Trim(NamedTuple):
+    """What goes from a partition: the offsets from `start` up to `new_start`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    new_start: int
+
+    @property
+    def offsets(self) -> int:
+        """How many, in which compaction leaves gaps."""
+        return self.new_start - self.start
+
+
+@click.command("delete-records")
+@click.argument(
+    "given",
+    metavar="TOPIC[:P,...]...",
+    type=PartitionsParam(),
+    nargs=-1,
+    required=True,
+    shell_complete=complete_topics,
+)
+@click.option("--before-offset", type=click.IntRange(min=0), help="Those before this offset.")
+@click.option(
+    "--before-time",
+    type=Time(),
+    help="Those before the first record of this time: milliseconds since 1970, or ISO 8601 (in UTC"
+    " unless it names a zone).",
+)
+@click.option("--all", "takes_all", is_flag=True, help="All there are.")
+@click.option("--dry-run", is_flag=True, help="Show what would go, and do nothing.")
+@broker_option
+@json_option
+def delete_records(
+    given: tuple[GivenPartitions, ...],
+    before_offset: int | None,
+    before_time: int | None,
+    takes_all: bool,
+    dry_run: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Delete the oldest records of topics. Nothing brings them back.
+
+    The topic stays, and its next record has the offset that it would have had.
+
+    \b
+    Examples:
+      kdist topics delete-records clicks --before-time 2026-11-01 --dry-run
+      kdist topics delete-records clicks:0 --before-offset 4711
+    """
+    if takes_all + (before_offset is not None) + (before_time is not None) != 1:
+        raise click.UsageError("Give one of --before-offset, --before-time and --all.")
+
+    async def work(cluster: Cluster) -> list[Trim]:
+        from kdist.client.admin.records import delete_records as delete_before
+
+        partitions = await resolve_partitions(cluster, given)
+        trims = await _plan(cluster, partitions, before_offset, before_time)
+        if not dry_run:
+            wanted = {each.partition: each.new_start for each in trims if each.offsets}
+            await delete_before(cluster, wanted)
+        return trims
+
+    _show(ask_cluster(broker, work), dry_run, as_json)
+
+
+async def _plan(
+    cluster: Cluster,
+    partitions: list[TopicPartition],
+    before_offset: int | None,
+    before_time: int | None,
+) -> list[Trim]:
+    from kdist.client.positions import find_offsets
+    from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+    starts = await find_offsets(cluster, partitions, EARLIEST_TIMESTAMP)
+    ends = await find_offsets(cluster, partitions, LATEST_TIMESTAMP)
+    goals: Mapping[TopicPartition, int] = ends
+    if before_time is not None:
+        goals = await find_offsets(cluster, partitions, before_time)
+    elif before_offset is not None:
+        goals = dict.fromkeys(partitions, before_offset)
+    return [
+        Trim(each, starts[each], ends[each], _within(starts[each], goals[each], ends[each]))
+        for each in partitions
+    ]
+
+
+def _within(start: int, goal: int, end: int) -> int:
+    return end if goal == NO_OFFSET else max(start, min(goal, end))
+
+
+def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        for each in trims:
+            print_json(
+                {
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "start_offset": each.new_start,
+                    "end_offset": each.end,
+                    "deleted": each.offsets,
+                    "carried_out": not dry_run,
+                }
+            )
+        return
+    print_table(_TRIMS, (Row(_cells(each)) for each in trims))
+    count = show_count(sum(each.offsets for each in trims), "record")
+    click.echo(f"{count} would be deleted." if dry_run else f"Deleted {count}.")
+
+
+def _cells(each: Trim) -> tuple[str, ...]:
+    number = str(each.partition.partition)
+    numbers = (each.start, each.end, each.new_start, each.offsets)
+    return each.partition.topic, number, *map(str, numbers)

@@ -1,0 +1,100 @@
+"""`kdist bench` and the bars on long work: what is measured, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from io import StringIO
+
+import pytest
+
+from kdist.cli.percentiles import show_summary, summarise
+from kdist.cli.progress import progress
+from tests.unit.cli.cli_cluster import CliCluster
+
+
+@pytest.fixture(scope="module")
+def topic(cluster: CliCluster) -> str:
+    cluster.done("topics", "create", "load", "--partitions", 2)
+    return "load"
+
+
+@pytest.mark.parametrize("words", [[], ["--bulk"], ["--codec", "lz4", "--setting", "linger.ms=1"]])
+def test_what_was_written_is_counted_and_timed(
+    cluster: CliCluster, topic: str, words: list[str]
+) -> None:
+    output = cluster.done(
+        "bench", "produce", topic, "--records", 3000, "--size", 50, *words, "--json"
+    )
+    found = json.loads(output)
+    assert (found["records"], found["bytes"]) == (3000, 150_000)
+    assert found["records_per_second"] > 0
+    assert found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+
+
+def test_a_rate_is_kept(cluster: CliCluster, topic: str) -> None:
+    words = ("bench", "produce", topic, "--records", 300, "--rate", 1000, "--json")
+    found = json.loads(cluster.done(*words))
+    assert 0.29 < found["seconds"] < 10
+    assert found["records_per_second"] < 1050
+
+
+def test_all_that_was_written_is_read(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "reload", "--partitions", 2)
+    cluster.done("bench", "produce", "reload", "--records", 2000, "--size", 20)
+    for words in ([], ["--one-by-one"]):
+        found = json.loads(cluster.done("bench", "consume", "reload", *words, "--json"))
+        assert (found["records"], found["bytes"]) == (2000, 40_000)
+    text = cluster.done("bench", "consume", "reload")
+    assert text.startswith("2,000 records (39.1 KiB) in ")
+
+
+def test_latency_is_from_end_to_end(cluster: CliCluster, topic: str) -> None:
+    words = ("bench", "latency", topic, "--records", 20)
+    found = json.loads(cluster.done(*words, "--json"))
+    assert found["records"] == 20
+    assert found["acknowledged_ms"]["p50"] <= found["consumed_ms"]["p50"]
+    assert "consumed after" in cluster.done(*words)
+
+
+def test_what_cannot_be_measured_is_refused(cluster: CliCluster, topic: str) -> None:
+    for command in ("produce", "consume", "latency"):
+        sentence = cluster.refused("bench", command, "laod")
+        assert sentence == "there is no topic laod: did you mean load?"
+    cluster.done("topics", "create", "void")
+    assert cluster.refused("bench", "consume", "void").startswith("topic void is empty")
+    words = ("bench", "produce", topic, "--records", 10, "--setting", "lingr.ms=1")
+    assert "linger_ms" in cluster.refused(*words)
+    too_large = ("--size", 2000, "--setting", "max.request.size=1000")
+    assert cluster.refused("bench", "produce", topic, "--records", 1, *too_large)
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    found = summarise([float(n) for n in range(1000)])
+    assert found == {
+        "mean": 499.5,
+        "p50": 500.0,
+        "p95": 950.0,
+        "p99": 990.0,
+        "p99.9": 999.0,
+        "max": 999.0,
+    }
+    assert summarise([]) == {}
+    assert show_summary({"p50": 1.0, "max": 2000.5}) == "p50 1.00 ms, max 2,000.50 ms"
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream, is_wanted, is_drawn in (
+        (Terminal(), True, True),
+        (Terminal(), False, False),
+        (StringIO(), True, False),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress("reading", 10, is_wanted=is_wanted) as advance:
+            advance(10)
+        assert ("reading" in stream.getvalue()) is is_drawn

@@ -1,0 +1,69 @@
+"""Completion: what a shell is offered, quickly, and nothing where nobody answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kdist.cli.main import kdist
+from tests.unit.cli.cli_cluster import CliCluster
+
+ROOT = Path(__file__).parents[3]
+
+
+def offered(line: str, broker: str) -> list[str]:
+    """What bash would offer behind `line`, whose last word is the begun one."""
+    words = line.split(" ")
+    environment = {
+        "_KDIST_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+        "KDIST_BROKER": broker,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from kdist.cli.main import main; main()"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+def test_commands_and_options_are_offered() -> None:
+    assert offered("kdist gr", "127.0.0.1:1") == ["groups"]
+    assert offered("kdist groups re", "127.0.0.1:1") == ["reset"]
+    assert "--to-earliest" in offered("kdist groups reset x --to", "127.0.0.1:1")
+    assert offered("kdist configs describe br", "127.0.0.1:1") == ["broker"]
+
+
+def test_names_come_from_the_cluster(cluster: CliCluster) -> None:
+    for name in ("complete-a", "complete-b"):
+        cluster.done("topics", "create", name)
+    cluster.done("groups", "reset", "completer", "--to-latest", "--topic", "complete-a")
+    both = ["complete-a", "complete-b"]
+    assert offered("kdist topics describe complete", cluster.address) == both
+    assert offered("kdist consume complete", cluster.address) == both
+    assert offered("kdist configs describe topic complete", cluster.address) == both
+    assert offered("kdist groups describe compl", cluster.address) == ["completer"]
+
+
+def test_where_nobody_answers_nothing_is_offered_and_soon() -> None:
+    start = time.monotonic()
+    assert offered("kdist topics describe x", "127.0.0.1:1") == []
+    assert time.monotonic() - start < 10  # 0.3 s on a machine that does nothing else
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shells_lines_are_printed(shell: str) -> None:
+    result = CliRunner().invoke(kdist, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_KDIST_COMPLETE" in result.stdout
