@@ -1,0 +1,126 @@
+"""The commit of a load: what Spark has staged becomes visible, in one rename.
+
+The order is all. Content, manifest and names are on the disk before the rename, so the load is
+whole wherever its name is; the rename is of a directory, so readers see all of its files or none.
+It is refused where a directory of that name is, so of two runs that both believe to have the lock,
+one commits. A replay takes away what it stands for first, from the last load on, each for good
+before the next: what is left at a crash are the loads before, whole and without a gap, and the next
+run goes on from there. docs/formats/load-output.md tells it at length.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+
+from kdist.errors import UserError
+from kdist.runtime.files import Files
+from kdist.spark.load.layout import (
+    MANIFEST,
+    Run,
+    load_name,
+    staging_name,
+    superseded_name,
+)
+from kdist.spark.load.manifest import Manifest, write_manifest
+from kdist.spark.load.steps import Reached
+
+
+class Commit:
+    """One load on its way into a topic's directory. Whoever makes it has the ledger's lock."""
+
+    def __init__(
+        self, files: Files, directory: str, number: int, run: Run, reached: Reached
+    ) -> None:
+        self.number = number
+        self.staging = f"{directory}/{staging_name(number, run)}"
+        self._files = files
+        self._directory = directory
+        self._run = run
+        self._reached = reached
+
+    def begin(self) -> None:
+        """Make the staging directory, which Spark is to write to."""
+        self._files.make_directory(self.staging)
+        self._reached("staging")
+
+    def staged(self) -> list[tuple[str, int]]:
+        """The files in it, by their paths from there, with their sizes in bytes."""
+        return [
+            (path.removeprefix(f"{self.staging}/"), self._files.size(path))
+            for path in self._walk(self.staging)
+        ]
+
+    def publish(self, manifest: Manifest, supersedes: Iterable[int] = ()) -> None:
+        """Commit what is staged as `manifest` describes it, in the place of `supersedes`.
+
+        `UserError` if another run has committed this load meanwhile.
+        """
+        files, staging = self._files, self.staging
+        for path in self._walk(staging):
+            _sync(files, path)
+        self._reached("files-synced")
+        _write(files, f"{staging}/{MANIFEST}", write_manifest(manifest))
+        self._reached("manifest-written")
+        for directory in self._directories(staging):
+            files.sync_directory(directory)
+        files.sync_directory(self._directory)
+        self._reached("directories-synced")
+        for number in sorted(supersedes, reverse=True):
+            hidden = f"{self._directory}/{superseded_name(number, self._run)}"
+            files.rename(f"{self._directory}/{load_name(number)}", hidden)
+            files.sync_directory(self._directory)
+            self._reached("superseded")
+        self._rename()
+        self._reached("renamed")
+        files.sync_directory(self._directory)
+        self._reached("committed")
+
+    def _rename(self) -> None:
+        try:
+            self._files.rename(self.staging, f"{self._directory}/{load_name(self.number)}")
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise UserError(
+                f"another run has committed load {self.number} in {self._directory}: this one is"
+                " dropped, and the next goes on from there"
+            ) from None
+
+    def abandon(self) -> None:
+        """Remove what is staged: the load will not be."""
+        if self._files.is_directory(self.staging):
+            self._files.remove_tree(self.staging)
+
+    def _walk(self, directory: str) -> Iterator[str]:
+        """The files under a directory, in order."""
+        for name in self._files.list(directory):
+            path = f"{directory}/{name}"
+            if self._files.is_directory(path):
+                yield from self._walk(path)
+            else:
+                yield path
+
+    def _directories(self, directory: str) -> Iterator[str]:
+        """The directories under one, and last it."""
+        for name in self._files.list(directory):
+            if self._files.is_directory(f"{directory}/{name}"):
+                yield from self._directories(f"{directory}/{name}")
+        yield directory
+
+
+def _sync(files: Files, path: str) -> None:
+    file = files.open(path)
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
+def _write(files: Files, path: str, content: bytes) -> None:
+    file = files.create(path)
+    try:
+        file.write((content,), 0)
+        file.sync()
+    finally:
+        file.close()

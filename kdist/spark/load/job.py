@@ -1,0 +1,211 @@
+"""One run of a job: each of its topics, one after the other, loaded and committed by itself.
+
+A topic that fails does not keep the others from being loaded; the run has failed all the same.
+Spark is started when the first topic turns out to have something new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from kdist.config.load_job import LoadJob, TopicLoadSettings
+from kdist.errors import KdistError, UserError
+from kdist.runtime.clock import Clock
+from kdist.runtime.files import Files
+from kdist.spark.load.columns_named import VALUE, require_compatible
+from kdist.spark.load.commit import Commit
+from kdist.spark.load.footers import read_footer
+from kdist.spark.load.layout import FILE_SUFFIX, Run
+from kdist.spark.load.ledger import Ledger
+from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
+from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay
+from kdist.spark.load.report import RunReport, TopicReport, write_report
+from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
+from kdist.spark.load.steps import Reached, go_on
+from kdist.spark.load.table import Shape, columns_of, records, rows, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class LoadWorld(NamedTuple):
+    """What a run is given: the world, what it is, and who hears of its steps."""
+
+    files: Files
+    clock: Clock
+    environment: MutableMapping[str, str]
+    process: int
+    release: str
+    reached: Reached = go_on
+
+
+class Wish(NamedTuple):
+    """What a run is asked for besides what its job says."""
+
+    topics: tuple[str, ...] = ()
+    replay_from: Mapping[str, int] = {}
+    accept_loss: bool = False
+
+
+class Loaded(NamedTuple):
+    """One topic of a run: its new load, or None if there was nothing new; or what went wrong."""
+
+    topic: str
+    manifest: Manifest | None = None
+    error: KdistError | OSError | None = None
+
+
+class LoadRun:
+    """One run. `session` may be a session that is there already, which then is not stopped."""
+
+    def __init__(
+        self, loads: LoadJob, world: LoadWorld, session: SparkSession | None = None
+    ) -> None:
+        self._loads = loads
+        self._job = loads.job
+        self._world = world
+        self._session = session
+        self._resources = ExitStack()
+
+    def run(self, wish: Wish, tell: Callable[[Loaded], object]) -> list[Loaded]:
+        """Load every topic, and `tell` of each; what became of them."""
+        started_ms = self._world.clock.now_ms()
+        outcomes = []
+        with self._resources:
+            for topic in wish.topics or self._job.topics:
+                outcomes.append(self._attempt(topic, wish))
+                tell(outcomes[-1])
+        self._report(started_ms, outcomes)
+        return outcomes
+
+    def _attempt(self, topic: str, wish: Wish) -> Loaded:
+        try:
+            return Loaded(topic, self._load(topic, wish))
+        except (KdistError, OSError) as error:
+            return Loaded(topic, error=error)
+
+    def _report(self, started_ms: int, outcomes: Iterable[Loaded]) -> None:
+        is_failed = any(each.error for each in outcomes)
+        topics = tuple(
+            TopicReport(each.topic, each.manifest.load, each.manifest.rows, each.manifest.undecoded)
+            for each in outcomes
+            if each.manifest is not None
+        )
+        run = RunReport(started_ms, self._world.clock.now_ms(), is_failed, topics)
+        write_report(self._world.files, self._job, run)
+
+    # One topic
+
+    def _load(self, name: str, wish: Wish) -> Manifest | None:
+        world, job = self._world, self._job
+        is_committed_only = job.isolation_level == "read_committed"
+        topic = look_at_topic(job.bootstrap_servers, name, is_committed_only=is_committed_only)
+        ledger = Ledger(world.files, job.output, name)
+        lock = ledger.lock()
+        try:
+            ledger.sweep()
+            plan = _planned(ledger, topic, wish)
+            if plan.is_empty:
+                return None
+            world.reached("planned")
+            return self._carry_out(ledger, plan)
+        finally:
+            lock.release()
+
+    def _carry_out(self, ledger: Ledger, plan: Plan) -> Manifest:
+        world = self._world
+        run = Run(world.clock.now_ms(), world.process)
+        spark = self._spark()
+        commit = Commit(world.files, ledger.directory, plan.number, run, world.reached)
+        commit.begin()
+        try:
+            with told_in_a_sentence(f"{plan.topic.name} could not be loaded"):
+                shape = self._stage(spark, plan, commit.staging)
+            world.reached("staged")
+            manifest = self._described(plan, shape, commit, run)
+            world.reached("counted")
+            commit.publish(manifest, plan.supersedes)
+        except (Exception, KeyboardInterrupt):
+            commit.abandon()
+            raise
+        ledger.sweep()
+        world.reached("swept")
+        return manifest
+
+    def _spark(self) -> SparkSession:
+        if self._session is None:
+            job = self._job
+            self._session = self._resources.enter_context(
+                spark_session(
+                    f"kdist load {job.name}",
+                    job.spark_master,
+                    job.event_time_zone,
+                    self._loads.spark,
+                    self._world.environment,
+                )
+            )
+        return self._session
+
+    def _stage(self, spark: SparkSession, plan: Plan, directory: str) -> Shape:
+        found = records(spark, self._job, plan)
+        shape = self._shape(plan, lambda: columns_of(spark, self._topic(plan), found))
+        write(rows(found, shape), directory)
+        return shape
+
+    def _topic(self, plan: Plan) -> TopicLoadSettings:
+        return self._loads.topics[plan.topic.name]
+
+    def _shape(self, plan: Plan, found: Callable[[], Shape]) -> Shape:
+        """The columns as they were pinned by the load before, unless the job says its own."""
+        topic, before = self._topic(plan), plan.before
+        if before is None or topic.format == "bytes":
+            return found()
+        if before.columns and topic.schema is None:
+            return Shape(before.columns, topic)
+        shape = found()
+        require_compatible(plan.topic.name, shape.columns or (), before.columns or (), before.load)
+        return shape
+
+    def _described(self, plan: Plan, shape: Shape, commit: Commit, run: Run) -> Manifest:
+        world = self._world
+        files, undecoded = [], 0
+        for path, size_bytes in commit.staged():
+            if path.endswith(FILE_SUFFIX):
+                footer = read_footer(world.files, f"{commit.staging}/{path}", VALUE)
+                files.append(DataFile(path, footer.rows, size_bytes))
+                undecoded += footer.values
+        manifest = Manifest(
+            load=plan.number,
+            topic=plan.topic.name,
+            topic_id=str(plan.topic.id),
+            job=self._job.name,
+            release=world.release,
+            started_ms=run.started_ms,
+            written_ms=world.clock.now_ms(),
+            offsets=plan.offsets,
+            lost=plan.lost,
+            undecoded=undecoded,
+            columns=shape.columns,
+            files=tuple(files),
+        )
+        if manifest.rows > manifest.offset_count:
+            raise RowsDisagree(
+                f"{plan.topic.name}: Spark wrote {manifest.rows} rows of {manifest.offset_count}"
+                " offsets; nothing is committed"
+            )
+        return manifest
+
+
+def _planned(ledger: Ledger, topic: Topic, wish: Wish) -> Plan:
+    """The next load, or with a replay the one in the place of some."""
+    start = wish.replay_from.get(topic.name)
+    if start is None:
+        return plan_load(topic, ledger.last(), accept_loss=wish.accept_loss)
+    numbers = ledger.numbers()
+    if start not in numbers:
+        there = f"loads {numbers[0]} to {numbers[-1]}" if numbers else "no loads"
+        raise UserError(f"{topic.name} has no load {start} to replay: it has {there}")
+    before = ledger.manifest(start - 1) if start - 1 in numbers else None
+    return plan_replay(topic, before, [ledger.manifest(each) for each in numbers if each >= start])

@@ -1,0 +1,134 @@
+"""A load's manifest: which offsets it has, and in which files (pure).
+
+One JSON object, with a CRC-32C over the canonical text of the rest, so that a manifest that was cut
+or edited is known from one that was written. docs/formats/load-output.md describes each field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kdist.errors import KdistError, UserError
+from kdist.model import OffsetRange
+from kdist.wire.crc32c import crc32c
+
+FORMAT = 1
+
+
+class CorruptManifest(UserError):
+    """A manifest that says what cannot be, or that is not the one that was written."""
+
+
+class DataFile(NamedTuple):
+    """A Parquet file, by its path from the load's directory."""
+
+    path: str
+    rows: int
+    size_bytes: int
+
+
+class Column(NamedTuple):
+    """A column made of a JSON field; `type` is Spark's, as `bigint`."""
+
+    field: str
+    column: str
+    type: str
+
+
+class Manifest(NamedTuple):
+    """What one load is. `offsets` are by partition; `columns` None where values stay bytes.
+
+    `lost` offsets before it were accepted as lost; `undecoded` records have bytes for a value.
+    """
+
+    load: int
+    topic: str
+    topic_id: str
+    job: str
+    release: str
+    started_ms: int
+    written_ms: int
+    offsets: dict[int, OffsetRange]
+    lost: int
+    undecoded: int
+    columns: tuple[Column, ...] | None
+    files: tuple[DataFile, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many records it has."""
+        return sum(file.rows for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """How large its files are."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets it covers: as many records, and those that are none."""
+        return sum(end - start for start, end in self.offsets.values())
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """The file's content."""
+    said = {
+        "format": FORMAT,
+        **manifest._asdict(),
+        "offsets": {str(key): list(each) for key, each in sorted(manifest.offsets.items())},
+        "columns": manifest.columns and [each._asdict() for each in manifest.columns],
+        "files": [each._asdict() for each in manifest.files],
+    }
+    return json.dumps({"crc32c": _sum(said), **said}, indent=1, ensure_ascii=False).encode()
+
+
+def read_manifest(content: bytes, path: str) -> Manifest:
+    """The manifest that a file's content is; `CorruptManifest` names the file."""
+    try:
+        said = json.loads(content)
+        expected = said.pop("crc32c")
+        if _sum(said) != expected:
+            raise CorruptManifest(f"{path} is corrupt: its checksum does not fit what it says")
+        if said.pop("format") != FORMAT:
+            raise CorruptManifest(f"{path} is of a format that this release does not know")
+        return _manifest(said)
+    except CorruptManifest:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise CorruptManifest(f"{path} is corrupt: it is no manifest of a load") from None
+
+
+def _sum(said: Mapping[str, Any]) -> str:
+    return f"{crc32c(json.dumps(said, sort_keys=True).encode()):08x}"
+
+
+def _manifest(said: dict[str, Any]) -> Manifest:
+    columns = said["columns"]
+    return Manifest(
+        **{
+            **said,
+            "offsets": {int(key): OffsetRange(*each) for key, each in said["offsets"].items()},
+            "columns": None if columns is None else tuple(Column(**each) for each in columns),
+            "files": tuple(DataFile(**each) for each in said["files"]),
+        }
+    )
+
+
+def chain_fault(before: Manifest, after: Manifest) -> str | None:
+    """Why one load does not follow on another, as a sentence; None if it does."""
+    if after.load != before.load + 1:
+        return f"load {after.load} follows on load {before.load}: those between are missing"
+    for partition, (_, end) in before.offsets.items():
+        start = after.offsets.get(partition, OffsetRange(-1, -1)).start
+        if start < end or (start > end and not after.lost):
+            return (
+                f"load {after.load} begins at {start} in partition {partition}, and load"
+                f" {before.load} ended at {end}"
+            )
+    return None
+
+
+class RowsDisagree(KdistError):
+    """Files that have more rows than the load has offsets: they cannot be what was read."""

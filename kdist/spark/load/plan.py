@@ -1,0 +1,156 @@
+"""Which offsets a load has: from where the last one ended to where the topic ends now.
+
+The decision is `plan_load`, which is pure; `look_at_topic` asks the brokers what it is decided by.
+Nothing is skipped silently: where the brokers have lost records that no load has, or the topic is
+another than the one that was loaded, the load is refused with a sentence that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import NamedTuple
+
+from kdist.client.cluster import Cluster, NoBroker, parse_addresses
+from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.errors import UserError
+from kdist.model import ZERO_UUID, OffsetRange, TopicPartition
+from kdist.network.client import ClientSettings
+from kdist.network.world import AsyncioNetwork
+from kdist.spark.load.manifest import Manifest
+from kdist.spark.ranges import Range
+
+_RETRY_MS = 10_000
+
+
+class Topic(NamedTuple):
+    """A topic as the brokers have it: its id, and each partition's first and next offset."""
+
+    name: str
+    id: uuid.UUID
+    offsets: dict[int, OffsetRange]
+
+
+class Plan(NamedTuple):
+    """What a load is to have. It stands for the loads in `supersedes`, if it is a replay.
+
+    `lost` offsets before it are gone, and whoever runs it has accepted that.
+    """
+
+    number: int
+    topic: Topic
+    offsets: dict[int, OffsetRange]
+    before: Manifest | None
+    supersedes: tuple[int, ...] = ()
+    lost: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to load."""
+        return all(start == end for start, end in self.offsets.values())
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The offsets as the data source has them."""
+        return [
+            Range(TopicPartition(self.topic.name, partition), start, end)
+            for partition, (start, end) in sorted(self.offsets.items())
+        ]
+
+
+def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = False) -> Plan:
+    """The load that follows on `before`; `UserError` if none can without losing records.
+
+    With `accept_loss` it goes on behind records that retention took.
+    """
+    _require_same(topic, before)
+    if before is None:
+        return Plan(1, topic, dict(topic.offsets), None)
+    starts = {partition: end for partition, (_, end) in before.offsets.items()}
+    offsets, lost = _offsets(topic, starts, accept_loss)
+    return Plan(before.load + 1, topic, offsets, before, lost=lost)
+
+
+def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest]) -> Plan:
+    """The load in the place of `replayed`, with their offsets and what came since.
+
+    `before` is the load that the first of them follows on. `UserError` if records of theirs are
+    not there any more.
+    """
+    first = replayed[0]
+    _require_same(topic, first)
+    starts = {partition: start for partition, (start, _) in first.offsets.items()}
+    offsets, _ = _offsets(topic, starts, accept_loss=False)
+    superseded = tuple(each.load for each in replayed)
+    return Plan(first.load, topic, offsets, before, superseded, first.lost)
+
+
+def _offsets(
+    topic: Topic, starts: dict[int, int], accept_loss: bool
+) -> tuple[dict[int, OffsetRange], int]:
+    """From `starts` to the topic's end, new partitions from 0 on; and how many are lost."""
+    for partition in sorted(starts.keys() - topic.offsets.keys()):
+        raise UserError(
+            f"{topic.name} has no partition {partition} any more, of which there are records in"
+            " the output: it is not the topic that was loaded"
+        )
+    found, lost = {}, 0
+    for partition, there in topic.offsets.items():
+        start = starts.get(partition, 0)
+        if start > there.end:
+            raise UserError(
+                f"{topic.name}-{partition} is loaded up to {start}, and ends at {there.end} now:"
+                " the brokers have lost records that were loaded"
+            )
+        if start < there.start and not accept_loss:
+            raise UserError(
+                f"{topic.name}-{partition} is to be loaded from {start} on, and begins at"
+                f" {there.start} now: retention took {there.start - start} records before they"
+                " were loaded; with --accept-loss a load goes on behind them"
+            )
+        lost += max(0, there.start - start)
+        found[partition] = OffsetRange(max(start, there.start), there.end)
+    return found, lost
+
+
+def _require_same(topic: Topic, before: Manifest | None) -> None:
+    if before is None or ZERO_UUID in (topic.id, uuid.UUID(before.topic_id)):
+        return  # brokers before 2.8 give topics no ids
+    if uuid.UUID(before.topic_id) != topic.id:
+        raise UserError(
+            f"{topic.name} is not the topic that was loaded before: it was deleted and made anew,"
+            " or is another cluster's; give it an output of its own"
+        )
+
+
+def look_at_topic(bootstrap: str, name: str, *, is_committed_only: bool) -> Topic:
+    """The topic as it is now; `UserError` if there is none, or no broker."""
+    return asyncio.run(_look(bootstrap, name, is_committed_only))
+
+
+async def _look(bootstrap: str, name: str, is_committed_only: bool) -> Topic:
+    network = AsyncioNetwork(asyncio.get_running_loop())
+    settings = ClientSettings("kdist-load")
+    cluster = Cluster(network, parse_addresses(bootstrap), settings, _RETRY_MS)
+    try:
+        found = await cluster.topic(name)
+        partitions = [TopicPartition(name, each.partition_index) for each in found.partitions]
+        first, last = [
+            await list_offsets(
+                cluster,
+                dict.fromkeys(partitions, TIMESTAMPS[which]),
+                is_committed_only=is_committed_only,
+            )
+            for which in ("earliest", "latest")
+        ]
+    except NoBroker as error:
+        raise UserError(str(error)) from None
+    finally:
+        cluster.close()
+    offsets: dict[int, OffsetRange] = {}
+    for each in partitions:
+        start, end = first[each], last[each]
+        assert start is not None, "every partition has a first offset"
+        assert end is not None, "every partition has a next offset"
+        offsets[each.partition] = OffsetRange(start.offset, max(start.offset, end.offset))
+    return Topic(name, found.topic_id, offsets)

@@ -1,0 +1,116 @@
+"""Spark for a load: a session as its job wants it, and Spark's troubles told in a sentence."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from os.path import dirname
+from typing import TYPE_CHECKING
+
+from kdist.errors import KdistError, UserError
+from kdist.spark import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OURS = re.compile(r"^kdist\.[a-z_.]+\.[A-Za-z]+: (.+)$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_PYTHON = re.compile(r"^([A-Za-z_.]*(?:Error|Exception): .+)$", re.MULTILINE)
+_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+
+_LOG4J = f"{dirname(__file__)}/log4j2.properties"
+_JAVA = "spark.driver.extraJavaOptions"
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.adaptive.enabled": "true",
+    # Files that others than Spark read, and footers whose statistics can be relied on.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Two JSON fields may differ in upper and lower case only.
+    "spark.sql.caseSensitive": "true",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # No `.crc` file beside each: Parquet has checksums of its own, and a load has its manifest.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+# On one machine nobody else is to be spoken to, and the host's name need not be known to anyone.
+_ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+class SparkFailed(KdistError):
+    """Spark could not do what a load asked of it."""
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    master: str,
+    zone: str,
+    given: Mapping[str, str],
+    environment: MutableMapping[str, str],
+) -> Iterator[SparkSession]:
+    """A session of its own, stopped in the end. `given` are settings that overrule ours.
+
+    Raises `UserError` where there is no PySpark or no Java.
+    """
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise UserError(
+            "loads run on PySpark, which is missing: pip install 'kdist[spark]'"
+        ) from None
+    # The Python that runs this has kdist, and `python3` on the path may not.
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, text in settings_of(master, zone, given).items():
+        builder = builder.config(key, text)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkException as error:
+        raise UserError(f"Spark did not start: is Java 17 or newer there? ({error})") from None
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What Spark is told; `given` has the last word."""
+    alone = _ALONE if master.startswith("local") else {}
+    progress = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
+    java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {given.get(_JAVA, '')}".strip()
+    return {
+        **_SETTINGS,
+        **alone,
+        **progress,
+        "spark.sql.session.timeZone": zone,
+        **given,
+        _JAVA: java,
+    }
+
+
+@contextmanager
+def told_in_a_sentence(doing: str) -> Iterator[None]:
+    """What Spark raises becomes `SparkFailed`; if kdist is the cause, with kdist's own sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(f"{doing}: {sentence_of(str(error))}") from error
+
+
+def sentence_of(text: str) -> str:
+    """The one sentence in what Spark says that a person can act on."""
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    if _FULL.search(text):
+        return "no space is left where the files go, or in spark.local.dir"
+    causes = _CAUSE.findall(text) or _PYTHON.findall(text)
+    lines = text.strip().splitlines() or ["Spark said nothing"]
+    return str(causes[-1]) if causes else lines[0]

@@ -1,0 +1,207 @@
+"""From a topic's records to rows, by Spark: what Spark is asked to do, as expressions.
+
+A value that is one JSON object becomes columns. Its bytes are kept in `record_value` if they are
+anything else, if a field is of another type than its column, or if the object has a field that has
+no column: nothing that was in a record is dropped without a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kdist.client.cluster import did_you_mean
+from kdist.config.load_job import LoadSettings, TopicLoadSettings
+from kdist.errors import UserError
+from kdist.spark.load.columns_named import (
+    EVENT_TIME,
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    VALUE,
+    named,
+)
+from kdist.spark.load.manifest import Column
+from kdist.spark.load.plan import Plan
+from kdist.spark.offsets import show_assign, show_offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_MALFORMED = "\u0000malformed"  # no JSON field of anyone's is called so
+_LATEST_S = 253_402_300_799  # the end of the year 9999: what lies behind is no time
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
+
+
+class Shape(NamedTuple):
+    """How a topic's values are decoded; without columns they are not."""
+
+    columns: tuple[Column, ...] | None
+    topic: TopicLoadSettings
+
+
+def records(spark: SparkSession, job: LoadSettings, plan: Plan) -> DataFrame:
+    """The records of a plan, in the data source's columns."""
+    ranges = [each for each in plan.ranges if each.size]
+    options = {
+        "kafka.bootstrap.servers": job.bootstrap_servers,
+        "kafka.isolation.level": job.isolation_level,
+        "kafka.client.id": f"kdist-load-{job.name}",
+        "assign": show_assign(each.partition for each in ranges),
+        "startingOffsets": show_offsets({each.partition: each.start for each in ranges}),
+        "endingOffsets": show_offsets({each.partition: each.end for each in ranges}),
+        "maxRecordsPerPartition": str(job.task_records),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+    }
+    return spark.read.format("kdist").options(**options).load()
+
+
+# Columns
+
+
+def columns_of(spark: SparkSession, topic: TopicLoadSettings, found: DataFrame) -> Shape:
+    """The columns that the settings say, else those that the records in `found` ask for."""
+    if topic.format == "bytes":
+        return Shape(None, topic)
+    schema = _schema(topic.schema) if topic.schema else _inferred(spark, found)
+    types = ((each.name, each.dataType.simpleString()) for each in schema.fields)
+    return Shape(named(types), topic)
+
+
+def _schema(ddl: str) -> StructType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        found = StructType.fromDDL(ddl)
+    except PySparkException as error:
+        raise UserError(f"the schema {ddl!r} is none that Spark knows: {error}") from None
+    if not isinstance(found, StructType):
+        raise UserError(f"the schema {ddl!r} has no columns: give it as `year INT, carrier STRING`")
+    return found
+
+
+def _inferred(spark: SparkSession, found: DataFrame) -> StructType:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    text = f.col("value").cast("string")
+    objects = found.select(text.alias("value")).where(text.rlike(r"^\s*\{"))
+    schema = spark.read.json(objects, columnNameOfCorruptRecord=_MALFORMED).schema
+    return StructType([each for each in schema.fields if each.name != _MALFORMED])
+
+
+# Rows
+
+
+def rows(found: DataFrame, shape: Shape) -> DataFrame:
+    """The rows to write: the fields' columns, ours, and `date`, which becomes directories."""
+    from pyspark.sql import functions as f
+
+    value = f.col("value")
+    parsed = found.withColumn("text", value.cast("string"))
+    if shape.columns:
+        parsed = parsed.withColumn("names", f.json_object_keys("text"))
+        parsed = parsed.withColumn("fields", f.when(_is_object(), _decoded(shape.columns)))
+    decoded = [
+        f.col("fields").getField(each.field).alias(each.column) for each in shape.columns or ()
+    ]
+    kept = value
+    if shape.columns and shape.topic.keep_value == "undecoded":
+        kept = f.when(_is_whole(shape.columns), f.lit(None)).otherwise(value)
+    time = f.coalesce(_event_time(shape), f.col("timestamp"))
+    return parsed.select(
+        *decoded,
+        time.alias(EVENT_TIME),
+        f.col("key").alias(KEY),
+        kept.alias(VALUE),
+        f.col("partition").alias(PARTITION),
+        f.col("offset").alias(OFFSET),
+        f.col("timestamp").alias(TIMESTAMP),
+        f.col("headers").alias(HEADERS),
+    ).withColumn("date", f.to_date(f.col(EVENT_TIME)))
+
+
+def write(table: DataFrame, directory: str) -> None:
+    """Have the rows written, a directory for each date.
+
+    Spark puts the rows of a date together, into as few files as their size asks for: without that
+    each task would write a file for each date it meets.
+    """
+    gathered = table.hint("rebalance", "date").sortWithinPartitions("date", PARTITION, OFFSET)
+    gathered.write.mode("append").partitionBy("date").parquet(f"file://{directory}")
+
+
+def _decoded(columns: Sequence[Column]) -> Expression:
+    from pyspark.sql import functions as f
+
+    fields = ", ".join(f"{_quoted(each.field)} {each.type}" for each in columns)
+    schema = f"struct<{fields.replace('` ', '`: ')}, {_quoted(_MALFORMED)}: string>"
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
+    return f.from_json(f.col("text"), schema, options)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _is_object() -> Expression:
+    """Whether a value is one JSON object.
+
+    Counted between brackets, for by itself Spark takes the first object of several, and does not
+    look behind it.
+    """
+    from pyspark.sql import functions as f
+
+    wrapped = f.concat(f.lit("["), f.col("text"), f.lit("]"))
+    return f.col("names").isNotNull() & (f.json_array_length(wrapped) == 1)
+
+
+def _is_whole(columns: Sequence[Column]) -> Expression:
+    """Whether all that a value says is in the columns; a name that comes twice is there once."""
+    from pyspark.sql import functions as f
+
+    known = f.array(*(f.lit(each.field) for each in columns))
+    held = f.size(f.array_intersect(f.col("names"), known))
+    is_decoded = f.col("fields").getField(_MALFORMED).isNull()
+    return _is_object() & (held == f.size(f.col("names"))) & is_decoded
+
+
+# Time
+
+
+def _event_time(shape: Shape) -> Expression:
+    """When it happened, by the field that says so; null where it says nothing."""
+    from pyspark.sql import functions as f
+
+    path = shape.topic.event_time_field
+    if path is None:
+        return f.lit(None).cast("timestamp")
+    by_field = {each.field: each for each in shape.columns or ()}
+    field, *inner = [path] if path in by_field else path.split(".")
+    column = by_field.get(field)
+    if column is None:
+        hint = did_you_mean(path, by_field)
+        raise UserError(f"event.time.field is {path}, and no record has such a field{hint}")
+    found = f.col("fields").getField(field)
+    for name in inner:
+        found = found.getField(name)
+    form = shape.topic.event_time_format
+    is_number = not inner and column.type.startswith(_NUMBERS)
+    if form in ("ms", "s") or (form == "auto" and is_number):
+        return _from_number(found, 1 if form == "s" else 1000)
+    text = found.cast("string")
+    return text.try_cast("timestamp") if form == "auto" else f.try_to_timestamp(text, f.lit(form))
+
+
+def _from_number(found: Expression, units_per_s: int) -> Expression:
+    from pyspark.sql import functions as f
+
+    seconds = found.cast("string").try_cast("double") / units_per_s
+    is_time = f.abs(seconds) <= _LATEST_S
+    return f.when(is_time, f.timestamp_millis((seconds * 1000).cast("bigint")))

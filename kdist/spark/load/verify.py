@@ -1,0 +1,110 @@
+"""Checks an output: is every load there whole, and every record in it once.
+
+Quick: manifests, their chain, each file's size and rows. Deep: every row's partition and offset are
+read, and must be the load's, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow.compute
+
+from kdist.errors import UserError
+from kdist.runtime.files import Files
+from kdist.spark.load.columns_named import OFFSET, PARTITION, VALUE
+from kdist.spark.load.footers import read_columns, read_footer
+from kdist.spark.load.layout import FILE_SUFFIX, load_name
+from kdist.spark.load.ledger import Ledger
+from kdist.spark.load.manifest import DataFile, Manifest, chain_fault
+
+
+class Checked(NamedTuple):
+    """One topic of an output: its loads, and a sentence for each thing that is wrong."""
+
+    topic: str
+    loads: tuple[Manifest, ...]
+    findings: tuple[str, ...]
+
+
+def verify(files: Files, output: str, topic: str, *, is_deep: bool) -> Checked:
+    """Check a topic's loads; changes nothing."""
+    ledger = Ledger(files, output, topic)
+    loads: list[Manifest] = []
+    findings: list[str] = []
+    for number in ledger.numbers():
+        try:
+            found = ledger.manifest(number)
+        except UserError as error:
+            findings.append(str(error))
+            continue
+        if loads and (fault := chain_fault(loads[-1], found)):
+            findings.append(f"{topic}: {fault}")
+        loads.append(found)
+        directory = f"{ledger.directory}/{load_name(number)}"
+        findings += _file_faults(files, directory, found)
+        if is_deep:
+            findings += _row_faults(files, directory, found)
+    return Checked(topic, tuple(loads), tuple(findings))
+
+
+def _file_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
+    listed = {file.path: file for file in load.files}
+    there = {path for path in _walk(files, directory, "") if path.endswith(FILE_SUFFIX)}
+    for path in sorted(there - listed.keys()):
+        yield f"{directory}/{path} is not in the manifest: its rows are not of this load"
+    for path, file in listed.items():
+        if path not in there:
+            yield f"{directory}/{path} is missing: {file.rows} records are gone"
+        elif fault := _file_fault(files, f"{directory}/{path}", file):
+            yield fault
+
+
+def _file_fault(files: Files, path: str, file: DataFile) -> str | None:
+    size_bytes = files.size(path)
+    if size_bytes != file.size_bytes:
+        return f"{path} has {size_bytes} bytes, and {file.size_bytes} by the manifest"
+    try:
+        rows = read_footer(files, path, VALUE).rows
+    except UserError as error:
+        return str(error)
+    return None if rows == file.rows else f"{path} has {rows} rows, and {file.rows} by the manifest"
+
+
+def _walk(files: Files, directory: str, inner: str) -> Iterator[str]:
+    for name in files.list(f"{directory}/{inner}".rstrip("/")):
+        path = f"{inner}{name}"
+        if files.is_directory(f"{directory}/{path}"):
+            yield from _walk(files, directory, f"{path}/")
+        else:
+            yield path
+
+
+def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
+    """Rows of offsets that are not the load's, or that come twice."""
+    tables = []
+    for file in load.files:
+        path = f"{directory}/{file.path}"
+        try:
+            tables.append(read_columns(files, path, [PARTITION, OFFSET]))
+        except (UserError, OSError):
+            continue  # its file's own finding says so
+    if not tables:
+        return
+    rows = pyarrow.concat_tables(tables)
+    counted = rows.group_by([PARTITION]).aggregate(
+        [(OFFSET, "count"), (OFFSET, "count_distinct"), (OFFSET, "min"), (OFFSET, "max")]
+    )
+    for row in counted.to_pylist():
+        partition = row[PARTITION]
+        name = f"load {load.load} of {load.topic}, partition {partition}"
+        twice = row[f"{OFFSET}_count"] - row[f"{OFFSET}_count_distinct"]
+        if twice:
+            yield f"{name}: {twice} records are there twice"
+        start, end = load.offsets.get(partition, (0, 0))
+        if row[f"{OFFSET}_min"] < start or row[f"{OFFSET}_max"] >= end:
+            yield (
+                f"{name}: has offsets {row[f'{OFFSET}_min']} to {row[f'{OFFSET}_max']}, and only"
+                f" those from {start} up to {end} are its own"
+            )

@@ -1,0 +1,113 @@
+"""Offsets and times as Spark's options have them: JSON by topic and partition (pure).
+
+    {"clicks": {"0": 23, "1": -2}}        offsets; -2 is earliest, -1 latest
+    {"clicks": {"0": 1672531200000}}      times, ms since the epoch
+    {"clicks": [0, 1], "views": [0]}      partitions alone
+
+Source: Spark's "Structured Streaming + Kafka Integration Guide".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kdist.errors import UserError
+from kdist.model import TopicPartition, topic_name_fault
+
+EARLIEST = -2
+LATEST = -1
+
+ByPartition = dict[TopicPartition, int]
+
+
+class Everywhere(NamedTuple):
+    """The same place in every partition: EARLIEST or LATEST."""
+
+    offset: int
+
+
+class AtOffsets(NamedTuple):
+    """An offset, EARLIEST or LATEST for each partition."""
+
+    offsets: ByPartition
+
+
+class AtTime(NamedTuple):
+    """The first record at or after a time, the same for every partition."""
+
+    timestamp_ms: int
+
+
+class AtTimes(NamedTuple):
+    """The first record at or after a time of each partition's own."""
+
+    timestamps_ms: ByPartition
+
+
+Place = Everywhere | AtOffsets | AtTime | AtTimes
+
+
+def parse_offsets(name: str, text: str) -> ByPartition:
+    """Numbers by partition; `UserError` names the option."""
+    example = '{"topic": {"0": 23}}'
+    found: ByPartition = {}
+    for topic, numbers in _topics(name, text, example).items():
+        if not isinstance(numbers, dict):
+            raise _not_like(name, example)
+        for partition, number in numbers.items():
+            if not _is_number(number) or not (partition.isascii() and partition.isdigit()):
+                raise _not_like(name, example)
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def parse_assign(name: str, text: str) -> tuple[TopicPartition, ...]:
+    """Partitions by topic; `UserError` names the option."""
+    example = '{"topic": [0, 1]}'
+    found: set[TopicPartition] = set()
+    for topic, partitions in _topics(name, text, example).items():
+        is_list = isinstance(partitions, list) and partitions
+        if not is_list or not all(_is_number(each) and each >= 0 for each in partitions):
+            raise _not_like(name, example)
+        found.update(TopicPartition(topic, each) for each in partitions)
+    return tuple(sorted(found))
+
+
+def show_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """The JSON that `parse_offsets` reads again."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(found)
+
+
+def show_assign(partitions: Iterable[TopicPartition]) -> str:
+    """The JSON that `parse_assign` reads again."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        found.setdefault(topic, []).append(partition)
+    return json.dumps(found)
+
+
+def _topics(name: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise _not_like(name, example) from None
+    if not isinstance(found, dict) or not found:
+        raise _not_like(name, example)
+    for topic in found:
+        fault = topic_name_fault(topic)
+        if fault:
+            raise UserError(f"{name} names the topic {topic!r}, which {fault}")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _not_like(name: str, example: str) -> UserError:
+    return UserError(f"{name} must be JSON like {example}")

@@ -1,0 +1,275 @@
+"""The options of the format `kdist`: those of Spark's Kafka connector for batch reads (pure).
+
+Names are compared without regard to case, as Spark does. What that connector refuses is refused,
+and so is a name that it does not know. A `kafka.` option is a setting of kdist's consumer, in
+Kafka's spelling; some that only tune Java's consumer are taken and do nothing.
+Source: `KafkaSourceProvider` of Spark 4, and its integration guide.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from kdist.client.cluster import parse_addresses
+from kdist.client.consumer.settings import ConsumerSettings, read_settings
+from kdist.errors import UserError
+from kdist.model import TopicPartition, topic_name_fault
+from kdist.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    AtTimes,
+    Everywhere,
+    Place,
+    parse_assign,
+    parse_offsets,
+)
+
+BOOTSTRAP = "kafka.bootstrap.servers"
+SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
+NAMES = (
+    BOOTSTRAP,
+    *SUBSCRIPTIONS,
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "endingOffsets",
+    "failOnDataLoss",
+    "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    # These tune or name what this source has not: a pool of consumers, groups, an offset fetcher.
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+_KNOWN = {name.lower(): name for name in NAMES}
+
+Strategy = Literal["error", "latest"]
+
+_CONSUMER = {row.name.replace("_", "."): row for row in ConsumerSettings.TABLE}
+_OWN = {
+    "client.id", "client.rack", "isolation.level", "check.crcs",
+    "fetch.min.bytes", "fetch.max.wait.ms", "fetch.max.bytes", "max.partition.fetch.bytes",
+    "request.timeout.ms", "default.api.timeout.ms", "retry.backoff.ms", "metadata.max.age.ms",
+}  # fmt: skip
+_WITHOUT_EFFECT = {
+    "group.id", "max.poll.records", "max.poll.interval.ms", "session.timeout.ms",
+    "heartbeat.interval.ms", "connections.max.idle.ms", "receive.buffer.bytes",
+    "send.buffer.bytes", "reconnect.backoff.ms", "reconnect.backoff.max.ms",
+    "partition.assignment.strategy", "allow.auto.create.topics",
+}  # fmt: skip
+_FIXED = {
+    "auto.offset.reset": "say where to begin with startingOffsets",
+    "enable.auto.commit": "this source commits nothing",
+    "key.deserializer": "keys are bytes",
+    "value.deserializer": "values are bytes",
+    "interceptor.classes": "records are given as they are",
+}
+
+
+class Selection(NamedTuple):
+    """What to read: some partitions, some topics, or all topics that a pattern matches."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+class ReadOptions(NamedTuple):
+    """One read, as it was asked for. `consumer` are settings of `Consumer`."""
+
+    bootstrap: str
+    selection: Selection
+    start: Place
+    end: Place
+    start_strategy: Strategy
+    fail_on_data_loss: bool
+    include_headers: bool
+    partitions_min: int | None
+    records_max: int | None
+    consumer: dict[str, Any]
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options as given, checked; `UserError` for the first that is wrong."""
+    options = {name.lower(): text for name, text in given.items()}
+    for name in options:
+        _require_known(name)
+    if not options.get(BOOTSTRAP, "").strip():
+        raise UserError(f"the option {BOOTSTRAP} must be given, as host:port")
+    parse_addresses(options[BOOTSTRAP])
+    strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise UserError(
+            f"startingOffsetsByTimestampStrategy is {strategy!r}, and must be error or latest"
+        )
+    return ReadOptions(
+        bootstrap=options[BOOTSTRAP],
+        selection=_selection(options),
+        start=_start(options),
+        end=_end(options),
+        start_strategy="latest" if strategy == "latest" else "error",
+        fail_on_data_loss=_flag(options, "failOnDataLoss", default=True),
+        include_headers=_flag(options, "includeHeaders", default=False),
+        partitions_min=_count(options, "minPartitions"),
+        records_max=_count(options, "maxRecordsPerPartition"),
+        consumer=_consumer_settings(options),
+    )
+
+
+def wants_headers(given: Mapping[str, str]) -> bool:
+    """Whether the column `headers` is there, which the schema says before anything is read."""
+    return _flag({name.lower(): text for name, text in given.items()}, "includeHeaders", False)
+
+
+def _require_known(name: str) -> None:
+    if name in _KNOWN:
+        return
+    if name.startswith("kafka."):
+        _require_usable(name)
+        return
+    near = difflib.get_close_matches(name, _KNOWN, n=1)
+    hint = f": did you mean {_KNOWN[near[0]]}?" if near else ""
+    raise UserError(f"the format kdist has no option {name}{hint}")
+
+
+def _require_usable(name: str) -> None:
+    setting = name.removeprefix("kafka.")
+    if setting in _OWN | _WITHOUT_EFFECT or setting == "security.protocol":
+        return
+    if setting in _FIXED:
+        raise UserError(f"the option {name} cannot be given: {_FIXED[setting]}")
+    near = difflib.get_close_matches(setting, _OWN | {"bootstrap.servers"}, n=1)
+    hint = f": did you mean kafka.{near[0]}?" if near else ""
+    raise UserError(f"the format kdist has no option {name}{hint}")
+
+
+# What to read
+
+
+def _selection(options: Mapping[str, str]) -> Selection:
+    given = [name for name in SUBSCRIPTIONS if name.lower() in options]
+    if len(given) != 1:
+        claim = (
+            f"{' and '.join(given)} are given together" if given else "nothing says what to read"
+        )
+        raise UserError(f"{claim}: give one of assign, subscribe and subscribePattern")
+    text = options[given[0].lower()].strip()
+    if given == ["assign"]:
+        return Selection(partitions=parse_assign("assign", text))
+    if given == ["subscribe"]:
+        return Selection(topics=_topics(text))
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UserError(f"subscribePattern is no regular expression: {error}") from None
+    if not text:
+        raise UserError("subscribePattern is empty")
+    return Selection(pattern=text)
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not topics:
+        raise UserError("subscribe names no topic")
+    for topic in topics:
+        fault = topic_name_fault(topic)
+        if fault:
+            raise UserError(f"subscribe names the topic {topic!r}, which {fault}")
+    return topics
+
+
+# From where, and up to where
+
+
+def _start(options: Mapping[str, str]) -> Place:
+    place = _place(options, "starting") or Everywhere(EARLIEST)
+    _refuse(place, LATEST, "startingOffsets", "latest: a batch would be empty")
+    return place
+
+
+def _end(options: Mapping[str, str]) -> Place:
+    place = _place(options, "ending") or Everywhere(LATEST)
+    _refuse(place, EARLIEST, "endingOffsets", "earliest: a batch would be empty")
+    return place
+
+
+def _place(options: Mapping[str, str], which: str) -> Place | None:
+    """The first of three options that is given, as Spark has them in order."""
+    if (text := options.get(f"{which}timestamp")) is not None:
+        return AtTime(_number(f"{which}Timestamp", text, minimum=0))
+    if (text := options.get(f"{which}offsetsbytimestamp")) is not None:
+        times = parse_offsets(f"{which}OffsetsByTimestamp", text)
+        if min(times.values()) < 0:
+            raise UserError(f"{which}OffsetsByTimestamp has a time before 1970")
+        return AtTimes(times)
+    if (text := options.get(f"{which}offsets")) is None:
+        return None
+    if text.strip().lower() in ("earliest", "latest"):
+        return Everywhere(EARLIEST if text.strip().lower() == "earliest" else LATEST)
+    if not text.lstrip().startswith("{"):
+        raise UserError(f"{which}Offsets is {text!r}, and must be earliest, latest or JSON")
+    return AtOffsets(parse_offsets(f"{which}Offsets", text))
+
+
+def _refuse(place: Place, word: int, name: str, sentence: str) -> None:
+    if place == Everywhere(word):
+        raise UserError(f"{name} cannot be {sentence}")
+    if isinstance(place, AtOffsets):
+        for partition, offset in place.offsets.items():
+            if offset == word:
+                raise UserError(f"{name} of {partition} cannot be {sentence}")
+            if offset < min(EARLIEST, LATEST):
+                raise UserError(f"{name} of {partition} is {offset}: offsets begin at 0")
+
+
+# Values
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise UserError(f"{name} is {text!r}, and must be true or false")
+    return text.strip().lower() == "true"
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    return None if text is None else _number(name, text, minimum=1)
+
+
+def _number(name: str, text: str, minimum: int) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()) or int(digits) < minimum:
+        raise UserError(f"{name} is {text!r}, and must be an integer from {minimum}")
+    return int(digits)
+
+
+def _consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, text in options.items():
+        setting = name.removeprefix("kafka.")
+        if name == f"kafka.{setting}" and setting in _OWN:
+            row = _CONSUMER[setting]
+            try:
+                found[row.attribute] = row.read(text)
+            except ValueError as allowed:
+                raise UserError(f"{name} is {text!r}, and must be {allowed}") from None
+    protocol = options.get("kafka.security.protocol", "PLAINTEXT")
+    if protocol.upper() != "PLAINTEXT":
+        raise UserError(
+            f"kafka.security.protocol is {protocol!r}: only PLAINTEXT can be spoken yet"
+        )
+    read_settings(found)
+    return found

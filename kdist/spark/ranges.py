@@ -1,0 +1,58 @@
+"""Who reads what: offsets of a partition cut into ranges, each a task of Spark's (pure).
+
+One range for a partition, unless `minPartitions` asks for more of them in all, which large
+partitions then are cut into more than small ones, or `maxRecordsPerPartition` for smaller ones.
+Source: Spark's `KafkaOffsetRangeCalculator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from kdist.model import OffsetRange, TopicPartition
+
+
+class Range(NamedTuple):
+    """Offsets of one partition from `start` up to, not including, `end`."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets that is."""
+        return self.end - self.start
+
+
+def cut(
+    ranges: Iterable[Range], partitions_min: int | None = None, records_max: int | None = None
+) -> list[Range]:
+    """The ranges that are not empty, cut as asked for; each offset is in one of them."""
+    found = [each for each in ranges if each.size > 0]
+    if records_max is not None:
+        found = [part for each in found for part in _parts(each, -(-each.size // records_max))]
+    if partitions_min is None or partitions_min <= len(found):
+        return found
+    total = sum(each.size for each in found)
+    return [
+        part
+        for each in found
+        for part in _parts(each, max(1, round(each.size / total * partitions_min)))
+    ]
+
+
+def _parts(whole: Range, count: int) -> Iterator[Range]:
+    """`count` parts as even as can be; fewer, if there are fewer offsets."""
+    count = min(count, whole.size)
+    for number in range(count):
+        start, end = _part(OffsetRange(whole.start, whole.end), number, count)
+        yield Range(whole.partition, start, end)
+
+
+def _part(whole: OffsetRange, number: int, count: int) -> OffsetRange:
+    size = whole.end - whole.start
+    return OffsetRange(
+        whole.start + size * number // count, whole.start + size * (number + 1) // count
+    )

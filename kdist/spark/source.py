@@ -1,0 +1,69 @@
+"""The PySpark data source `kdist`: topics as a table, read in batches.
+
+    spark.read.format("kdist").option("kafka.bootstrap.servers", "localhost:9092") \\
+         .option("subscribe", "clicks").load()
+
+Options and columns are those of Spark's own Kafka connector, so that a job changes by one word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from kdist.spark.columns import COLUMNS, HEADERS, to_arrow
+from kdist.spark.options import ReadOptions, read_options, wants_headers
+from kdist.spark.ranges import Range
+from kdist.spark.reading import Reading, read_range
+from kdist.spark.resolving import plan_read
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Task(InputPartition):
+    """One range, which a task of Spark's reads."""
+
+    def __init__(self, range_: Range) -> None:
+        super().__init__(range_)
+        self.range = range_
+
+
+class KdistReader(DataSourceReader):
+    """Plans on the driver, reads on the executors; what it holds travels there."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """A task for each range; one that has nothing to read, if there is none."""
+        return [Task(each) for each in plan_read(self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """The range's records."""
+        if not isinstance(partition, Task):
+            return  # Spark's own, where there is nothing to read
+        options = self._options
+        reading = Reading(options.bootstrap, options.fail_on_data_loss, options.consumer)
+        batches = read_range(reading, partition.range)
+        yield from to_arrow(partition.range.partition, batches, options.include_headers)
+
+
+class KdistDataSource(DataSource):
+    """What Spark makes of `format("kdist")` and its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What it is called in `format`."""
+        return "kdist"
+
+    def schema(self) -> StructType | str:
+        """The columns, which `columns.py` describes."""
+        return COLUMNS + HEADERS if wants_headers(self.options) else COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - it is always the same
+        """A reader of what the options say; `UserError` for wrong ones."""
+        return KdistReader(read_options(self.options))

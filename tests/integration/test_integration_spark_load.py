@@ -1,0 +1,243 @@
+"""The load on a real broker and real Spark: every record once, whatever happens to it meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_work import ROOT, Job, as_json, produce, small_spark
+from standalone_process import Standalone, standalone
+
+from kdist.config.load_job import Step
+from kdist.runtime.disk import Disk
+from kdist.spark.load.job import Wish
+from kdist.spark.load.layout import MANIFEST
+from kdist.spark.load.verify import verify
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("load")) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with small_spark() as session:
+        yield session
+
+
+@pytest.fixture
+def job(cluster: Standalone, spark: SparkSession, tmp_path: Path) -> Job:
+    return Job(f"127.0.0.1:{cluster.port}", tmp_path / "out", spark)
+
+
+class Killed(BaseException):
+    """A load ends here, and nothing of it runs any more: as SIGKILL has it."""
+
+
+def clicks(start: int, count: int) -> list[bytes]:
+    """Clicks on three days."""
+    return as_json(
+        {"id": number, "at": DAY_MS * (number % 3), "who": {"name": f"user-{number % 7}"}}
+        for number in range(start, start + count)
+    )
+
+
+def test_records_become_rows_by_day_and_the_next_load_goes_on_behind_them(job: Job) -> None:
+    produce(job.address, "days", clicks(0, 300))
+    first = job.run("days", event_time_field="at")
+    produce(job.address, "days", clicks(300, 30))
+    second = job.run("days", event_time_field="at")
+    third = job.run("days", event_time_field="at")
+
+    assert first.error is second.error is third.error is None
+    assert first.manifest is not None
+    assert second.manifest is not None
+    assert (first.manifest.rows, second.manifest.rows, third.manifest) == (300, 30, None)
+    by_day = {
+        str(row["date"]): row["count"] for row in job.seen("days").groupBy("date").count().collect()
+    }
+    assert by_day == {"1970-01-01": 110, "1970-01-02": 110, "1970-01-03": 110}
+    row = job.seen("days").where("id = 304").collect()[0]
+    assert row["who"]["name"] == "user-3"
+    assert row["event_time"].replace(tzinfo=UTC) == datetime(1970, 1, 2, tzinfo=UTC)
+    assert row["load"] == 2
+    assert row["record_value"] is None
+    assert verify(Disk(), str(job.output), "days", is_deep=True).findings == ()
+
+
+def test_a_load_killed_at_any_step_leaves_every_record_there_once(job: Job) -> None:
+    count = 0
+    for step in get_args(Step):
+        produce(job.address, "killed", clicks(count, 40))
+
+        def kill(reached: Step, step: Step = step) -> None:
+            if reached == step:
+                raise Killed
+
+        before = job.rows("killed")
+        try:
+            job.run("killed", reached=kill)
+            assert step == "superseded"  # only replays pass there
+        except Killed:
+            seen = job.rows("killed")  # all of the load, or nothing of it
+            is_there = step in ("renamed", "committed", "swept")
+            assert seen == count + 40 if is_there else seen == before, step
+        count += 40
+        if step not in ("files-synced", "swept"):  # after these the next round goes on
+            continue
+        job.run("killed")
+        assert job.rows("killed") == count
+    job.run("killed")
+    assert job.times_seen("killed") == {1: count}
+    assert verify(Disk(), str(job.output), "killed", is_deep=True).findings == ()
+    assert not list((job.output / "topic=killed").glob("_s*"))
+
+
+def test_a_replay_killed_at_any_step_leaves_every_record_there_once(job: Job) -> None:
+    for number in range(3):
+        produce(job.address, "replayed", clicks(10 * number, 10))
+        assert job.run("replayed").error is None
+    for step in ("directories-synced", "superseded", "renamed"):
+
+        def kill(reached: Step, step: str = step) -> None:
+            if reached == step:
+                raise Killed
+
+        numbers = [int(name.removeprefix("load=")) for name in job.directories("replayed")]
+        with pytest.raises(Killed):
+            job.run("replayed", Wish(replay_from={"replayed": numbers[-1]}), kill)
+        assert job.run("replayed").error is None
+        assert job.times_seen("replayed") == {1: 30}
+    made = job.run("replayed", Wish(replay_from={"replayed": 1})).manifest
+    assert made is not None
+    assert (made.load, made.rows) == (1, 30)
+    assert job.directories("replayed") == ["load=000001"]
+
+
+def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
+    values = [
+        b'{"id": 1, "name": "a"}',
+        b"not JSON",
+        b'{"id": "text", "name": "b"}',
+        b'{"id": 3, "more": true}',
+        b'{"id": 4}{"id": 5}',
+        b'[{"id": 6}]',
+        b'{"id": 7, "id": 8}',
+        b"\xff\x00",
+        b"",
+        None,
+    ]
+    produce(job.address, "odd", values)
+    outcome = job.run("odd", schema="id INT, name STRING")
+    assert outcome.error is None
+    found = {
+        (
+            None if row["record_value"] is None else bytes(row["record_value"]),
+            row["id"],
+            row["name"],
+        )
+        for row in job.seen("odd").collect()
+    }
+    assert found == {
+        (None, 1, "a"),
+        (b"not JSON", None, None),
+        (b'{"id": "text", "name": "b"}', None, "b"),
+        (b'{"id": 3, "more": true}', 3, None),
+        (b'{"id": 4}{"id": 5}', None, None),
+        (b'[{"id": 6}]', None, None),
+        (b'{"id": 7, "id": 8}', 8, None),
+        (b"\xff\x00", None, None),
+        (b"", None, None),
+        (None, None, None),
+    }
+    assert outcome.manifest is not None
+    assert outcome.manifest.undecoded == 8
+
+
+def test_inferred_columns_stay_and_what_is_new_to_them_keeps_its_bytes(job: Job) -> None:
+    produce(job.address, "pinned", [b'{"a": 1, "date": "x"}'])
+    first = job.run("pinned")
+    produce(job.address, "pinned", [b'{"a": 2, "b": 1.5}', b'{"a": 2.5}'])
+    second = job.run("pinned")
+    assert first.manifest is not None
+    assert second.manifest is not None
+    assert first.manifest.columns == second.manifest.columns
+    assert [each.column for each in first.manifest.columns or ()] == ["a", "json_date"]
+    assert (first.manifest.undecoded, second.manifest.undecoded) == (0, 2)
+
+
+def test_of_two_runs_at_once_one_commits(job: Job) -> None:
+    produce(job.address, "twice", clicks(0, 20))
+    others = []
+
+    def start_another(reached: Step) -> None:
+        if reached == "counted":
+            others.append(job.run("twice"))
+
+    made = job.run("twice", reached=start_another)
+    assert made.error is None
+    (other,) = others
+    assert str(other.error) == f"another load of twice is writing to {job.output}: wait for it"
+    assert job.times_seen("twice") == {1: 20}
+
+
+def test_a_run_that_lost_its_lock_does_not_commit_over_another(job: Job) -> None:
+    produce(job.address, "raced", clicks(0, 20))
+    lock = job.output / "topic=raced" / "_lock"
+
+    def start_another(reached: Step) -> None:
+        if reached == "planned" and lock.exists():
+            lock.unlink()  # as on a filesystem whose locks do not hold
+            assert job.run("raced").error is None
+
+    made = job.run("raced", reached=start_another)
+    assert str(made.error).startswith("another run has committed load 1 in ")
+    assert job.times_seen("raced") == {1: 20}
+
+
+def test_a_corrupt_manifest_is_told_and_nothing_is_written(job: Job) -> None:
+    produce(job.address, "corrupt", clicks(0, 5))
+    assert job.run("corrupt").error is None
+    manifest = job.output / "topic=corrupt" / "load=000001" / MANIFEST
+    manifest.write_bytes(manifest.read_bytes().replace(b'"rows": 5', b'"rows": 6'))
+    produce(job.address, "corrupt", clicks(5, 5))
+    made = job.run("corrupt")
+    assert str(made.error) == f"{manifest} is corrupt: its checksum does not fit what it says"
+    assert job.directories("corrupt") == ["load=000001"]
+
+
+def test_a_load_that_is_killed_as_a_process_is_done_by_the_next(
+    job: Job, cluster: Standalone, tmp_path: Path
+) -> None:
+    produce(job.address, "process", clicks(0, 50))
+    lines = (
+        f"bootstrap.servers={job.address}",
+        "topics=process",
+        f"output={job.output}",
+        "spark.master=local[1]",
+        "spark.driver.memory=512m",
+        f"metrics.file={tmp_path}/load.prom",
+        "",
+    )
+    config = tmp_path / "job.properties"
+    command = [sys.executable, "-m", "kdist.cli", "load", "--config", str(config)]
+    config.write_text("\n".join((*lines, "drill.kill.after=directories-synced", "")))
+    killed = subprocess.run(command, capture_output=True, check=False, cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert job.directories("process") == []
+    config.write_text("\n".join(lines))
+    done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, text=True)
+    assert (done.returncode, done.stdout[:28]) == (0, "process: load 1: 50 records,"), done.stderr
+    assert job.times_seen("process") == {1: 50}
+    assert "kdist_load_last_run_failed" in (tmp_path / "load.prom").read_text()

@@ -1,0 +1,94 @@
+"""A load's file: what it says of the job and of each topic, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from kdist.config.faults import ConfigError
+from kdist.config.load_job import Step, load_job
+from kdist.spark.load.steps import STEPS
+
+SMALL = "bootstrap.servers=b1:9092\ntopics=clicks,ops.host\noutput=/data\n"
+
+
+def faults(more: str, text: str = SMALL) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refused:
+        load_job(text + more, "job")
+    return refused.value.faults
+
+
+def test_a_topics_own_setting_goes_before_the_jobs() -> None:
+    found = load_job(
+        SMALL
+        + "event.time.field=at\ntopic.ops.host.event.time.field=timestamp_ms\n"
+        + "topic.ops.host.format=bytes\n",
+        "job",
+    )
+    assert found.topics["clicks"].event_time_field == "at"
+    assert found.topics["clicks"].format == "json"
+    assert found.topics["ops.host"].event_time_field == "timestamp_ms"
+    assert found.topics["ops.host"].format == "bytes"
+
+
+def test_a_name_of_two_settings_is_of_the_longer() -> None:
+    found = load_job(SMALL + "topic.clicks.event.time.format=s\n", "job")
+    assert found.topics["clicks"].event_time_format == "s"
+    assert found.topics["clicks"].format == "json"
+
+
+def test_what_begins_with_spark_goes_to_spark_but_for_its_master() -> None:
+    found = load_job(SMALL + "spark.master=local[3]\nspark.driver.memory=1g\n", "job")
+    assert found.job.spark_master == "local[3]"
+    assert found.spark == {"spark.driver.memory": "1g"}
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("outputs=/x\n", "outputs is not a setting: did you mean output (job, line 4)?"),
+        (
+            "topic.views.format=json\n",
+            "topic.views.format is about a topic that is not among topics (job, line 4).",
+        ),
+        (
+            "topic.clicks.form=json\n",
+            "topic.clicks.form ends in no setting of topics (job, line 4).",
+        ),
+        (
+            "topic.clicks.format=xml\n",
+            "format is 'xml', but must be one of json, bytes (job, line 4).",
+        ),
+        ("event.time.zone=Mars\n", "event.time.zone is 'Mars', which is no zone (job)."),
+        (
+            "name=a b\n",
+            "name is 'a b', but must be letters, digits, '.', '_' and '-' (job).",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(more: str, sentence: str) -> None:
+    assert faults(more) == (sentence,)
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = "bootstrap.servers=b1\ntopics=a,a,b c\noutput=data\n"
+    assert faults("", text) == (
+        "bootstrap.servers has 'b1', but must have host:port (job).",
+        "topics has 'b c', which has a character other than ASCII letters, digits, '.', '_' and"
+        " '-' (job).",
+        "topics names one twice (job).",
+        "output is 'data', but must be an absolute path (job).",
+    )
+
+
+def test_what_must_be_given_is_missed() -> None:
+    assert [each.partition(" must be given")[0] for each in faults("", "")] == [
+        "bootstrap.servers",
+        "topics",
+        "output",
+    ]
+
+
+def test_every_step_of_a_commit_is_told_in_a_sentence() -> None:
+    assert tuple(STEPS) == get_args(Step)

@@ -1,0 +1,180 @@
+"""The commit on a disk that loses power at every call: the output is before it or after it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from kdist.config.load_job import Step
+from kdist.errors import UserError
+from kdist.model import OffsetRange
+from kdist.runtime.files import Files
+from kdist.runtime.simulated_disk import PowerLoss, SimulatedDisk
+from kdist.spark.load.commit import Commit
+from kdist.spark.load.layout import Run, load_name
+from kdist.spark.load.ledger import Ledger
+from kdist.spark.load.manifest import CorruptManifest, DataFile, Manifest, chain_fault
+
+OUTPUT = "/out"
+SEEDS = 20
+
+
+def manifest(number: int, start: int, end: int) -> Manifest:
+    files = tuple(DataFile(f"date=d{day}/part-0.parquet", end - start, 100) for day in range(2))
+    offsets = {0: OffsetRange(start, end)}
+    return Manifest(number, "clicks", "0" * 32, "job", "0", 0, 0, offsets, 0, 0, None, files)
+
+
+def stage(files: Files, commit: Commit) -> None:
+    """What Spark does."""
+    commit.begin()
+    for day in range(2):
+        files.make_directory(f"{commit.staging}/date=d{day}")
+        file = files.create(f"{commit.staging}/date=d{day}/part-0.parquet")
+        file.write((bytes([commit.number]) * 100,), 0)
+        file.close()
+
+
+def commit_load(
+    files: Files, made: Manifest, supersedes: tuple[int, ...] = (), process: int = 1
+) -> None:
+    """One run that commits, as `job` has it."""
+    ledger = Ledger(files, OUTPUT, "clicks")
+    lock = ledger.lock()
+    try:
+        ledger.sweep()
+        commit = Commit(files, ledger.directory, made.load, Run(0, process), lambda _: None)
+        stage(files, commit)
+        commit.publish(made, supersedes)
+        ledger.sweep()
+    finally:
+        lock.release()
+
+
+def loads(files: Files) -> list[Manifest]:
+    """The loads that readers see, each with all of its files, in one chain."""
+    ledger = Ledger(files, OUTPUT, "clicks")
+    found = [ledger.manifest(number) for number in ledger.numbers()]
+    for before, after in pairwise(found):
+        assert chain_fault(before, after) is None
+    for each in found:
+        for file in each.files:
+            path = f"{ledger.directory}/{load_name(each.load)}/{file.path}"
+            assert files.read(path) == bytes([each.load]) * file.size_bytes
+    return found
+
+
+def crashes(history: Callable[[SimulatedDisk], None]) -> Iterator[SimulatedDisk]:
+    """What is left of a disk that loses power at each call of a history, and at none."""
+    for seed in range(SEEDS):
+        at = 1
+        while True:
+            disk = SimulatedDisk(random.Random(seed * 1000 + at))
+            disk.crash_at(at)
+            try:
+                history(disk)
+            except PowerLoss:
+                yield disk.power_on()
+            else:
+                break
+            at += 1 + seed % 5  # other calls with each seed
+
+
+def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all() -> None:
+    first, second = manifest(1, 0, 10), manifest(2, 10, 20)
+
+    def history(disk: SimulatedDisk) -> None:
+        commit_load(disk, first)
+        commit_load(disk, second)
+
+    for left in crashes(history):
+        found = loads(left)
+        assert found in ([], [first], [first, second])
+        for made in (first, second)[len(found) :]:
+            commit_load(left, made, process=2)
+        assert loads(left) == [first, second]
+        assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
+
+
+def test_after_a_power_loss_in_a_replay_what_is_left_is_a_whole_chain() -> None:
+    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
+    replayed = manifest(2, 10, 40)
+
+    def history(disk: SimulatedDisk) -> None:
+        for each in made:
+            commit_load(disk, each)
+        commit_load(disk, replayed, supersedes=(2, 3))
+
+    for left in crashes(history):
+        assert loads(left) in ([], made[:1], made[:2], made, [made[0], replayed])
+
+
+def test_a_load_that_another_run_has_committed_is_not_replaced() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 10))
+    directory = Ledger(disk, OUTPUT, "clicks").directory
+    late = Commit(disk, directory, 1, Run(0, 2), lambda _: None)
+    stage(disk, late)
+    with pytest.raises(UserError, match="another run has committed load 1 in /out/topic=clicks"):
+        late.publish(manifest(1, 0, 15))
+    late.abandon()
+    assert loads(disk) == [manifest(1, 0, 10)]
+
+
+def test_the_steps_come_in_the_order_of_their_table() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 10))
+    steps: list[Step] = []
+    commit = Commit(disk, f"{OUTPUT}/topic=clicks", 1, Run(0, 2), steps.append)
+    stage(disk, commit)
+    commit.publish(manifest(1, 0, 12), supersedes=(1,))
+    assert steps == [
+        "staging",
+        "files-synced",
+        "manifest-written",
+        "directories-synced",
+        "superseded",
+        "renamed",
+        "committed",
+    ]
+
+
+def test_a_second_run_is_told_to_wait() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    ledger = Ledger(disk, OUTPUT, "clicks")
+    lock = ledger.lock()
+    with pytest.raises(UserError) as refused:
+        Ledger(disk, OUTPUT, "clicks").lock()
+    assert str(refused.value) == "another load of clicks is writing to /out: wait for it"
+    lock.release()
+    ledger.lock().release()
+
+
+def test_an_output_without_a_parent_is_refused() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    with pytest.raises(UserError, match="/a/b cannot be made, as /a is not there"):
+        Ledger(disk, "/a/b", "clicks").lock()
+
+
+@pytest.mark.parametrize("cut", range(0, 900, 37))
+def test_a_manifest_that_was_cut_or_changed_is_told(cut: int) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 10))
+    path = f"{OUTPUT}/topic=clicks/load=000001/_manifest.json"
+    content = disk.read(path)
+    changed = content[:cut] + bytes([content[cut % len(content)] ^ 1]) + content[cut + 1 :]
+    for bad in (content[: cut % len(content)], changed):
+        disk.replace(path, bad)
+        with pytest.raises(CorruptManifest, match=r"_manifest\.json is corrupt"):
+            loads(disk)
+
+
+def test_a_manifest_in_a_wrong_place_is_told() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    commit_load(disk, manifest(1, 0, 10))
+    disk.rename(f"{OUTPUT}/topic=clicks/load=000001", f"{OUTPUT}/topic=clicks/load=000002")
+    with pytest.raises(CorruptManifest, match="is of load 1 of clicks"):
+        Ledger(disk, OUTPUT, "clicks").last()

@@ -1,0 +1,121 @@
+"""Which offsets a load has, and when there can be none."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kdist.errors import UserError
+from kdist.model import ZERO_UUID, OffsetRange
+from kdist.spark.load.manifest import Manifest, chain_fault
+from kdist.spark.load.plan import Topic, plan_load, plan_replay
+
+ID = uuid.UUID(int=7)
+
+
+def topic(**offsets: tuple[int, int]) -> Topic:
+    """A topic with partitions p0, p1, ..."""
+    found = {int(name[1:]): OffsetRange(*each) for name, each in offsets.items()}
+    return Topic("clicks", ID, found)
+
+
+def made(load: int, lost: int = 0, **offsets: tuple[int, int]) -> Manifest:
+    """A load of it."""
+    found = topic(**offsets).offsets
+    return Manifest(load, "clicks", str(ID), "job", "0", 0, 0, found, lost, 0, (), ())
+
+
+def test_the_first_load_has_all_that_is_there() -> None:
+    plan = plan_load(topic(p0=(5, 20), p1=(0, 0)), None)
+    assert (plan.number, plan.offsets) == (1, {0: (5, 20), 1: (0, 0)})
+
+
+def test_the_next_begins_where_the_last_ended_and_new_partitions_at_their_beginning() -> None:
+    plan = plan_load(topic(p0=(5, 30), p1=(0, 9)), made(3, p0=(0, 20)))
+    assert (plan.number, plan.offsets, plan.lost) == (4, {0: (20, 30), 1: (0, 9)}, 0)
+
+
+def test_with_nothing_new_there_is_nothing_to_load() -> None:
+    assert plan_load(topic(p0=(5, 20)), made(1, p0=(5, 20))).is_empty
+    assert not plan_load(topic(p0=(5, 21)), made(1, p0=(5, 20))).is_empty
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "sentence"),
+    [
+        (
+            topic(p0=(30, 40)),
+            made(1, p0=(0, 20)),
+            "clicks-0 is to be loaded from 20 on, and begins at 30 now: retention took 10 records"
+            " before they were loaded; with --accept-loss a load goes on behind them",
+        ),
+        (
+            topic(p0=(0, 10)),
+            made(1, p0=(0, 20)),
+            "clicks-0 is loaded up to 20, and ends at 10 now: the brokers have lost records that"
+            " were loaded",
+        ),
+        (
+            topic(p0=(0, 20)),
+            made(1, p0=(0, 20), p1=(0, 5)),
+            "clicks has no partition 1 any more, of which there are records in the output: it is"
+            " not the topic that was loaded",
+        ),
+        (
+            topic(p0=(0, 20))._replace(id=uuid.UUID(int=8)),
+            made(1, p0=(0, 20)),
+            "clicks is not the topic that was loaded before: it was deleted and made anew, or is"
+            " another cluster's; give it an output of its own",
+        ),
+    ],
+)
+def test_where_records_would_be_lost_the_load_is_refused(
+    now: Topic, before: Manifest, sentence: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        plan_load(now, before)
+    assert str(refused.value) == sentence
+
+
+def test_an_accepted_loss_is_kept_in_the_plan_and_does_not_break_the_chain() -> None:
+    before = made(1, p0=(0, 20))
+    plan = plan_load(topic(p0=(30, 40)), before, accept_loss=True)
+    assert (plan.offsets, plan.lost) == ({0: (30, 40)}, 10)
+    assert chain_fault(before, made(2, lost=10, p0=(30, 40))) is None
+
+
+def test_brokers_without_topic_ids_are_taken_at_their_word() -> None:
+    now = topic(p0=(0, 30))._replace(id=ZERO_UUID)
+    assert plan_load(now, made(1, p0=(0, 20))).offsets == {0: (20, 30)}
+
+
+def test_a_replay_has_the_offsets_of_the_loads_it_stands_for_and_what_came_since() -> None:
+    replayed = [made(2, p0=(10, 20)), made(3, p0=(20, 30), p1=(0, 5))]
+    plan = plan_replay(topic(p0=(0, 40), p1=(0, 8)), made(1, p0=(0, 10)), replayed)
+    assert (plan.number, plan.supersedes) == (2, (2, 3))
+    assert plan.offsets == {0: (10, 40), 1: (0, 8)}
+
+
+def test_a_replay_of_what_is_gone_is_refused() -> None:
+    with pytest.raises(UserError, match="from 10 on, and begins at 15 now"):
+        plan_replay(topic(p0=(15, 40)), None, [made(2, p0=(10, 20))])
+
+
+@pytest.mark.parametrize(
+    ("after", "sentence"),
+    [
+        (made(3, p0=(20, 30)), "load 3 follows on load 1: those between are missing"),
+        (
+            made(2, p0=(15, 30)),
+            "load 2 begins at 15 in partition 0, and load 1 ended at 20",
+        ),
+        (
+            made(2, p0=(25, 30)),
+            "load 2 begins at 25 in partition 0, and load 1 ended at 20",
+        ),
+    ],
+)
+def test_a_broken_chain_is_told(after: Manifest, sentence: str) -> None:
+    assert chain_fault(made(1, p0=(0, 20)), after) == sentence
+    assert chain_fault(made(1, p0=(0, 20)), made(2, p0=(20, 30))) is None

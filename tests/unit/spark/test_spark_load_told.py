@@ -1,0 +1,114 @@
+"""What a load tells: its columns' names, its metrics, Spark's troubles in a sentence."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kdist.config.load_job import load_job
+from kdist.errors import UserError
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.spark.load.columns_named import named, require_compatible
+from kdist.spark.load.manifest import Column
+from kdist.spark.load.report import RunReport, TopicReport, register_job, write_report
+from kdist.spark.load.spark_session import sentence_of, settings_of
+
+FILE = "/load.prom"
+JOB = load_job(
+    f"bootstrap.servers=b1:9092\ntopics=clicks\noutput=/out\nname=nightly\nmetrics.file={FILE}\n",
+    "x",
+).job
+
+
+def shown(disk: SimulatedDisk) -> dict[str, float]:
+    lines = disk.read(FILE).decode().splitlines()
+    rows = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name.partition("{")[0]: float(number) for name, _, number in rows}
+
+
+def test_a_run_that_fails_keeps_when_one_last_succeeded() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    topics = (TopicReport("clicks", 3, 100, 2),)
+    write_report(disk, JOB, RunReport(1_000, 5_000, False, topics))
+    assert shown(disk) == {
+        "kdist_load_last_run_failed": 0,
+        "kdist_load_last_run_timestamp_seconds": 5,
+        "kdist_load_last_success_timestamp_seconds": 5,
+        "kdist_load_last_run_seconds": 4,
+        "kdist_load_expected_interval_seconds": 86_400,
+        "kdist_load_number": 3,
+        "kdist_load_last_run_records": 100,
+        "kdist_load_last_run_undecoded_records": 2,
+    }
+    for ended_ms in (9_000, 10_000):
+        write_report(disk, JOB, RunReport(8_000, ended_ms, True, ()))
+    assert shown(disk)["kdist_load_last_run_failed"] == 1
+    assert shown(disk)["kdist_load_last_run_timestamp_seconds"] == 10
+    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 5
+
+
+def test_a_job_that_has_never_run_counts_from_when_it_was_set_up() -> None:
+    disk = SimulatedDisk(random.Random(1))
+    register_job(disk, JOB, 7_000)
+    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 7
+    register_job(disk, JOB, 9_000)
+    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 7
+
+
+def test_columns_have_their_fields_names_where_these_are_free() -> None:
+    fields = ["id", "ID", "date", "Topic", "record_value", "json_date"]
+    assert [each.column for each in named((field, "int") for field in fields)] == [
+        "id",
+        "ID_2",
+        "json_date",
+        "json_Topic",
+        "json_record_value",
+        "json_date_2",
+    ]
+
+
+def test_a_column_keeps_its_type() -> None:
+    before = [Column("id", "id", "bigint")]
+    require_compatible("clicks", [Column("new", "new", "int")], before, 3)
+    with pytest.raises(
+        UserError, match="the column id is int by the schema, and bigint since load 3"
+    ):
+        require_compatible("clicks", [Column("id", "id", "int")], before, 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Traceback (most recent call last):\n  File ...\n"
+            "kdist.errors.UserError: there is no topic x\n SQLSTATE: 38000",
+            "there is no topic x",
+        ),
+        (
+            "Job aborted.\nCaused by: java.io.IOException: No space left on device\n\tat x",
+            "no space is left where the files go, or in spark.local.dir",
+        ),
+        (
+            "Job aborted.\n\tat x\nCaused by: a.B: one\n\tat y\nCaused by: c.D: two\n\tat z",
+            "c.D: two",
+        ),
+        (
+            "Traceback (most recent call last):\n  File x\nValueError: bad\n SQLSTATE: 38000",
+            "ValueError: bad",
+        ),
+        ("plain", "plain"),
+        ("", "Spark said nothing"),
+    ],
+)
+def test_what_spark_says_becomes_a_sentence(said: str, sentence: str) -> None:
+    assert sentence_of(said) == sentence
+
+
+def test_spark_is_told_what_the_job_says_last() -> None:
+    found = settings_of("local[2]", "UTC", {"spark.ui.enabled": "true"})
+    assert found["spark.ui.enabled"] == "true"
+    assert found["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in settings_of("spark://b1:7077", "UTC", {})
+    java = settings_of("local", "UTC", {"spark.driver.extraJavaOptions": "-Xss1m"})
+    assert java["spark.driver.extraJavaOptions"].endswith("log4j2.properties -Xss1m")
