@@ -18,7 +18,7 @@ pip() { "$work/venv/bin/python" -m pip --quiet --disable-pip-version-check --no-
 
 # Built from a copy: a build leaves its traces in the tree it runs in, and the version may be another.
 mkdir "$work/tree"
-tar -cf - --exclude='*.so' --exclude='_compiled*.c' --exclude=__pycache__ kdist pyproject.toml setup.py README.md LICENSE |
+tar -cf - --exclude='*.so' --exclude='_compiled*.c' --exclude=__pycache__ kdist pyspark_kdist pyproject.toml setup.py README.md LICENSE |
     tar -xf - -C "$work/tree"
 if [ -n "${KDIST_RELEASE_VERSION:-}" ]; then
     sed -i "s/^version = .*/version = \"$KDIST_RELEASE_VERSION\"/" "$work/tree/pyproject.toml"

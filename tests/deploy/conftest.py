@@ -19,7 +19,10 @@ from tests.deploy.drilling import Lab, await_well
 
 _SITE = pytest.StashKey[Site]()
 # A test that takes one of these runs once for each of them.
-_EACH = ("host", "broker_host", "zookeeper", "monitor", "broker", "cluster")
+_EACH = (
+    *("host", "broker_host", "zookeeper", "monitor", "mirror_host", "spark_host"),
+    *("broker", "cluster"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

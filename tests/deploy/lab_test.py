@@ -108,21 +108,22 @@ class Trial:
     # The steps
 
     def make_hosts(self) -> str:
-        """Hosts, and the bundles of two releases, at the same time."""
+        """Hosts, and the bundles of two releases and of PySpark, at the same time."""
         version = next(iter(read_inventory(INVENTORY).values()))["kdist_version"]
-        builds = [self._build(each) for each in (version, next_version(version))]
+        builds = [self._build("release", each) for each in (version, next_version(version))]
+        builds.append(self._build("spark_bundle", version))
         self.run([*_LAB, "up"])
         for build in builds:
             said, _ = build.communicate()
             if build.returncode:
                 with self._log.open("a", encoding="utf-8") as log:
                     log.write(said)
-                raise StepFailed("a release could not be built")
-        return "up, with two releases to install"
+                raise StepFailed(f"{build.args} failed")
+        return "up, with two releases and PySpark to install"
 
-    def _build(self, version: str) -> subprocess.Popen[str]:
+    def _build(self, what: str, version: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [ROOT / "tools" / "build_release.sh"],
+            [ROOT / "tools" / f"build_{what}.sh"],
             cwd=ROOT,
             env=self.environment | {"KDIST_RELEASE_VERSION": version},
             stdin=subprocess.DEVNULL,
@@ -185,7 +186,8 @@ class Trial:
 
     def _processes(self) -> dict[str, str]:
         """Units of kdist's and their main processes, as each host's systemd shows them."""
-        show = "systemctl show --property=Id,MainPID 'kdist-*.service'"
+        # Not the loads, which come and go by their timers.
+        show = "systemctl show --property=Id,MainPID 'kdist-[!l]*.service'"
         hosts = json.loads(self.run([*_LAB, "status", "--json"]))["hosts"]
         return {host: self.run([*_LAB, "ssh", host, show]) for host in hosts}
 

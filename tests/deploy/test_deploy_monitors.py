@@ -35,6 +35,14 @@ def test_exporter_and_agent_run_and_start_at_boot(host: Member) -> None:
         assert host.shell.service(unit).is_enabled, unit
 
 
+def test_debians_units_wait_for_the_address_they_listen_on(host: Member) -> None:
+    units = [EXPORTER, *(SERVERS.values() if "monitor" in host["group_names"] else ())]
+    for unit in units:
+        shown = host.unit(unit, "After", "Restart")
+        assert "network-online.target" in shown["After"].split(), unit
+        assert shown["Restart"] == "on-failure", unit
+
+
 def test_the_exporter_listens_on_the_private_address_alone(host: Member) -> None:
     port = host["kdist_ports"]["node_exporter"]
     assert listeners(host, pid(host, EXPORTER)) == {(host["kdist_address"], port)}

@@ -14,12 +14,13 @@ from typing import Any
 Values = Mapping[str, Any]
 
 # name, the group that listens ("" is every host), ports by their names in kdist_ports or by a key
-# of kdist_brokers, and for whom: see `Around`.
+# of kdist_brokers or kdist_mirrors, and for whom: see `Around`.
 MATRIX = (
     ("ZooKeeper for its cluster", "zookeeper", ("zookeeper_client",), "cluster"),
     ("ZooKeeper's ensemble", "zookeeper", ("zookeeper_quorum", "zookeeper_election"), "ensemble"),
     ("brokers", "broker", ("port",), "clients"),
     ("brokers' metrics", "broker", ("metrics_port",), "monitors"),
+    ("mirrors' metrics", "mirror", ("mirror_port",), "monitors"),
     ("node exporter", "", ("node_exporter",), "monitors"),
     ("monitoring", "monitor", ("prometheus", "alertmanager"), "monitors"),
 )
@@ -69,7 +70,8 @@ def kdist_firewall_rules(
 def ports_of(values: Values, keys: Iterable[str]) -> list[int]:
     fixed = [values["kdist_ports"][key] for key in keys if key in values["kdist_ports"]]
     brokers = [b[key] for key in keys for b in values["kdist_brokers"] if key in b]
-    return sorted({int(port) for port in [*fixed, *brokers]})
+    mirrors = [m[key] for key in keys for m in values.get("kdist_mirrors", ()) if key in m]
+    return sorted({int(port) for port in [*fixed, *brokers, *mirrors]})
 
 
 def allowed(around: Around, whom: str) -> dict[str, Any]:

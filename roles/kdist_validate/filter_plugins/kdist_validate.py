@@ -29,7 +29,13 @@ REQUIRED = {
     "kdist_rack": ("broker", "what it shares power and switch with"),
     "kdist_disks": ("broker", "its data disks, one broker each"),
 }
-OPTIONAL = ("kdist_zookeeper_chroot", "kdist_mirror_flows", "kdist_ports", "kdist_brokers")
+OPTIONAL = (
+    "kdist_zookeeper_chroot",
+    "kdist_mirror_flows",
+    "kdist_spark_jobs",
+    "kdist_ports",
+    "kdist_brokers",
+)
 HOST_NUMBER_MAX = 9999
 ZOOKEEPER_ID_MAX = 255  # ZooKeeper's `myid` is the host number, and one byte
 DISK_KEYS = {"id", "device", "serial", "state", "broker", "port"}

@@ -168,7 +168,15 @@ def readme() -> str:
 
 def in_order() -> list[dict[str, Any]]:
     """The alerts as the list of runbooks has them: brokers first, monitoring last."""
-    order = ("BrokerDown", "DiskNotMounted", "ZooKeeperServerDown", "HostDown", "Watchdog")
+    order = (
+        "BrokerDown",
+        "DiskNotMounted",
+        "ZooKeeperServerDown",
+        "MirrorDown",
+        "LoadFailed",
+        "HostDown",
+        "Watchdog",
+    )
     groups = [
         group["rules"]
         for path in RULE_FILES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,12 @@ SITE: dict[str, Any] = {
     "kdist_members": ["b1", "b2", "mon1"],
     "kdist_members_broker": ["b1", "b2"],
     "kdist_members_monitor": ["mon1"],
-    "hostvars": {"b1": host(1, "d01", "d02"), "b2": host(2, "d01"), "mon1": host(3)},
+    "kdist_members_mirror": ["b2"],
+    "hostvars": {
+        "b1": host(1, "d01", "d02"),
+        "b2": host(2, "d01") | {"kdist_mirrors": [{"name": "dc2-to-dc1", "mirror_port": 9392}]},
+        "mon1": host(3),
+    },
     "kdist_monitoring_release": "0.1.0",
     "kdist_monitoring_asks_disks": False,
     **host(1, "d01", "d02"),
@@ -110,6 +116,12 @@ def test_every_host_is_asked_and_monitoring_asks_itself() -> None:
     assert found["node"]["198.51.100.13:9100"] == {"dc": "dc1", "host": "mon1", "rack": "r3"}
 
 
+def test_every_mirror_is_asked_under_its_name() -> None:
+    assert targets()["kdist-mirror"] == {
+        "198.51.100.12:9392": {"dc": "dc1", "host": "b2", "rack": "r2", "mirror": "dc2-to-dc1"}
+    }
+
+
 def test_a_datacenter_without_brokers_is_a_configuration_too() -> None:
     assert targets(kdist_members_broker=[])["kdist-broker"] == {}
 
@@ -125,6 +137,10 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
     asked = {name for job in found.values() for labels in job.values() for name in labels}
     text = "".join(p.read_text() for p in (ROOT / "monitoring/prometheus/rules").glob("*.yml"))
     of_metrics = {
+        "flow",
+        "job_name",
+        "topic",
+        "partition",
         "api",
         "device",
         "instance",
@@ -199,7 +215,11 @@ def test_the_agent_reaches_devices_only_to_ask_them_for_their_health() -> None:
 def test_the_node_exporter_shows_what_the_agent_writes() -> None:
     settings = load_agent(rendered("agent.properties.j2"), "x")
     directory, _, name = str(settings.metrics_file).rpartition("/")
-    assert f"--collector.textfile.directory={directory}" in rendered("node-exporter.default.j2")
+    exporter = "node-exporter.default.j2"
+    found = re.search(r"--collector\.textfile\.directory=([^\" ]+)", rendered(exporter))
+    assert found is not None
+    assert fnmatchcase(directory, found[1])
+    assert fnmatchcase("/run/kdist-load", found[1])  # role kdist_spark: what loads write
     assert service()["RuntimeDirectory"] == [directory.removeprefix("/run/")]
     rules = (ROOT / "monitoring/prometheus/rules/hosts.yml").read_text()
     assert f'file=~".*/{name}"' in rules

@@ -1,0 +1,74 @@
+"""What kdist_spark writes, rendered by Ansible: a job's settings, its unit and its timer."""
+
+from __future__ import annotations
+
+import configparser
+from typing import Any
+
+import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plugins import ROOT
+
+from kdist.config.load_job import load_job
+
+ROLE = ROOT / "roles/kdist_spark"
+NIGHTLY = {
+    "name": "nightly",
+    "on_calendar": "*-*-* 02:00",
+    "settings": {"topics": ["flights", "ops.host"], "topic.flights.event.time.field": "scheduled"},
+}
+
+
+def rendered(template: str, **given: object) -> str:
+    """A template of the role, as a host has it."""
+    site: dict[str, Any] = {
+        "inventory_hostname": "s1",
+        "kdist_bootstrap_servers": "198.51.100.13:9092,198.51.100.13:9093",
+        "kdist_spark_job": NIGHTLY,
+        **yaml.safe_load((ROLE / "defaults/main.yml").read_text()),
+        "kdist_spark_jobs": [NIGHTLY],
+        **given,
+    }
+    text = (ROLE / "templates" / template).read_text()
+    templar = Templar(loader=DataLoader(), variables=site)
+    return str(templar.template(trust_as_template(text)))
+
+
+def unit(template: str, section: str, **given: object) -> dict[str, list[str]]:
+    """A section of a unit; a name may come more than once."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(rendered(template, **given))
+    return {name: text.split() for name, text in parser[section].items()}
+
+
+def test_a_jobs_file_is_one_that_the_load_takes() -> None:
+    found = load_job(rendered("load.properties.j2"), "nightly.properties")
+    assert (found.job.name, found.job.topics) == ("nightly", ("flights", "ops.host"))
+    assert found.job.output == "/var/lib/kdist-load/output/nightly"
+    assert found.job.metrics_file == "/var/lib/kdist-load/metrics/nightly.prom"
+    assert found.topics["flights"].event_time_field == "scheduled"
+    assert found.topics["ops.host"].event_time_field is None
+    assert found.spark == {"spark.driver.memory": "2g"}
+
+
+def test_settings_of_the_site_give_way_to_those_of_the_job() -> None:
+    job = {**NIGHTLY, "settings": {"topics": "a", "output": "/data/a", "spark.driver.memory": "1g"}}
+    found = load_job(rendered("load.properties.j2", kdist_spark_job=job), "x")
+    assert (found.job.output, found.spark) == ("/data/a", {"spark.driver.memory": "1g"})
+
+
+def test_a_load_may_write_to_its_output_and_nowhere_else() -> None:
+    found = unit("kdist-load@.service.j2", "Service")
+    assert found["ProtectSystem"] == ["strict"]
+    assert found["ReadWritePaths"] == ["/var/lib/kdist-load", "/var/lib/kdist-load/output"]
+    job = {**NIGHTLY, "settings": {"topics": "a", "output": "/data/a"}}
+    text = rendered("kdist-load@.service.j2", kdist_spark_jobs=[job])
+    assert "ReadWritePaths=/data/a\n" in text
+    assert found["ExecStart"][-3:] == ["load", "--config", "/etc/kdist/load/%i.properties"]
+
+
+def test_a_timer_that_was_missed_is_made_up_for() -> None:
+    found = unit("kdist-load.timer.j2", "Timer")
+    assert (found["OnCalendar"], found["Persistent"]) == (["*-*-*", "02:00"], ["true"])
