@@ -23,6 +23,7 @@ help:  ## Print every target with its sentence
 setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars and the clients' suites
 	@tools/setup_packages.sh peer
 	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
+	-@$(PYTHON) tests/integration/peer/spark_connector.py >/dev/null
 	-@tools/setup_packages.sh suites
 	-@$(PYTHON) tests/conformance/run.py --small --prepare
 	-@tools/setup_promtool.sh
@@ -39,6 +40,10 @@ else
 	@$(PYTEST) -m "not mount and not stress and not lab" tests
 endif
 	@$(PYTHON) -m tests.deploy.lab_test --if-able --without-drills
+
+demo: .venv/.codec  ## Two datacenters here, a mirror, a load of real input: KEEP=1 leaves them running
+	@tools/setup_packages.sh demo
+	@$(PYTHON) -m lab.demo $(if $(KEEP),--keep)
 
 stress: setup  ## The clients' own suites whole, 50 kills, floods, the broker's benchmark: takes long
 	@$(PYTHON) -m pytest -m stress tests
@@ -87,6 +92,12 @@ bench-clients: setup  ## Measure the Python clients beside confluent-kafka, kafk
 bench-peer: setup  ## Measure the broker beside Apache Kafka, with confluent-kafka for a client
 	$(PYTHON) benchmarks/bench_peer.py
 
+bench-mirror: .venv/.codec  ## Measure the mirror against decoding and encoding each record, as ratios in one run
+	$(PYTHON) benchmarks/bench_mirror.py
+
+bench-spark: setup  ## Measure reading topics into Spark beside a row-by-row source and Spark's own connector
+	$(PYTHON) benchmarks/bench_spark.py
+
 bench-compression: .venv/.codec  ## Measure the compression and checksum libraries that were weighed
 	$(PYTHON) benchmarks/bench_compression.py
 	$(PYTHON) benchmarks/bench_checksums.py
@@ -95,7 +106,7 @@ fuzz: .venv/.codec  ## Throw random bytes at every decoder for ten minutes
 	$(PYTHON) tests/fuzz/fuzz_protocol.py --seconds 600
 
 generate: .venv/.codec  ## Write the pages and samples that are derived from the code
-	$(PYTHON) tools/generate.py
+	$(PYTHON) -m tools.generate
 	$(PYTHON) tools/maps.py
 	$(PYTHON) tools/dashboards.py
 
@@ -123,4 +134,4 @@ clean:  ## Remove everything that make made, the virtual environment included
 
 FORCE:
 
-.PHONY: help setup check test stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-compression fuzz generate format clean FORCE
+.PHONY: help setup check test demo stress lint lab-up lab-down lab-ssh lab-test vagrant-box vagrant-up bench-log bench-network bench-broker bench-clients bench-peer bench-mirror bench-spark bench-compression fuzz generate format clean FORCE

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Looks for what must come from the distribution and installs what is missing if it may, or says what to install.
 #   setup_packages.sh build    a Python that makes virtual environments, its headers, a compiler
+#   setup_packages.sh demo     Java, for ZooKeeper and Spark
 #   setup_packages.sh suites   what librdkafka's own tests are built with
 #   setup_packages.sh lab      what the lab makes its hosts with
 #   setup_packages.sh vagrant  Vagrant with LXC, for the box that is made here
@@ -17,8 +18,12 @@ missing_build() {
     command -v gcc >/dev/null || echo gcc
 }
 
-missing_peer() {
+missing_demo() {
     command -v java >/dev/null || echo default-jre-headless
+}
+
+missing_peer() {
+    missing_demo
     command -v mvn >/dev/null || echo maven
     command -v kcat >/dev/null || echo kcat
     # Who may not mount a loop disk does not need the means to format one.

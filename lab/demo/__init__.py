@@ -1,0 +1,1 @@
+"""`make demo`: two datacenters on this machine, a mirror between them, a load of what it brings."""

@@ -1,0 +1,86 @@
+"""`make demo`: the main job on real input, on this machine, in some minutes.
+
+Two datacenters (each a real ZooKeeper and two brokers), a mirror from the first to the second, and
+a load of what it brings into Parquet files: every flight that left New York City in 2013, and this
+host's operational data. Everything is under one directory, anew each time, and Ctrl-C stops all.
+Exits with 1 if something failed, or if a day has not as many rows as flights.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kdist.errors import KdistError, UserError
+from lab.demo.page import differing_days, print_page
+from lab.demo.play import Play
+from lab.demo.stage import Stage
+from lab.place import ROOT
+
+HOME = ROOT / ".cache" / "demo"
+ARCHIVES = ROOT / ".cache" / "flights"
+_MARKER = "made-by-the-demo"
+_INTERRUPTED = 130
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave everything running until Ctrl-C.")
+@click.option(
+    "--limit", type=click.IntRange(1), help="Take only so many flights, for a quick look."
+)
+@click.option(
+    "--home",
+    default=HOME,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The demo's directory, emptied first [.cache/demo].",
+)
+def demo(keep: bool, limit: int | None, home: Path) -> None:
+    """Mirror a year of flights between two datacenters here, and load them with Spark."""
+    console = Console()
+    _empty(home)
+    with Stage(home) as stage:
+        play = Play(stage, ARCHIVES, console)
+        outcome = play.run(limit)
+        print_page(console, play, outcome, is_kept=keep)
+        if keep:
+            console.print("\n  Everything runs on; Ctrl-C stops it.")
+            while True:
+                stage.check()
+                stage.pause()
+    if differing_days(outcome.sent, outcome.loaded):
+        raise UserError("the files are not what was sent")
+
+
+def _empty(home: Path) -> None:
+    """Remove what an earlier demo left, and nothing else."""
+    if home.exists() and any(home.iterdir()):
+        if not (home / _MARKER).is_file():
+            raise UserError(f"{home} holds something else than a demo: name another directory")
+        shutil.rmtree(home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / _MARKER).touch()
+
+
+def main() -> None:
+    """Run it; a fault is one line."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        demo(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("\nStopped.", err=True)
+        sys.exit(_INTERRUPTED)
+    except KdistError as error:
+        click.echo(f"demo: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
