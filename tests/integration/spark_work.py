@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from kdist.client.producer.sync import Producer
@@ -42,6 +43,17 @@ def small_spark(**settings: str) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+        _end_java()
+
+
+def _end_java() -> None:
+    """PySpark keeps its Java for the next session, which could then have no jars of its own."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # whose end it waits for
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def table(spark: SparkSession, address: str, **options: str) -> DataFrame:
