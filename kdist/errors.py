@@ -188,10 +188,14 @@ class ProtocolError(KdistError):
 
 
 class ApiError(KdistError):
-    """A row of the error table, raised where a request or partition gets that row as its answer."""
+    """A row of the error table, raised where a request or partition gets that row as its answer.
+
+    `detail` is the text without the row's name: for people, and for answers that have the code.
+    """
 
     def __init__(self, error: Error, detail: str = "") -> None:
-        super().__init__(f"{error.name}: {detail or error.sentence}")
+        self.detail = detail or error.sentence
+        super().__init__(f"{error.name}: {self.detail}")
         self.error = error
 
 

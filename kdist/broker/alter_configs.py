@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from kdist.broker.describe_configs import sentence_of, unknown_type
+from kdist.broker.describe_configs import unknown_type
 from kdist.broker.stored_settings import Overrides, StoredSettings
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.faults import ConfigError
@@ -106,7 +106,7 @@ class AlterConfigsHandler:
             self._check(resource)
             await self._carry_out(resource.resource_name, plan_for(resource), is_trial)
         except ApiError as error:
-            result.error_code, result.error_message = error.error, sentence_of(error)
+            result.error_code, result.error_message = error.error, error.detail
         return result
 
     def _check(self, resource: Resource) -> None:

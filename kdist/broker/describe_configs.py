@@ -62,7 +62,7 @@ class DescribeConfigsHandler:
         try:
             found = await self._settings(asked)
         except ApiError as error:
-            result.error_code, result.error_message = error.error, sentence_of(error)
+            result.error_code, result.error_message = error.error, error.detail
             return result
         names = asked.configuration_keys
         is_read_only = asked.resource_type == BROKER
@@ -108,11 +108,6 @@ def unknown_type(resource_type: int) -> ApiError:
         f"resource type {resource_type}: only topics ({TOPIC}) and brokers ({BROKER}) have"
         " settings here",
     )
-
-
-def sentence_of(error: ApiError) -> str:
-    """What an answer says beside the error's code."""
-    return str(error).removeprefix(f"{error.error.name}: ")
 
 
 def _described(

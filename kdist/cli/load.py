@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kdist.cli.options import json_option, print_json, readonly_files
-from kdist.cli.show import show_count, show_size, show_time
+from kdist.cli.show import show_count, show_error, show_size, show_time
 from kdist.cli.table import Column, Row, print_table
 from kdist.config.load_job import LoadJob, load_job
-from kdist.errors import KdistError, UserError
+from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 
@@ -204,7 +204,7 @@ def _tell(loaded: Loaded, as_json: bool) -> None:
     from kdist.spark.load.manifest import write_manifest
 
     if loaded.error is not None:
-        click.echo(f"kdist: {_sentence(loaded.error)}", err=True)
+        click.echo(f"kdist: {show_error(loaded.error)}", err=True)
     elif as_json:
         found = loaded.manifest
         print_json(_as_json(write_manifest(found)) if found else {"topic": loaded.topic})
@@ -213,13 +213,6 @@ def _tell(loaded: Loaded, as_json: bool) -> None:
     else:
         click.echo(f"{loaded.topic}: {_summary(loaded.manifest)}")
     sys.stdout.flush()
-
-
-def _sentence(error: KdistError | OSError) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or 'the system'}: {error.strerror or error}"
-    name = getattr(getattr(error, "error", None), "name", "")
-    return str(error).removeprefix(f"{name}: ")
 
 
 def _summary(made: Manifest) -> str:

@@ -16,7 +16,8 @@ from typing import Any
 import click
 
 from kdist.cli.lazy import LazyGroup
-from kdist.errors import ApiError, DiskFailed, KdistError
+from kdist.cli.show import show_error
+from kdist.errors import DiskFailed, KdistError
 
 _INTERRUPTED = 130  # 128 and SIGINT, as a shell has it
 
@@ -81,13 +82,8 @@ class EdgeGroup(LazyGroup):
             return _INTERRUPTED
         except DiskFailed as error:
             return _say(str(error), DiskFailed.EXIT_STATUS)
-        except ApiError as error:
-            # A person has no use for the wire's name of it.
-            return _say(str(error).removeprefix(f"{error.error.name}: "), 1)
-        except KdistError as error:
-            return _say(str(error), 1)
-        except OSError as error:
-            return _say(f"{error.filename or 'the system'}: {error.strerror or error}", 1)
+        except (KdistError, OSError) as error:
+            return _say(show_error(error), 1)
         return status if isinstance(status, int) else 0
 
 

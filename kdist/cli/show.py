@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from kdist.errors import ApiError, KdistError
 from kdist.model import NO_TIMESTAMP
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
@@ -65,3 +66,10 @@ def clip(text: str, width: int | None) -> str:
     if width is None or len(text) <= width:
         return text
     return text[: max(0, width - 1)] + "…"
+
+
+def show_error(error: KdistError | OSError) -> str:
+    """The sentence for a person, who has no use for the wire's name of an `ApiError`."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the system'}: {error.strerror or error}"
+    return error.detail if isinstance(error, ApiError) else str(error)

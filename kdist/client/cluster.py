@@ -279,8 +279,8 @@ class Cluster:
             try:
                 outcomes.update(await ask(leader, partitions))
             except ApiError as error:
-                sentence = str(error).removeprefix(f"{error.error.name}: ")
-                outcomes.update((each, Outcome(error.error, sentence)) for each in partitions)
+                outcome = Outcome(error.error, error.detail)
+                outcomes.update((each, outcome) for each in partitions)
 
         await asyncio.gather(*(ask_one(*each) for each in wanted.items()))
         return outcomes
@@ -310,4 +310,4 @@ def _why(error: ApiError, address: Address) -> str:
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
         return os.strerror(cause.errno).lower()
-    return str(error).removeprefix(f"{error.error.name}: ").removeprefix(f"{address}: ")
+    return error.detail.removeprefix(f"{address}: ")

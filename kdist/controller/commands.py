@@ -153,8 +153,7 @@ def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:
     try:
         topic = plan()
     except ApiError as error:
-        sentence = str(error).removeprefix(f"{error.error.name}: ")
-        return Outcome(name, error.error, sentence)
+        return Outcome(name, error.error, error.detail)
     return Outcome(topic.name, topic=topic)
 
 

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 
 from kdist.client.admin import create_topic, list_topics
-from kdist.client.admin.outcomes import sentence_of
 from kdist.client.admin.settings import describe_topic_settings
 from kdist.client.admin.topics import grow_topics
 from kdist.client.cluster import Cluster
@@ -53,7 +52,7 @@ async def follow_topics(
         except ApiError as error:
             if error.error.retriable:
                 raise
-            refused[topic] = f"the target refuses to have it so: {sentence_of(error)}"
+            refused[topic] = f"the target refuses to have it so: {error.detail}"
     return refused
 
 

@@ -14,7 +14,7 @@ def loss_of(error: OffsetOutOfRange, start: int, end: int) -> Loss:
     """What `error` means for a mirror, by where the source's log begins and ends now."""
     offset = error.offset
     if isinstance(error, LogTruncated):
-        return Loss(str(error).removeprefix(f"{error.error.name}: "))
+        return Loss(error.detail)
     if offset < start:
         return Loss(
             f"the source's log begins at {start}, and offsets {offset} to {start} were not"

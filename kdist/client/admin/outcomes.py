@@ -20,7 +20,7 @@ class SomeFailed(ApiError):
 
     def __init__(self, failed: Mapping[Any, ApiError], done: Mapping[Any, Any]) -> None:
         first, *others = failed
-        detail = sentence_of(failed[first])
+        detail = failed[first].detail
         if others:
             is_same = len({each.error for each in failed.values()}) == 1
             verb = "and so" if is_same else "other errors"
@@ -28,11 +28,6 @@ class SomeFailed(ApiError):
         super().__init__(failed[first].error, detail)
         self.failed = dict(failed)
         self.done = dict(done)
-
-
-def sentence_of(error: ApiError) -> str:
-    """What it says, without the wire's name of it."""
-    return str(error).removeprefix(f"{error.error.name}: ")
 
 
 def fault_of(code: int, about: str, message: str | None = None) -> ApiError | None:

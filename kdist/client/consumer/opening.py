@@ -65,8 +65,7 @@ def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
             yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
             position = next_offset
     except CorruptRecords as error:
-        sentence = str(error).removeprefix(f"{error.error.name}: ")
-        told = CorruptRecords(f"{opening.partition}, at offset {position}: {sentence}")
+        told = CorruptRecords(f"{opening.partition}, at offset {position}: {error.detail}")
         yield Ready(position, -1, 0, error=told)
 
 
