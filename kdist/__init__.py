@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from kdist.client.consumer.core import WakenUp as WakenUp
     from kdist.client.consumer.fetcher import LogTruncated as LogTruncated
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
-    from kdist.client.consumer.offsets import OffsetAndTimestamp as OffsetAndTimestamp
     from kdist.client.consumer.positions import NoOffset as NoOffset
     from kdist.client.consumer.rebalancing import RebalanceListener as RebalanceListener
+    from kdist.client.offsets import OffsetAndTimestamp as OffsetAndTimestamp
     from kdist.client.producer.callbacks import CallbackHandler as CallbackHandler
     from kdist.client.producer.faults import BufferFull as BufferFull
     from kdist.client.producer.faults import DeliveryTimedOut as DeliveryTimedOut
@@ -82,7 +82,7 @@ _HOMES = {
     "kdist.client.consumer.consumer": "Consumer",
     "kdist.client.consumer.core": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
-    "kdist.client.consumer.offsets": "OffsetAndTimestamp",
+    "kdist.client.offsets": "OffsetAndTimestamp",
     "kdist.client.consumer.positions": "NoOffset",
     "kdist.client.consumer.rebalancing": "RebalanceListener",
     "kdist.client.producer.callbacks": "CallbackHandler",

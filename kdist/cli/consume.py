@@ -40,11 +40,6 @@ class Start(NamedTuple):
     timestamp: int | None
     group: str | None
 
-    @property
-    def is_given(self) -> bool:
-        """Whether one of the options that name a place was given."""
-        return self.from_beginning or self.offset is not None or self.timestamp is not None
-
 
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
@@ -161,7 +156,7 @@ async def _start_offsets(
     cluster: Cluster, partitions: tuple[TopicPartition, ...], start: Start
 ) -> dict[TopicPartition, int]:
     from kdist.client.admin.offsets import group_offsets
-    from kdist.client.positions import find_offsets
+    from kdist.client.offsets import find_offsets
     from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
 
     if start.offset is not None:
@@ -186,16 +181,12 @@ async def _checked(
     cluster: Cluster, partitions: tuple[TopicPartition, ...], offset: int
 ) -> dict[TopicPartition, int]:
     """The offset for each; `UserError` with the range of a partition that it is outside of."""
-    from kdist.client.positions import find_offsets
-    from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
+    from kdist.client.offsets import find_ranges
 
-    starts = await find_offsets(cluster, partitions, EARLIEST_TIMESTAMP)
-    ends = await _ends(cluster, partitions)
-    for each in partitions:
-        if not starts[each] <= offset <= ends[each]:
+    for each, (start, end) in (await find_ranges(cluster, partitions)).items():
+        if not start <= offset <= end:
             raise UserError(
-                f"{each} has no offset {offset}: it has those from {starts[each]} to before"
-                f" {ends[each]}"
+                f"{each} has no offset {offset}: it has those from {start} to before {end}"
             )
     return dict.fromkeys(partitions, offset)
 
@@ -203,7 +194,7 @@ async def _checked(
 async def _ends(
     cluster: Cluster, partitions: tuple[TopicPartition, ...]
 ) -> dict[TopicPartition, int]:
-    from kdist.client.positions import find_offsets
+    from kdist.client.offsets import find_offsets
     from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 
     return await find_offsets(cluster, partitions, LATEST_TIMESTAMP)
@@ -313,10 +304,10 @@ class Committer:
 
     async def commit(self) -> None:
         """Commit what is new."""
-        from kdist.client.positions import commit_offsets
+        from kdist.client.admin.offsets import alter_group_offsets
 
         if self._group is None or self._positions == self._committed:
             return
-        await commit_offsets(self._cluster, self._group, self._positions)
+        await alter_group_offsets(self._cluster, self._group, self._positions)
         self._committed = dict(self._positions)
         self._committed_ns = self._clock.monotonic_ns()

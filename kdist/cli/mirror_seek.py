@@ -9,7 +9,7 @@ import click
 
 from kdist.cli.mirror_status import named_flow, with_clusters
 from kdist.client.cluster import Cluster, did_you_mean
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import TIMESTAMPS, find_offsets
 from kdist.config.mirror import MirrorConfig
 from kdist.errors import UserError
 from kdist.mirror.origins import read_origins, write_origins
@@ -33,9 +33,7 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
             TopicPartition(topic, each) for each in (range(count) if number is None else (number,))
         ]
         if to in TIMESTAMPS:
-            stamps = dict.fromkeys(wanted, TIMESTAMPS[to])
-            found = await list_offsets(source, stamps, is_committed_only=True)
-            offsets = {each: offset.offset if offset else 0 for each, offset in found.items()}
+            offsets = await find_offsets(source, wanted, TIMESTAMPS[to], is_committed_only=True)
         else:
             offsets = dict.fromkeys(wanted, int(to))
         await commit_sought(source, flow.group, offsets)

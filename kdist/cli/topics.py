@@ -15,7 +15,7 @@ from kdist.cli.table import Column, Row, print_table
 from kdist.cli.topics_apply import apply
 from kdist.cli.topics_change import alter, create, delete
 from kdist.cli.topics_records import delete_records
-from kdist.model import TopicPartition
+from kdist.model import OffsetRange, TopicPartition
 from kdist.storage.meta import format_uuid
 
 if TYPE_CHECKING:
@@ -119,22 +119,19 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
     ask_cluster(broker, work)
 
 
-Offsets = dict[int, tuple[int, int]]  # start and end by partition
+Offsets = dict[int, OffsetRange]  # by partition
 
 
 async def _offsets(cluster: Cluster, topic: Topic) -> Offsets:
     """Of the partitions that have a leader to ask."""
-    from kdist.client.positions import find_offsets
-    from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+    from kdist.client.offsets import find_ranges
 
     led = [
         TopicPartition(topic.name, each.number)
         for each in topic.partitions
         if each.leader is not None
     ]
-    starts = await find_offsets(cluster, led, EARLIEST_TIMESTAMP)
-    ends = await find_offsets(cluster, led, LATEST_TIMESTAMP)
-    return {each.partition: (starts[each], ends[each]) for each in led}
+    return {each.partition: found for each, found in (await find_ranges(cluster, led)).items()}
 
 
 def _describe_text(topic: Topic, offsets: Offsets, settings: dict[str, str] | None) -> None:

@@ -14,7 +14,7 @@ from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
 from kdist.cli.times import Time
-from kdist.model import NO_OFFSET, TopicPartition
+from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
@@ -103,24 +103,19 @@ async def _plan(
     before_offset: int | None,
     before_time: int | None,
 ) -> list[Trim]:
-    from kdist.client.positions import find_offsets
-    from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+    from kdist.client.offsets import find_offsets, find_ranges
 
-    starts = await find_offsets(cluster, partitions, EARLIEST_TIMESTAMP)
-    ends = await find_offsets(cluster, partitions, LATEST_TIMESTAMP)
-    goals: Mapping[TopicPartition, int] = ends
+    ranges = await find_ranges(cluster, partitions)
+    goals: Mapping[TopicPartition, int] = {each: ranges[each].end for each in partitions}
     if before_time is not None:
         goals = await find_offsets(cluster, partitions, before_time)
     elif before_offset is not None:
         goals = dict.fromkeys(partitions, before_offset)
-    return [
-        Trim(each, starts[each], ends[each], _within(starts[each], goals[each], ends[each]))
-        for each in partitions
-    ]
+    return [Trim(each, *ranges[each], _within(ranges[each], goals[each])) for each in partitions]
 
 
-def _within(start: int, goal: int, end: int) -> int:
-    return end if goal == NO_OFFSET else max(start, min(goal, end))
+def _within(there: OffsetRange, goal: int) -> int:
+    return there.end if goal == NO_OFFSET else max(there.start, min(goal, there.end))
 
 
 def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:

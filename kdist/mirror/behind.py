@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kdist.client.cluster import Cluster
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import find_offsets
 from kdist.mirror.looking import look_at
 from kdist.mirror.stream import State, Stream
 from kdist.model import TopicPartition
+from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
     from kdist.mirror.flow import RunningFlow
@@ -40,7 +41,7 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
         for partition, stream in flow.streams.items()
         if stream.position is not None
     }
-    ends = await log_ends(flow.source, positions)
+    ends = await find_offsets(flow.source, positions, LATEST_TIMESTAMP, is_committed_only=True)
     for partition, position in positions.items():
         lag = _held_lag(flow.streams.get(partition), ends[partition], now_ms)
         if lag is None:
@@ -64,15 +65,6 @@ def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:
     records = max(end - stream.position, 0)
     age_s = max(0.0, (now_ms - held.timestamp) / 1000)
     return Lag(records, records * len(held) / held.count, age_s)
-
-
-async def log_ends(
-    cluster: Cluster, partitions: dict[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Where each partition's log ends now. `ApiError`."""
-    latest = dict.fromkeys(partitions, TIMESTAMPS["latest"])
-    found = await list_offsets(cluster, latest, is_committed_only=True)
-    return {each: offset.offset if offset else 0 for each, offset in found.items()}
 
 
 async def look_behind(

@@ -19,9 +19,9 @@ from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.fetcher import OffsetOutOfRange
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.consumer.settings import read_settings
+from kdist.client.offsets import TIMESTAMPS, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.declare import Family

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from kdist.client.admin import create_topic
 from kdist.client.cluster import Cluster
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import find_ranges
 from kdist.client.producing import ACKS_ALL, produce
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.mirror.looking import LOOK_BYTES, look_at
@@ -35,7 +35,7 @@ async def read_origins(cluster: Cluster) -> dict[str, Origin]:
     (topic,) = (await cluster.metadata([TOPIC])).topics
     if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
         return {}
-    offset, end = [await _end(cluster, name) for name in ("earliest", "latest")]
+    offset, end = (await find_ranges(cluster, [_PARTITION]))[_PARTITION]
     origins: dict[str, Origin] = {}
     while offset < end:
         buffer = (await look_at(cluster, _PARTITION, offset, LOOK_BYTES)).buffer
@@ -67,12 +67,6 @@ async def write_origins(
         timestamp_ms=now_ms,
     )
     await produce(cluster, {_PARTITION: batch}, ACKS_ALL)
-
-
-async def _end(cluster: Cluster, which: str) -> int:
-    found = await list_offsets(cluster, {_PARTITION: TIMESTAMPS[which]}, is_committed_only=False)
-    offset = found[_PARTITION]
-    return offset.offset if offset else 0
 
 
 def _value(origin: Origin | None) -> bytes | None:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 from kdist.client.cluster import Cluster
 from kdist.client.consumer.commits import OffsetAndMetadata
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import find_ranges
 from kdist.errors import UserError
 from kdist.mirror.looking import look_at
 from kdist.mirror.trace import Run, last_run
@@ -51,7 +50,7 @@ async def find_standing(
     committed: OffsetAndMetadata | None,
 ) -> Standing:
     """Ask the target. `UserError` if it no longer has what was acknowledged; `ApiError`."""
-    start, end = await _bounds(cluster, target)
+    start, end = (await find_ranges(cluster, [target]))[target]
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
@@ -76,14 +75,6 @@ def _wins(committed: OffsetAndMetadata | None, run: Run | None) -> TypeGuard[Off
     if committed is None or committed.metadata != SOUGHT:
         return False
     return run is None or run.next_offset < committed.offset
-
-
-async def _bounds(cluster: Cluster, target: TopicPartition) -> tuple[int, int]:
-    found: Mapping[str, int] = {}
-    for name in ("earliest", "latest"):
-        offsets = await list_offsets(cluster, {target: TIMESTAMPS[name]}, is_committed_only=False)
-        found = {**found, name: each.offset if (each := offsets[target]) else 0}
-    return found["earliest"], found["latest"]
 
 
 async def _find_run(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kdist.client.admin.offsets import group_offsets
 from kdist.client.cluster import Cluster
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
-from kdist.client.positions import committed_offsets
+from kdist.client.offsets import find_ranges
 from kdist.config.mirror import Flow
 from kdist.errors import UserError
-from kdist.mirror.behind import Lag, log_ends, look_behind
+from kdist.mirror.behind import Lag, look_behind
 from kdist.mirror.copying import count_partitions
 from kdist.mirror.origins import read_origins
 from kdist.mirror.selection import Selection, select
@@ -43,26 +43,22 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     """Ask. `ApiError`, `NoBroker`."""
     counts = await count_partitions(source)
     selection = await _selection(flow, source, target, counts)
-    committed = await committed_offsets(source, flow.group)
+    committed = await group_offsets(source, flow.group)
     partitions = [
         TopicPartition(topic, number)
         for topic in selection.mirrored
         for number in range(counts[topic])
     ]
-    earliest = dict.fromkeys(partitions, TIMESTAMPS["earliest"])
-    found = await list_offsets(source, earliest, is_committed_only=True)
-    starts = {each: offset.offset if offset else 0 for each, offset in found.items()}
-    ends = await log_ends(source, starts)
+    ranges = await find_ranges(source, partitions, is_committed_only=True)
     rows = []
     for each in partitions:
-        position = committed.get(each)
-        first = starts[each] if flow.settings.start == "earliest" else ends[each]
+        position, (start, end) = committed.get(each), ranges[each]
+        first = start if flow.settings.start == "earliest" else end
         begin = first if position is None else position
-        lost = max(0, starts[each] - begin)
-        span = (max(begin, starts[each]), ends[each])
-        lag = await look_behind(source, each, span, now_ms)
+        lost = max(0, start - begin)
+        lag = await look_behind(source, each, (max(begin, start), end), now_ms)
         name = TopicPartition(flow.renamed(each.topic), each.partition)
-        rows.append(PartitionStatus(each, name, position, ends[each], lag, lost))
+        rows.append(PartitionStatus(each, name, position, end, lag, lost))
     return FlowStatus(flow.name, rows, selection.held)
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from kdist.client.cluster import Cluster, NoBroker, did_you_mean, parse_addresses
-from kdist.client.consumer.offsets import OffsetAndTimestamp, list_offsets
+from kdist.client.offsets import OffsetAndTimestamp, list_offsets
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kdist.client.cluster import Cluster, parse_addresses
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import find_ranges
 from kdist.errors import ApiError
 from kdist.mirror.looking import look_at
 from kdist.model import TopicPartition
@@ -201,15 +201,9 @@ def batches_of(address: str, topic: str, partition: int) -> list[Held]:
     key = TopicPartition(topic, partition)
 
     async def read(cluster: Cluster) -> list[Held]:
-        offset, end = [
-            (await list_offsets(cluster, {key: TIMESTAMPS[name]}, is_committed_only=False))[key]
-            for name in ("earliest", "latest")
-        ]
-        assert offset is not None
-        assert end is not None
+        at, end = (await find_ranges(cluster, [key]))[key]
         held: list[Held] = []
-        at = offset.offset
-        while at < end.offset:
+        while at < end:
             buffer = (await look_at(cluster, key, at)).buffer
             for position, header in iter_headers(buffer, may_end_partial=True):
                 data = bytes(memoryview(buffer)[position : position + header.size])
@@ -238,8 +232,7 @@ def end_of(address: str, topic: str, partition: int) -> int:
     key = TopicPartition(topic, partition)
 
     async def read(cluster: Cluster) -> int:
-        found = await list_offsets(cluster, {key: TIMESTAMPS["latest"]}, is_committed_only=False)
-        return found[key].offset if found[key] else 0  # type: ignore[union-attr]
+        return (await find_ranges(cluster, [key]))[key].end
 
     return int(asked(address, read))
 

@@ -14,7 +14,7 @@ from kdist.client.admin.asking import ask_brokers, ask_coordinator, find_coordin
 from kdist.client.admin.offsets import group_offsets
 from kdist.client.admin.outcomes import settled
 from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
-from kdist.client.positions import find_offsets
+from kdist.client.offsets import find_offsets
 from kdist.errors import ApiError, Error, ProtocolError
 from kdist.model import TopicPartition
 from kdist.protocol.consumer_protocol import read_assignment

@@ -13,17 +13,27 @@ from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
 from kdist.client.cluster import Cluster, by_topic, raise_for
-from kdist.client.positions import commit_offsets, find_offsets
-from kdist.errors import ApiError
+from kdist.client.offsets import find_offsets, find_ranges
+from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol import offset_fetch
-from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from kdist.protocol.list_offsets import LATEST_TIMESTAMP
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
 from kdist.protocol.offset_delete import (
     ForgottenPartition,
     ForgottenTopic,
     OffsetDeleteRequest,
 )
 from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+
+HAS_MEMBERS = frozenset(
+    (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.REBALANCE_IN_PROGRESS)
+)
+"""What a commit from outside is answered while a group has members."""
 
 _VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once (KIP-709)
 
@@ -59,10 +69,43 @@ def _read_committed(topics: Iterable[offset_fetch.OffsetFetchTopicResult], group
 
 
 async def alter_group_offsets(
-    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
 ) -> None:
-    """Have a group without members go on from these offsets."""
-    await commit_offsets(cluster, group, offsets)
+    """Have a group without members go on from these offsets; `metadata` is kept beside each."""
+    if not offsets:
+        return
+    request = OffsetCommitRequest(
+        group_id=group,
+        topics=[
+            OffsetCommitTopic(
+                name=name,
+                partitions=[
+                    OffsetCommitPartition(
+                        partition_index=number,
+                        committed_offset=offsets[TopicPartition(name, number)],
+                        committed_metadata=metadata,
+                    )
+                    for number in numbers
+                ],
+            )
+            for name, numbers in by_topic(offsets).items()
+        ],
+    )
+
+    async def commit() -> None:
+        answer = await cluster.ask(request, await find_coordinator(cluster, group))
+        for topic in answer.topics:
+            for each in topic.partitions:
+                _check_committed(each.error_code, group, f"{topic.name}-{each.partition_index}")
+
+    await cluster.retried(commit)
+
+
+def _check_committed(code: int, group: str, partition: str) -> None:
+    if code in HAS_MEMBERS:
+        sentence = f"group {group} has members, and its offsets are theirs to commit"
+        raise ApiError(Error.of(code), sentence)
+    raise_for(code, f"group {group}, {partition}")
 
 
 async def delete_group_offsets(
@@ -106,12 +149,11 @@ async def plan_group_reset(
     committed = await group_offsets(cluster, group)
     wanted = sorted(committed if partitions is None else partitions)
     await require_partitions(cluster, wanted)
-    starts = await find_offsets(cluster, wanted, EARLIEST_TIMESTAMP)
-    ends = await find_offsets(cluster, wanted, LATEST_TIMESTAMP)
+    ranges = await find_ranges(cluster, wanted)
     found: Offsets = {}
     if isinstance(target, ToTime):
         found = await find_offsets(cluster, wanted, target.timestamp_ms)
-    return plan_moves(target, {each: committed.get(each) for each in wanted}, starts, ends, found)
+    return plan_moves(target, {each: committed.get(each) for each in wanted}, ranges, found)
 
 
 async def reset_group(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kdist.errors import UserError
-from kdist.model import NO_OFFSET, TopicPartition
+from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 
 
 class ToEarliest(NamedTuple):
@@ -55,42 +55,37 @@ class OffsetMove(NamedTuple):
 def plan_moves(
     target: Target,
     committed: Mapping[TopicPartition, int | None],
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
+    ranges: Mapping[TopicPartition, OffsetRange],
     found: Mapping[TopicPartition, int],
 ) -> list[OffsetMove]:
     """A move for each partition of `committed`; `found` is where the time of a `ToTime` is.
 
     `UserError` for a shift of what was never committed.
     """
-    return [
-        OffsetMove(
-            each,
-            before,
-            max(starts[each], min(_aim(target, each, before, starts, ends, found), ends[each])),
-            ends[each],
-        )
-        for each, before in committed.items()
-    ]
+    moves = []
+    for each, before in committed.items():
+        start, end = ranges[each]
+        aim = _aim(target, each, before, ranges[each], found)
+        moves.append(OffsetMove(each, before, max(start, min(aim, end)), end))
+    return moves
 
 
 def _aim(
     target: Target,
     partition: TopicPartition,
     before: int | None,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
+    there: OffsetRange,
     found: Mapping[TopicPartition, int],
 ) -> int:
     match target:
         case ToEarliest():
-            return starts[partition]
+            return there.start
         case ToLatest():
-            return ends[partition]
+            return there.end
         case ToOffset(offset):
             return offset
         case ToTime():
-            return ends[partition] if found[partition] == NO_OFFSET else found[partition]
+            return there.end if found[partition] == NO_OFFSET else found[partition]
         case ShiftBy(records):
             if before is None:
                 raise UserError(f"{partition} cannot be shifted: the group has no offset there")

@@ -31,10 +31,10 @@ from kdist.client.consumer.given import (
     with_servers,
 )
 from kdist.client.consumer.iteration import Iteration
-from kdist.client.consumer.offsets import TIMESTAMPS, OffsetAndTimestamp
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers
+from kdist.client.offsets import TIMESTAMPS, OffsetAndTimestamp
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance

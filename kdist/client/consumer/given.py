@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kdist.client.consumer.commits import OffsetAndMetadata, Offsets
-from kdist.client.consumer.offsets import OffsetAndTimestamp
+from kdist.client.offsets import OffsetAndTimestamp
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 

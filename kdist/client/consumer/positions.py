@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.commits import Commits
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.world import World
+from kdist.client.offsets import TIMESTAMPS, list_offsets
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 

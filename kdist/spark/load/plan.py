@@ -12,7 +12,7 @@ import uuid
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, NoBroker, parse_addresses
-from kdist.client.consumer.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import find_ranges
 from kdist.errors import UserError
 from kdist.model import ZERO_UUID, OffsetRange, TopicPartition
 from kdist.network.client import ClientSettings
@@ -135,22 +135,9 @@ async def _look(bootstrap: str, name: str, is_committed_only: bool) -> Topic:
     try:
         found = await cluster.topic(name)
         partitions = [TopicPartition(name, each.partition_index) for each in found.partitions]
-        first, last = [
-            await list_offsets(
-                cluster,
-                dict.fromkeys(partitions, TIMESTAMPS[which]),
-                is_committed_only=is_committed_only,
-            )
-            for which in ("earliest", "latest")
-        ]
+        ranges = await find_ranges(cluster, partitions, is_committed_only=is_committed_only)
     except NoBroker as error:
         raise UserError(str(error)) from None
     finally:
         cluster.close()
-    offsets: dict[int, OffsetRange] = {}
-    for each in partitions:
-        start, end = first[each], last[each]
-        assert start is not None, "every partition has a first offset"
-        assert end is not None, "every partition has a next offset"
-        offsets[each.partition] = OffsetRange(start.offset, max(start.offset, end.offset))
-    return Topic(name, found.topic_id, offsets)
+    return Topic(name, found.topic_id, {each.partition: ranges[each] for each in partitions})

@@ -21,7 +21,7 @@ from kdist.client.admin.resets import (
 )
 from kdist.client.admin.topics import Partition, Topic
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import NO_OFFSET, Broker, TopicPartition
+from kdist.model import NO_OFFSET, Broker, OffsetRange, TopicPartition
 
 HERE = TopicPartition("clicks", 0)
 GIB = 1 << 30
@@ -29,7 +29,7 @@ GIB = 1 << 30
 
 def moved(target: Target, committed: int | None, found: int = NO_OFFSET) -> int:
     """Where a group goes in a partition that holds the offsets from 10 to before 20."""
-    (move,) = plan_moves(target, {HERE: committed}, {HERE: 10}, {HERE: 20}, {HERE: found})
+    (move,) = plan_moves(target, {HERE: committed}, {HERE: OffsetRange(10, 20)}, {HERE: found})
     assert (move.partition, move.before, move.lag) == (HERE, committed, 20 - move.offset)
     return move.offset
 

@@ -11,6 +11,7 @@ import pytest
 
 from kdist.client import fetching
 from kdist.client.admin import create_topic
+from kdist.client.admin.offsets import alter_group_offsets, group_offsets
 from kdist.client.cluster import (
     NO_LEADER,
     Address,
@@ -22,7 +23,7 @@ from kdist.client.cluster import (
     raise_worst,
 )
 from kdist.client.fetching import Reader
-from kdist.client.positions import commit_offsets, committed_offsets, find_offsets
+from kdist.client.offsets import find_offsets
 from kdist.client.producing import ACKS_ALL, produce
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
@@ -181,10 +182,10 @@ def test_a_cluster_that_never_answered_is_not_waited_for() -> None:
 def test_offsets_are_committed_and_read_back(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "positions")
-        assert await committed_offsets(cluster, "nobody") == {}
-        await commit_offsets(cluster, "somebody", {partition: 7})
-        await commit_offsets(cluster, "somebody", {})
-        assert await committed_offsets(cluster, "somebody") == {partition: 7}
+        assert await group_offsets(cluster, "nobody") == {}
+        await alter_group_offsets(cluster, "somebody", {partition: 7})
+        await alter_group_offsets(cluster, "somebody", {})
+        assert await group_offsets(cluster, "somebody") == {partition: 7}
 
     with_client(running, work)
 

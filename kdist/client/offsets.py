@@ -1,12 +1,15 @@
-"""Offsets that partitions' leaders know: the first, the next, the first at or after a time."""
+"""Offsets that partitions' leaders know: the first, the next, the first at or after a time.
+
+What groups have committed is in `admin/offsets.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
-from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -61,3 +64,28 @@ async def list_offsets(
         }
 
     return await cluster.ask_leaders(timestamps, ask)
+
+
+async def find_offsets(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    *,
+    is_committed_only: bool = False,
+) -> dict[TopicPartition, int]:
+    """The offsets alone, all by one timestamp; `NO_OFFSET` where no record is as late."""
+    wanted = dict.fromkeys(partitions, timestamp)
+    found = await list_offsets(cluster, wanted, is_committed_only=is_committed_only)
+    return {key: NO_OFFSET if each is None else each.offset for key, each in found.items()}
+
+
+async def find_ranges(
+    cluster: Cluster, partitions: Iterable[TopicPartition], *, is_committed_only: bool = False
+) -> dict[TopicPartition, OffsetRange]:
+    """From where to where each partition has offsets, not including the second."""
+    wanted = list(partitions)
+    starts, ends = [
+        await find_offsets(cluster, wanted, timestamp, is_committed_only=is_committed_only)
+        for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    ]
+    return {each: OffsetRange(starts[each], max(starts[each], ends[each])) for each in wanted}
