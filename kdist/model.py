@@ -9,6 +9,10 @@ from typing import NamedTuple
 TOPIC_NAME_MAX = 249  # with "-<partition>" and a suffix the directory name must fit in 255 bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset((OFFSETS_TOPIC, TRANSACTIONS_TOPIC))  # the brokers' own
+
 ZERO_UUID = uuid.UUID(int=0)
 NO_TIMESTAMP = -1
 NO_OFFSET = -1

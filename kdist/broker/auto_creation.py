@@ -13,12 +13,11 @@ from collections.abc import Awaitable, Callable
 from kdist.config.broker_config import BrokerConfig
 from kdist.errors import ApiError, Error
 from kdist.metrics.broker import BrokerMetrics
+from kdist.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
 TIMEOUT_MS = 30_000
 
 Create = Callable[[NewTopic, int], Awaitable[Error]]

@@ -21,7 +21,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
-from kdist.broker.auto_creation import OFFSETS_TOPIC
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
@@ -34,6 +33,7 @@ from kdist.broker.world import BrokerWorld
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.metrics.exposition import CONTENT_TYPE
+from kdist.model import OFFSETS_TOPIC
 from kdist.storage.directory import LogDirectory
 from kdist.zk import znodes
 from kdist.zk.client import SessionState

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from kdist.broker.metadata import INTERNAL_TOPICS
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, TopicPartition
+from kdist.model import INTERNAL_TOPICS, NO_OFFSET, TopicPartition
 from kdist.protocol.delete_records import (
     HIGH_WATERMARK,
     DeleteRecordsRequest,

@@ -7,11 +7,11 @@ as there are no transactions yet: see `producer_ids.py` for the error.
 
 from __future__ import annotations
 
-from kdist.broker.auto_creation import OFFSETS_TOPIC, AutoCreation
+from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.errors import Error
 from kdist.groups.placement import partition_for
-from kdist.model import Broker, TopicPartition
+from kdist.model import OFFSETS_TOPIC, Broker, TopicPartition
 from kdist.protocol.find_coordinator import (
     GROUP_KEY,
     TRANSACTION_KEY,

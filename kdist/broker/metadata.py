@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.metadata_cache import NO_CONTROLLER, NO_LEADER, KnownTopic, MetadataCache
 from kdist.errors import Error
-from kdist.model import ZERO_UUID, topic_name_fault
+from kdist.model import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
 from kdist.protocol.metadata import (
     MetadataBroker,
     MetadataPartitionResult,
@@ -31,8 +31,6 @@ from kdist.protocol.metadata import (
 )
 from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
 from kdist.protocol.update_metadata import UpdatedPartition
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 _FIRST_VERSION_OF_IDS = 12
 _FIRST_VERSION_OF_LISTENER_NOT_FOUND = 6

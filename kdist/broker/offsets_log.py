@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from kdist.broker.auto_creation import OFFSETS_TOPIC
 from kdist.errors import ApiError, CorruptRecords, Error, ProtocolError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.loading import Loading
 from kdist.groups.world import LogRecord
+from kdist.model import OFFSETS_TOPIC
 from kdist.records.batch import Batch, iter_headers, read_header
 from kdist.records.build import build_batch
 from kdist.replication.partition import Partition

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol
 
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, NO_TIMESTAMP
+from kdist.model import INTERNAL_TOPICS, NO_OFFSET, NO_TIMESTAMP
 from kdist.protocol.produce import (
     ProducePartition,
     ProducePartitionResult,
@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 Reply = Callable[[ProduceResponse | None], None]
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 _ACKS = (ACKS_ALL, 0, 1)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from kdist.broker.alter_configs import AlterConfigsHandler
-from kdist.broker.auto_creation import OFFSETS_TOPIC, AutoCreation
+from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.control import ControlHandler
 from kdist.broker.controller_access import ControllerAccess
 from kdist.broker.delete_records import DeleteRecordsHandler
@@ -44,7 +44,7 @@ from kdist.controller.reign import World as ControllerWorld
 from kdist.errors import DiskFailed, UserError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.world import World as GroupsWorld
-from kdist.model import TopicPartition
+from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol import fetch, produce
 from kdist.replication.replicas import Replicas

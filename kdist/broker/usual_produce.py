@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from kdist.broker.produce import INTERNAL_TOPICS, ProduceHandler
+from kdist.broker.produce import ProduceHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import NO_EPOCH, TopicPartition
+from kdist.model import INTERNAL_TOPICS, NO_EPOCH, TopicPartition
 from kdist.network.connection import Connection, Reply
 from kdist.protocol import produce
 from kdist.protocol.envelope import decode_request, encode_response

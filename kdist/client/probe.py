@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdist.client.admin import TIMEOUT_MS, delete_topic
+from kdist.client.admin.asking import TIMEOUT_MS
+from kdist.client.admin.topics import delete_topic
 from kdist.client.cluster import Cluster, raise_for
 from kdist.client.fetching import Reader
 from kdist.client.gate import PROBE_PREFIX

@@ -17,7 +17,7 @@ from kdist.config.faults import ConfigError
 from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
 from kdist.controller.placement import Assignment, check_explicit, interleave, place, start_of
 from kdist.errors import ApiError, Error
-from kdist.model import ZERO_UUID, topic_name_fault
+from kdist.model import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
@@ -25,7 +25,6 @@ from kdist.protocol.delete_topics import DoomedTopic
 PARTITIONS_MAX = 10_000  # of a topic: what its znode holds within ZooKeeper's limit, with margin
 REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class Planned(NamedTuple):

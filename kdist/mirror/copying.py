@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from kdist.client.admin import create_topic, list_topics
 from kdist.client.admin.settings import describe_topic_settings
-from kdist.client.admin.topics import grow_topics
+from kdist.client.admin.topics import create_topic, grow_topics, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 

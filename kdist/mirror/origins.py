@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from kdist.client.admin import create_topic
+from kdist.client.admin.topics import create_topic
 from kdist.client.cluster import Cluster
 from kdist.client.offsets import find_ranges
 from kdist.client.producing import ACKS_ALL, produce

@@ -8,10 +8,3 @@ One style for what goes wrong: what is asked of one thing raises `ApiError` nami
 of many is tried for each of them, and then `SomeFailed`, an `ApiError`, says which failed and why,
 and has what the others gave.
 """
-
-from __future__ import annotations
-
-from kdist.client.admin.asking import TIMEOUT_MS, find_coordinator
-from kdist.client.admin.topics import create_topic, delete_topic, list_topics
-
-__all__ = ["TIMEOUT_MS", "create_topic", "delete_topic", "find_coordinator", "list_topics"]

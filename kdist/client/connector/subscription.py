@@ -17,10 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from kdist.errors import UserError
-from kdist.model import topic_name_fault
+from kdist.model import INTERNAL_TOPICS, topic_name_fault
 from kdist.zk.cluster_values import ConsumerRegistration
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 _STATIC, _WHITE, _BLACK = "static", "white_list", "black_list"
 
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 import pytest
 
 from kdist.client import fetching
-from kdist.client.admin import create_topic
 from kdist.client.admin.offsets import alter_group_offsets, group_offsets
+from kdist.client.admin.topics import create_topic
 from kdist.client.cluster import (
     NO_LEADER,
     Address,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kdist.client.admin import list_topics
+from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster, parse_addresses
 from kdist.client.probe import probe
 from kdist.errors import ApiError
