@@ -175,7 +175,7 @@ def _ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
     """What `work` gives with a ZooKeeper session of its own."""
     import asyncio
 
-    from kdist.client.topic_settings import zookeeper_at
+    from kdist.client.zookeeper_session import zookeeper_at
 
     async def run() -> T:
         async with zookeeper_at(address) as zookeeper:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from kdist.client.cluster import Address
 from kdist.client.gate import NO_LEADER, PartitionView, View
-from kdist.client.topic_settings import topic_settings
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.zk import znodes
@@ -52,7 +51,7 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
         assignment = znodes.TOPIC.decode(path, (await zookeeper.get(path)).data)
     except NoNode:
         return []  # deleted since it was listed
-    own = (await topic_settings(zookeeper, topic)).get(_MIN_ISR)
+    own = (await _topic_settings(zookeeper, topic)).get(_MIN_ISR)
     min_isr = int(own) if own else default_min_isr
     return await asyncio.gather(
         *(
@@ -60,6 +59,15 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
             for number, replicas in sorted(assignment.partitions.items())
         )
     )
+
+
+async def _topic_settings(zookeeper: ZooKeeper, topic: str) -> dict[str, str]:
+    path = znodes.TOPIC_SETTINGS.path(topic)
+    try:
+        znode = await zookeeper.get(path)
+    except NoNode:
+        return {}
+    return dict(znodes.TOPIC_SETTINGS.decode(path, znode.data).settings)
 
 
 async def _partition(

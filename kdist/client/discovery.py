@@ -25,7 +25,7 @@ async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Addr
     given = given_brokers(servers, zk_connect)
     if given:
         return given
-    from kdist.client.topic_settings import zookeeper_at  # kazoo, which few wait for
+    from kdist.client.zookeeper_session import zookeeper_at  # kazoo, which few wait for
 
     async with zookeeper_at(zk_connect) as zookeeper:
         found = await _registered(zookeeper)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kdist.cli.main import kdist
-from kdist.client import topic_settings
+from kdist.client import zookeeper_session
 from kdist.config.listeners import Listener
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
@@ -62,7 +62,7 @@ class Ensemble:
 @pytest.fixture(autouse=True)
 def ensemble(monkeypatch: pytest.MonkeyPatch) -> Ensemble:
     made = Ensemble()
-    monkeypatch.setattr(topic_settings, "zookeeper_at", made.at)
+    monkeypatch.setattr(zookeeper_session, "zookeeper_at", made.at)
     return made
 
 

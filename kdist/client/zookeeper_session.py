@@ -1,4 +1,4 @@
-"""A topic's own settings in ZooKeeper, for who reads the cluster there, and not from brokers."""
+"""A ZooKeeper session for the time being, for who looks up there where brokers are, or how."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from kdist.errors import UserError
 from kdist.zk.client import ZooKeeper
 from kdist.zk.connect_string import ConnectString
-from kdist.zk.errors import ConnectionLoss, NoNode
+from kdist.zk.errors import ConnectionLoss
 from kdist.zk.kazoo_client import KazooZooKeeper
-from kdist.zk.znodes import TOPIC_SETTINGS
 
 _TIMEOUT_MS = 6_000
 
@@ -27,13 +26,3 @@ async def zookeeper_at(address: str) -> AsyncIterator[ZooKeeper]:
         yield keeper
     finally:
         await keeper.close()
-
-
-async def topic_settings(zookeeper: ZooKeeper, topic: str) -> dict[str, str]:
-    """What a topic has of its own."""
-    path = TOPIC_SETTINGS.path(topic)
-    try:
-        znode = await zookeeper.get(path)
-    except NoNode:
-        return {}
-    return dict(TOPIC_SETTINGS.decode(path, znode.data).settings)
