@@ -25,7 +25,7 @@ Step = Literal[
     "planned", "staging", "staged", "counted", "files-synced", "manifest-written",
     "directories-synced", "superseded", "renamed", "committed", "swept",
 ]  # fmt: skip
-"""The steps of a load's commit, in order; `kdist.spark.load.steps` says what each has done."""
+"""The steps of a load's commit, in order; docs/formats/load-output.md has what each has done."""
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/,\s]+):[0-9]{1,5}")
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]+")

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import get_args
 
 import pytest
 
-from kdist.spark.load.steps import STEPS
+from kdist.config.load_job import Step
 from tests.deploy.deployed import Site
 from tests.deploy.drilling import Lab, await_that
 from tests.deploy.pipeline import FLIGHTS, Pipeline
@@ -24,7 +25,7 @@ CUT_S = 60.0
 A_FEW = 2_000
 
 # A replay's own step has nothing to do in a load that replays nothing.
-DEADLY = [step for step in STEPS if step != "superseded"]
+DEADLY = [step for step in get_args(Step) if step != "superseded"]
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from kdist.client.producer.sync import Producer
 from kdist.config.load_job import LoadJob, load_job
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
+from kdist.spark.load.commit import Reached, go_on
 from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, Wish
 from kdist.spark.load.spark_session import settings_of
-from kdist.spark.load.steps import Reached, go_on
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

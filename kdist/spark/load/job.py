@@ -15,7 +15,7 @@ from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.spark.load.columns_named import VALUE, require_compatible
-from kdist.spark.load.commit import Commit
+from kdist.spark.load.commit import Commit, Reached, go_on
 from kdist.spark.load.footers import read_footer
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
@@ -23,7 +23,6 @@ from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
 from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay
 from kdist.spark.load.report import RunReport, TopicReport, write_report
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
-from kdist.spark.load.steps import Reached, go_on
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
 
 if TYPE_CHECKING:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from kdist.config.faults import ConfigError
 from kdist.config.load_job import Step, load_job
-from kdist.spark.load.steps import STEPS
 
+FORMAT = Path(__file__).parents[3] / "docs/formats/load-output.md"
 SMALL = "bootstrap.servers=b1:9092\ntopics=clicks,ops.host\noutput=/data\n"
 
 
@@ -90,5 +92,6 @@ def test_what_must_be_given_is_missed() -> None:
     ]
 
 
-def test_every_step_of_a_commit_is_told_in_a_sentence() -> None:
-    assert tuple(STEPS) == get_args(Step)
+def test_the_page_of_the_format_tells_every_step_of_a_commit() -> None:
+    _, _, steps = FORMAT.read_text().partition("## The steps of a commit")
+    assert tuple(re.findall(r"^\| `([a-z-]+)` \|", steps, re.MULTILINE)) == get_args(Step)
