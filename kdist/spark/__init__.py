@@ -1,8 +1,9 @@
 """Spark: the PySpark data source `kdist`, and the load of topics into Parquet files.
 
 `source` is the data source. Driver's side: `options` (what was asked for), `offsets` (its JSON),
-`resolving` (which offsets that is now), `ranges` (who reads what). Executors' side: `reading`
-(records of a range) and `columns` (as Arrow). The load is in `kdist.spark.load`.
+`resolving` (which offsets that is now, which it asks by `asking`), `ranges` (who reads what).
+Executors' side: `reading` (records of a range) and `columns` (as Arrow). The load is in
+`kdist.spark.load`.
 """
 
 from __future__ import annotations

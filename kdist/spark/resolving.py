@@ -10,12 +10,11 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 
-from kdist.client.cluster import Cluster, NoBroker, did_you_mean, parse_addresses
+from kdist.client.cluster import Cluster, did_you_mean
 from kdist.client.offsets import OffsetAndTimestamp, list_offsets
 from kdist.errors import UserError
 from kdist.model import TopicPartition
-from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.spark.asking import ask_once
 from kdist.spark.offsets import (
     LATEST,
     AtOffsets,
@@ -28,24 +27,13 @@ from kdist.spark.offsets import (
 from kdist.spark.options import ReadOptions, Selection
 from kdist.spark.ranges import Range, cut
 
-_NO_RETRY_MS = 10_000
-
 
 def plan_read(options: ReadOptions) -> list[Range]:
     """The ranges to read, each a task; `UserError` or `ApiError` where they cannot be told."""
-    return asyncio.run(_plan(options))
-
-
-async def _plan(options: ReadOptions) -> list[Range]:
-    network = AsyncioNetwork(asyncio.get_running_loop())
-    settings = ClientSettings(options.consumer.get("client_id", "kdist-spark"))
-    cluster = Cluster(network, parse_addresses(options.bootstrap), settings, _NO_RETRY_MS)
-    try:
-        return await Resolver(cluster, options).ranges()
-    except NoBroker as error:
-        raise UserError(str(error)) from None
-    finally:
-        cluster.close()
+    client_id = options.consumer.get("client_id", "kdist-spark")
+    return ask_once(
+        options.bootstrap, client_id, lambda cluster: Resolver(cluster, options).ranges()
+    )
 
 
 class Resolver:

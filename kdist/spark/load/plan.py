@@ -7,20 +7,16 @@ another than the one that was loaded, the load is refused with a sentence that s
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import NamedTuple
 
-from kdist.client.cluster import Cluster, NoBroker, parse_addresses
+from kdist.client.cluster import Cluster
 from kdist.client.offsets import find_ranges
 from kdist.errors import UserError
 from kdist.model import ZERO_UUID, OffsetRange, TopicPartition
-from kdist.network.client import ClientSettings
-from kdist.network.world import AsyncioNetwork
+from kdist.spark.asking import ask_once
 from kdist.spark.load.manifest import Manifest
 from kdist.spark.ranges import Range
-
-_RETRY_MS = 10_000
 
 
 class Topic(NamedTuple):
@@ -125,19 +121,11 @@ def _require_same(topic: Topic, before: Manifest | None) -> None:
 
 def look_at_topic(bootstrap: str, name: str, *, is_committed_only: bool) -> Topic:
     """The topic as it is now; `UserError` if there is none, or no broker."""
-    return asyncio.run(_look(bootstrap, name, is_committed_only))
 
-
-async def _look(bootstrap: str, name: str, is_committed_only: bool) -> Topic:
-    network = AsyncioNetwork(asyncio.get_running_loop())
-    settings = ClientSettings("kdist-load")
-    cluster = Cluster(network, parse_addresses(bootstrap), settings, _RETRY_MS)
-    try:
+    async def look(cluster: Cluster) -> Topic:
         found = await cluster.topic(name)
         partitions = [TopicPartition(name, each.partition_index) for each in found.partitions]
         ranges = await find_ranges(cluster, partitions, is_committed_only=is_committed_only)
-    except NoBroker as error:
-        raise UserError(str(error)) from None
-    finally:
-        cluster.close()
-    return Topic(name, found.topic_id, {each.partition: ranges[each] for each in partitions})
+        return Topic(name, found.topic_id, {each.partition: ranges[each] for each in partitions})
+
+    return ask_once(bootstrap, "kdist-load", look)
