@@ -8,22 +8,15 @@ import sys
 import click
 
 from kdist.agent.process import run_agent
+from kdist.cli.running import config_option, level_option
 from kdist.config.agent import load_agent
 from kdist.runtime import diagnostics
 from kdist.runtime.disk import Disk
 
 
 @click.command()
-@click.option(
-    "--config", "path", required=True, metavar="FILE", help="The agent's settings, .properties."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
-    default="INFO",
-    show_default=True,
-    help="What is written to standard error.",
-)
+@config_option("agent")
+@level_option
 def agent(path: str, log_level: str) -> None:
     """Publish this host's operational data until SIGTERM or SIGINT.
 

@@ -10,22 +10,15 @@ import click
 
 from kdist.broker.disk_marker import WrongDisk, check_marker
 from kdist.broker.process import Process
+from kdist.cli.running import config_option, level_option
 from kdist.config.load import load_broker
 from kdist.runtime import diagnostics
 from kdist.runtime.disk import Disk
 
 
 @click.command()
-@click.option(
-    "--config", "path", required=True, metavar="FILE", help="The broker's settings, .properties."
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
-    default="INFO",
-    show_default=True,
-    help="What is written to standard error.",
-)
+@config_option("broker")
+@level_option
 def broker(path: str, log_level: str) -> int:
     """Run one broker, on one disk, until SIGTERM or SIGINT.
 

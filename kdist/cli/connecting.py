@@ -1,4 +1,4 @@
-"""What the commands that ask a cluster share: `--broker`, and a loop to ask on.
+"""What the commands that ask a cluster share: `--broker`, a loop to ask on, what they ask first.
 
 The client is imported when a command runs: it takes 0.2 s that no `--help` should wait for.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from kdist.cli.show import show_count
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,3 +66,22 @@ def require_topic(broker: str, topic: str) -> int:
         return len((await describe_topics(cluster, [topic]))[topic].partitions)
 
     return ask_cluster(broker, work)
+
+
+def check_partition(topic: str, partition: int | None, count: int) -> None:
+    """`UserError` if a topic of `count` partitions has none of this number; None is any."""
+    if partition is not None and partition >= count:
+        raise UserError(
+            f"topic {topic} has no partition {partition}: it has"
+            f" {show_count(count, 'partition')}, from 0"
+        )
+
+
+async def require_no_members(cluster: Cluster, group: str) -> None:
+    """`UserError` for a group with members: the brokers refuse it too, without their number."""
+    from kdist.client.admin.groups import describe_group
+
+    members = (await describe_group(cluster, group))[0].members
+    if members:
+        count = show_count(len(members), "member")
+        raise UserError(f"group {group} has {count}: its offsets are theirs to commit")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from kdist.cli.completing import complete_groups, complete_topics
-from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.connecting import ask_cluster, broker_option, check_partition, require_no_members
 from kdist.cli.options import json_option, print_json
-from kdist.cli.show import show_count
-from kdist.cli.times import Time
+from kdist.cli.times import TIME_FORMS, Time
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -49,8 +48,7 @@ class Start(NamedTuple):
     "--time",
     "timestamp",
     type=Time(),
-    help="Begin with the first record of this time: milliseconds since 1970, or ISO 8601 (in UTC"
-    " unless it names a zone).",
+    help=f"Begin with the first record of this time: {TIME_FORMS}.",
 )
 @click.option("--partition", type=click.IntRange(min=0), help="Read this partition only.")
 @click.option(
@@ -111,7 +109,8 @@ def consume(  # noqa: PLR0913 - one for each option
         from kdist.client.consumer.aio import Consumer
 
         partitions = await _partitions(cluster, topic, partition)
-        await _require_idle(cluster, group)
+        if group is not None:
+            await require_no_members(cluster, group)
         offsets = await _start_offsets(cluster, partitions, start)
         output.positions.update(offsets)
         settings = {"isolation_level": isolation, **_SETTINGS}
@@ -131,25 +130,9 @@ async def _partitions(
     cluster: Cluster, topic: str, partition: int | None
 ) -> tuple[TopicPartition, ...]:
     count = len((await cluster.topic(topic)).partitions)
-    if partition is not None and partition >= count:
-        raise UserError(
-            f"topic {topic} has no partition {partition}: it has"
-            f" {show_count(count, 'partition')}, from 0"
-        )
+    check_partition(topic, partition, count)
     numbers: Iterable[int] = range(count) if partition is None else (partition,)
     return tuple(TopicPartition(topic, number) for number in numbers)
-
-
-async def _require_idle(cluster: Cluster, group: str | None) -> None:
-    """A group that has members commits by itself; to step in between would be a mistake."""
-    if group is None:
-        return
-    from kdist.client.admin.groups import describe_group
-
-    described, _ = await describe_group(cluster, group)
-    if described.members:
-        members = show_count(len(described.members), "member")
-        raise UserError(f"group {group} has {members}: its offsets are theirs to commit")
 
 
 async def _start_offsets(

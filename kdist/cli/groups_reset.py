@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kdist.cli.completing import complete_groups, complete_topics
-from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.connecting import ask_cluster, broker_option, require_no_members
 from kdist.cli.options import json_option, print_json
 from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve_partitions
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
-from kdist.cli.times import Duration, Time
-from kdist.errors import UserError
+from kdist.cli.times import TIME_FORMS, Duration, Time
 from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ _WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration a
 @click.option(
     "--to-datetime",
     type=Time(),
-    help="To the first record of this time: milliseconds since 1970, or ISO 8601 (in UTC unless it"
-    " names a zone).",
+    help=f"To the first record of this time: {TIME_FORMS}.",
 )
 @click.option(
     "--by-duration",
@@ -98,7 +96,7 @@ def reset(  # noqa: PLR0913 - one for each option
         if not moves:
             raise await unknown_group(cluster, group)
         if not dry_run:
-            await _require_no_members(cluster, group)
+            await require_no_members(cluster, group)
             offsets = {each.partition: each.offset for each in moves}
             await alter_group_offsets(cluster, group, offsets)
         return moves
@@ -134,16 +132,6 @@ def _target(
     if len(named) != 1:
         raise click.UsageError(f"Say where to: give one of {_WAYS}.")
     return named[0]
-
-
-async def _require_no_members(cluster: Cluster, group: str) -> None:
-    """The brokers refuse it too; here is why, in the group's own numbers."""
-    from kdist.client.admin.groups import describe_group
-
-    members = (await describe_group(cluster, group))[0].members
-    if members:
-        count = show_count(len(members), "member")
-        raise UserError(f"group {group} has {count}, which commit for it: stop them first")
 
 
 def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.running import config_option
 from kdist.cli.show import show_count, show_error, show_size, show_time
 from kdist.cli.table import Column, Row, print_table
 from kdist.config.load_job import LoadJob, load_job
@@ -33,16 +34,14 @@ _HISTORY = (
     Column("TOOK", is_number=True),
 )
 
-config_option = click.option(
-    "--config", "path", metavar="FILE", help="The job's settings, .properties."
-)
+_CONFIG = config_option("job", required=False)
 topic_option = click.option(
     "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated."
 )
 
 
 @click.group(invoke_without_command=True)
-@config_option
+@_CONFIG
 @topic_option
 @click.option(
     "--accept-loss",
@@ -76,7 +75,7 @@ def load(
 
 
 @load.command()
-@config_option
+@_CONFIG
 @topic_option
 @json_option
 @click.pass_obj
@@ -96,7 +95,7 @@ def history(outer: str | None, path: str | None, topics: tuple[str, ...], as_jso
 
 
 @load.command()
-@config_option
+@_CONFIG
 @topic_option
 @click.option("--deep", is_flag=True, help="Read every row's offset: none may be there twice.")
 @json_option
@@ -130,7 +129,7 @@ def verify(
 
 
 @load.command()
-@config_option
+@_CONFIG
 @topic_option
 @click.option(
     "--from", "number", required=True, type=click.IntRange(min=1), help="The first load to replay."
@@ -153,7 +152,7 @@ def replay(
 
 
 @load.command()
-@config_option
+@_CONFIG
 @click.pass_obj
 def check(outer: str | None, path: str | None) -> None:
     """Say whether a load would start with the job's settings; all that is wrong is said at once."""
@@ -162,7 +161,7 @@ def check(outer: str | None, path: str | None) -> None:
 
 
 @load.command()
-@config_option
+@_CONFIG
 @click.pass_obj
 def register(outer: str | None, path: str | None) -> None:
     """Write the metrics of a job that has not run yet, so that its alert counts from now on."""

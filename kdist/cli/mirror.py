@@ -9,28 +9,18 @@ from typing import TYPE_CHECKING
 import click
 
 from kdist.cli.options import json_option, readonly_files
+from kdist.cli.running import config_option, level_option
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.config.mirror import MirrorConfig
 
-_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-
-config_option = click.option(
-    "--config", "path", required=True, metavar="FILE", help="The mirror's settings, .properties."
-)
-_level_option = click.option(
-    "--log-level",
-    type=click.Choice(_LEVELS, case_sensitive=False),
-    default="INFO",
-    show_default=True,
-    help="What is written to standard error.",
-)
+_CONFIG = config_option("mirror")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--config", "path", metavar="FILE", help="The mirror's settings, .properties.")
-@_level_option
+@config_option("mirror", required=False)
+@level_option
 @click.pass_context
 def mirror(context: click.Context, path: str | None, log_level: str) -> None:
     """Mirror topics from one cluster into another, each record exactly once.
@@ -47,8 +37,8 @@ def mirror(context: click.Context, path: str | None, log_level: str) -> None:
 
 
 @mirror.command()
-@config_option
-@_level_option
+@_CONFIG
+@level_option
 def run(path: str, log_level: str) -> None:
     """Mirror until SIGTERM or SIGINT.
 
@@ -63,12 +53,12 @@ def _run(path: str, log_level: str) -> None:
     from kdist.mirror.process import run_mirror
     from kdist.runtime import diagnostics
 
-    diagnostics.set_up(log_level.upper(), sys.stderr, os.environ)
+    diagnostics.set_up(log_level, sys.stderr, os.environ)
     run_mirror(load(path), os.environ)
 
 
 @mirror.command()
-@config_option
+@_CONFIG
 def check(path: str) -> None:
     """Say whether a mirror would start with FILE; exit with 1 if not, with each fault's line."""
     config = load(path)
@@ -77,7 +67,7 @@ def check(path: str) -> None:
 
 
 @mirror.command()
-@config_option
+@_CONFIG
 @json_option
 @click.option("--flow", "name", metavar="NAME", help="Only this flow.")
 def status(path: str, as_json: bool, name: str | None) -> int:
@@ -93,7 +83,7 @@ def status(path: str, as_json: bool, name: str | None) -> int:
 
 
 @mirror.command()
-@config_option
+@_CONFIG
 @click.option("--flow", "name", required=True, metavar="NAME", help="The flow.")
 @click.option("--topic", required=True, metavar="NAME", help="The topic, as the source calls it.")
 @click.option("--partition", type=int, metavar="N", help="Only this one; else all of the topic.")
@@ -112,7 +102,7 @@ def seek(path: str, name: str, topic: str, partition: int | None, to: str) -> No
 
 
 @mirror.command()
-@config_option
+@_CONFIG
 @click.option("--flow", "name", required=True, metavar="NAME", help="The flow.")
 @click.option("--topic", required=True, metavar="NAME", help="The topic, as the target calls it.")
 def release(path: str, name: str, topic: str) -> None:

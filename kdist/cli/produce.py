@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kdist.cli.completing import complete_topics
-from kdist.cli.connecting import ask_cluster, broker_option
+from kdist.cli.connecting import ask_cluster, broker_option, check_partition
 from kdist.cli.options import json_option, print_json
 from kdist.cli.show import show_count, show_size
 from kdist.errors import UserError
@@ -114,11 +114,7 @@ async def _require_partition(cluster: Cluster, topic: str, partition: int | None
     from kdist.client.admin.topics import describe_topics
 
     count = len((await describe_topics(cluster, [topic]))[topic].partitions)
-    if partition is not None and partition >= count:
-        raise UserError(
-            f"topic {topic} has no partition {partition}: it has"
-            f" {show_count(count, 'partition')}, from 0"
-        )
+    check_partition(topic, partition, count)
 
 
 def _unescaped(text: str) -> bytes:

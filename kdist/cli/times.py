@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 
 import click
 
+TIME_FORMS = "milliseconds since 1970, or ISO 8601 (in UTC unless it names a zone)"
+"""A `Time`, as the help of its options says it."""
+
 _FORM = re.compile(r"(?:(\d+)d)?t?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 

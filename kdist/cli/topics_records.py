@@ -13,7 +13,7 @@ from kdist.cli.options import json_option, print_json
 from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve_partitions
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
-from kdist.cli.times import Time
+from kdist.cli.times import TIME_FORMS, Time
 from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ class Trim(NamedTuple):
 @click.option(
     "--before-time",
     type=Time(),
-    help="Those before the first record of this time: milliseconds since 1970, or ISO 8601 (in UTC"
-    " unless it names a zone).",
+    help=f"Those before the first record of this time: {TIME_FORMS}.",
 )
 @click.option("--all", "takes_all", is_flag=True, help="All there are.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and do nothing.")

@@ -104,7 +104,7 @@ def test_a_group_with_members_is_left_alone(cluster: CliCluster, member: str) ->
     cluster.done("groups", "reset", member, "--to-latest", "--topic", "moving", "--dry-run")
     assert (
         cluster.refused("groups", "reset", member, "--to-latest", "--topic", "moving")
-        == f"group {member} has 1 member, which commit for it: stop them first"
+        == f"group {member} has 1 member: its offsets are theirs to commit"
     )
     assert "has members" in cluster.refused("groups", "delete", member)
 

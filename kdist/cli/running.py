@@ -1,0 +1,31 @@
+"""What the commands that run until a signal ends them share: `--config`, and `--log-level`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from kdist.runtime import diagnostics
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+level_option = click.option(
+    "--log-level",
+    type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="What is written to standard error.",
+)
+
+
+def config_option(whose: str, *, required: bool = True) -> Option:
+    """`--config FILE`, as `path`; `whose` settings it has, as "broker"."""
+    return click.option(
+        "--config",
+        "path",
+        required=required,
+        metavar="FILE",
+        help=f"The {whose}'s settings, .properties.",
+    )
