@@ -144,12 +144,19 @@ class Features(NamedTuple):
         return cls(fields.required("status", int) == 1, levels)
 
 
+_BY_BROKER = "kdist_by_broker"  # others ignore it
+
+
 class ConsumerRegistration(NamedTuple):
-    """A member of an old consumer's group: its streams by topic, or by what the pattern matches."""
+    """A member of an old consumer's group: its streams by topic, or by what the pattern matches.
+
+    `goes_by_broker` is kdist's own: whether it can take partitions in the order of their brokers.
+    """
 
     subscription: Mapping[str, int]
     pattern: str  # "static", "white_list" or "black_list"
     timestamp_ms: int
+    goes_by_broker: bool = False
 
     def encode(self) -> bytes:
         return to_json(
@@ -158,6 +165,7 @@ class ConsumerRegistration(NamedTuple):
                 "subscription": dict(self.subscription),
                 "pattern": self.pattern,
                 "timestamp": str(self.timestamp_ms),
+                **({_BY_BROKER: 1} if self.goes_by_broker else {}),
             }
         )
 
@@ -168,7 +176,8 @@ class ConsumerRegistration(NamedTuple):
         for topic, streams in subscription.items():
             if type(streams) is not int:
                 fields.fail(f"{topic!r} has {streams!r} streams")
-        return cls(subscription, fields.required("pattern", str), fields.time_ms())
+        by_broker = bool(fields.optional(_BY_BROKER, int))
+        return cls(subscription, fields.required("pattern", str), fields.time_ms(), by_broker)
 
 
 class LockHolder(NamedTuple):

@@ -77,7 +77,9 @@ class Joined:
             world.zk,
             settings.group_id,
             self.id,
-            ConsumerRegistration(subscription.counts, subscription.pattern, world.now_ms()),
+            ConsumerRegistration(
+                subscription.counts, subscription.pattern, world.now_ms(), goes_by_broker=True
+            ),
             lambda: self.rebalancer.look(),
             exclude_internal=settings.exclude_internal_topics,
         )

@@ -14,7 +14,6 @@ the offset. A release commits and gives up in one. Source: the founding paper, s
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -38,9 +37,6 @@ from kdist.zk.client import (
 )
 from kdist.zk.cluster_values import ConsumerRegistration
 from kdist.zk.errors import ConnectionLoss, CorruptZnode, MultiFailed, NodeExists, NoNode
-from kdist.zk.fields import Fields, to_json
-
-_BY_BROKER = "kdist_by_broker"  # kdist's own; others ignore it
 
 
 class Member(NamedTuple):
@@ -161,7 +157,7 @@ class Registry:
             wants = read_subscription(registration, exclude_internal=self._exclude_internal)
         except UserError as error:
             raise CorruptZnode(path, str(error)) from None
-        return Member(wants, bool(Fields(path, data).optional(_BY_BROKER, int)))
+        return Member(wants, registration.goes_by_broker)
 
     async def _preferred(self, topic: str) -> dict[int, int]:
         path = znodes.TOPIC.path(topic)
@@ -185,7 +181,7 @@ class Registry:
     async def register(self) -> bool:
         """Be in the group; False while another session has our id."""
         path = znodes.CONSUMER_ID.path(self._group, self.consumer)
-        data = to_json({**json.loads(znodes.CONSUMER_ID.encode(self._registration)), _BY_BROKER: 1})
+        data = znodes.CONSUMER_ID.encode(self._registration)
         try:
             await self._zk.create(path, data, ephemeral=True, make_parents=True)
         except NodeExists:

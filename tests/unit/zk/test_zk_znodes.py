@@ -67,6 +67,10 @@ KAFKA_BYTES = [
      b'{"version":2,"status":1,"features":{"metadata.version":{"max_version_level":8}}}'),
     (znodes.CONSUMER_ID, ConsumerRegistration({"clicks": 2}, "static", 1620000000000),
      b'{"version":1,"subscription":{"clicks":2},"pattern":"static","timestamp":"1620000000000"}'),
+    (znodes.CONSUMER_ID,
+     ConsumerRegistration({"clicks|views.*": 2}, "white_list", 1620000000000, goes_by_broker=True),
+     b'{"version":1,"subscription":{"clicks|views.*":2},"pattern":"white_list",'
+     b'"timestamp":"1620000000000","kdist_by_broker":1}'),
     (znodes.CONSUMER_OWNER, "group_host-1-0", b"group_host-1-0"),
     (znodes.CONSUMER_OFFSET, 4711, b"4711"),
     (znodes.TOPIC_DELETION, None, b""),
