@@ -125,20 +125,20 @@ class SocketTransport(asyncio.Transport):
 
     # Sending
 
-    def write(self, data: Bytes, flags: int = 0) -> None:
+    def write(self, data: Bytes) -> None:
         if self._is_lost:
             return
         if not self._unsent:
-            sent = self._send(data, flags)
+            sent = self._send(data)
             if sent == len(data) or self._is_lost:
                 return
             data = memoryview(data)[sent:]
         self._unsent += data
         self._block()
 
-    def _send(self, data: Bytes, flags: int) -> int:
+    def _send(self, data: Bytes) -> int:
         try:
-            return self._socket.send(data, flags)
+            return self._socket.send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -183,7 +183,7 @@ class SocketTransport(asyncio.Transport):
 
     def _write_on(self) -> None:
         if self._unsent:
-            del self._unsent[: self._send(self._unsent, 0)]
+            del self._unsent[: self._send(self._unsent)]
             if self._unsent or self._is_lost:
                 return
         self._is_blocked = False
