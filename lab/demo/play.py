@@ -55,9 +55,8 @@ class Outcome(NamedTuple):
 class Play:
     """One run of the demo. Owner: the command."""
 
-    def __init__(self, stage: Stage, archives: Path, console: Console) -> None:
+    def __init__(self, stage: Stage, console: Console) -> None:
         self._stage = stage
-        self._archives = archives
         self._console = console
         self.datacenters: list[Datacenter] = []
         self.mirror_file = self.load_file = Path()
@@ -84,7 +83,7 @@ class Play:
 
     def _read_input(self, limit: int | None) -> list[Flight]:
         with step(self._console, "Fetch the flights of 2013 and read them") as now:
-            found = flights.read(flights.fetch(self._archives))[:limit]
+            found = flights.read(flights.fetch())[:limit]
             now.outcome = f"{len(found):,} flights"
         return found
 

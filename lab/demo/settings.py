@@ -9,9 +9,6 @@ from lab.demo import flights
 FLIGHTS = "flights"
 HOSTS = "ops.host"  # this machine's operational data, as `kdist agent` publishes it
 
-# The flights are of 2013, and only their content says so: their records are as old as the demo.
-TOPIC_SETTINGS = {FLIGHTS: {"compression.type": "producer"}, HOSTS: {}}
-
 
 def mirror_settings(source: str, target: str) -> dict[str, str]:
     """A flow from one datacenter to the other: both topics, under their own names."""

@@ -13,13 +13,12 @@ from typing import Any
 
 from kdist import Producer
 from lab.demo import flights
-from lab.demo.__main__ import ARCHIVES
 from lab.demo.flights import Flight
+from lab.demo.settings import FLIGHTS, HOSTS
 from tests.deploy.deployed import KDIST, Cluster, Site
 from tests.deploy.drilling import await_that
 from tests.deploy.load import read_all
 
-FLIGHTS, HOSTS = "flights", "ops.host"
 PYTHON = "/opt/kdist/spark/current/bin/python"
 
 _MIRRORED_S = 120.0
@@ -50,7 +49,7 @@ class Pipeline:
         self.prefix: str = flow["prefix"]
         self.source = _cluster(site, flow["source"])
         self.sent: Counter[str] = Counter()
-        self._left = iter(flights.read(flights.fetch(ARCHIVES)))
+        self._left = iter(flights.read(flights.fetch()))
 
     @property
     def mirror_unit(self) -> str:

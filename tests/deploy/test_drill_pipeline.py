@@ -14,9 +14,10 @@ from typing import get_args
 import pytest
 
 from kdist.config.load_job import Step
+from lab.demo.settings import FLIGHTS
 from tests.deploy.deployed import Site
 from tests.deploy.drilling import Lab, await_that
-from tests.deploy.pipeline import FLIGHTS, Pipeline
+from tests.deploy.pipeline import Pipeline
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(900)]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from lab.demo import flights
-from lab.demo.__main__ import ARCHIVES
 from lab.place import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -44,7 +43,7 @@ def processes_of(home: Path) -> list[str]:
 
 
 def test_a_year_of_flights_is_as_long_as_it_was() -> None:
-    found = flights.read(flights.fetch(ARCHIVES))
+    found = flights.read(flights.fetch())
     days = flights.per_day(found)
     assert (len(found), len(days), days["2013-01-01"]) == (336_776, 365, 842)
 
