@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import chain
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
@@ -316,12 +315,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Calls to the loop
