@@ -19,11 +19,12 @@ from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.fetcher import OffsetOutOfRange
+from kdist.client.consumer.opening import CorruptFetch
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.offsets import TIMESTAMPS, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
-from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
+from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.mirror import FlowMetrics, StreamMetrics
 from kdist.mirror.behind import measure_lag
@@ -195,8 +196,10 @@ class RunningFlow(RebalanceListener):
             batches = await self._consumer.poll_batches(_POLL_S, _BATCHES_MAX)
         except OffsetOutOfRange as error:
             await self._lose(error)
-        except CorruptRecords as error:
-            self._stop_corrupt(error)
+        except CorruptFetch as error:
+            stream = self.streams.get(error.partition)
+            if stream is not None:
+                stream.fail(error)
         except (ApiError, NoBroker) as error:
             self._reading.begin(error)
             await asyncio.sleep(_PAUSE_S)
@@ -248,11 +251,6 @@ class RunningFlow(RebalanceListener):
         stream.fail(loss)
         if self._settings.on_loss == "stop-mirror":
             self.loss = loss
-
-    def _stop_corrupt(self, error: CorruptRecords) -> None:
-        for partition, stream in self.streams.items():
-            if f" {partition}, at offset" in f" {error}":
-                stream.fail(error)
 
     # The source, as streams use it
 

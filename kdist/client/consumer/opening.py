@@ -21,6 +21,15 @@ from kdist.records.control import ControlType, read_control_type
 from kdist.wire.varint import Buffer
 
 
+class CorruptFetch(CorruptRecords):
+    """What was fetched of `partition` fails a check, from `offset` on."""
+
+    def __init__(self, partition: TopicPartition, offset: int, fault: str) -> None:
+        super().__init__(f"{partition}, at offset {offset}: {fault}")
+        self.partition = partition
+        self.offset = offset
+
+
 class Ready(NamedTuple):
     """The next of a partition: a batch, or None where one was left out, or what is wrong with it.
 
@@ -31,7 +40,7 @@ class Ready(NamedTuple):
     leader_epoch: int
     size_bytes: int
     batch: Batch | None = None
-    error: CorruptRecords | None = None
+    error: CorruptFetch | None = None
 
 
 class Opening(NamedTuple):
@@ -65,7 +74,7 @@ def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
             yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
             position = next_offset
     except CorruptRecords as error:
-        told = CorruptRecords(f"{opening.partition}, at offset {position}: {error.detail}")
+        told = CorruptFetch(opening.partition, position, error.detail)
         yield Ready(position, -1, 0, error=told)
 
 

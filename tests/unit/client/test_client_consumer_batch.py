@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.client.consumer.batch import Batch, NotDecoded
-from kdist.client.consumer.opening import Opening, Ready, open_fetched
-from kdist.errors import CorruptRecords
+from kdist.client.consumer.opening import CorruptFetch, Opening, Ready, open_fetched
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
 from kdist.records.batch import (
@@ -162,7 +161,8 @@ def test_what_is_damaged_comes_after_what_is_whole() -> None:
     whole, broken = opened(data)
     assert whole.batch is not None
     assert whole.batch.values() == [b"0", b"1", b"2"]
-    assert isinstance(broken.error, CorruptRecords)
+    assert isinstance(broken.error, CorruptFetch)
+    assert (broken.error.partition, broken.error.offset) == (TopicPartition("clicks", 3), 3)
     assert "clicks-3, at offset 3: CRC is" in str(broken.error)
     assert [each.error for each in opened(data, check_crcs=False)] == [None, None]
 
