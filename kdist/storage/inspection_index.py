@@ -28,8 +28,6 @@ class IndexContent(NamedTuple):
 
     entries: Iterator[IndexEntry]
     entry_count: int
-    spare_bytes: int
-    """Zeros behind the last entry."""
     left_over_bytes: int
     """What is behind the last whole entry."""
 
@@ -43,9 +41,7 @@ def read_index(files: Files, path: str, entry: struct.Struct) -> IndexContent | 
     file = files.open_readonly(path)
     left_over = size % entry.size
     used = _used_size(file, size - left_over, entry.size)
-    return IndexContent(
-        _read_entries(file, used, entry), used // entry.size, size - left_over - used, left_over
-    )
+    return IndexContent(_read_entries(file, used, entry), used // entry.size, left_over)
 
 
 def last_entry(files: Files, path: str, entry: struct.Struct) -> IndexEntry | None:

@@ -83,8 +83,3 @@ def _producer_of(entry: tuple[int, ...]) -> Producer:
 def load_snapshot(files: Files, path: str) -> ProducerStates:
     """Read a snapshot; `FileNotFoundError` if there is none."""
     return decode_snapshot(files.read(path), path)
-
-
-def save_snapshot(files: Files, path: str, states: ProducerStates) -> None:
-    """Put a snapshot in place, atomically and durably."""
-    files.replace(path, encode_snapshot(states))

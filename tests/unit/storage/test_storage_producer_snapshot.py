@@ -15,7 +15,6 @@ from kdist.storage.producer_snapshot import (
     decode_snapshot,
     encode_snapshot,
     load_snapshot,
-    save_snapshot,
 )
 from kdist.storage.producers import Batch, Producer, ProducerStates
 from kdist.wire.crc32c import software
@@ -141,5 +140,5 @@ def test_a_saved_snapshot_survives_a_power_loss():
     disk.sync_directory("/")
     with pytest.raises(FileNotFoundError):
         load_snapshot(disk, PATH)
-    save_snapshot(disk, PATH, decode_snapshot(GOLDEN, PATH))
+    disk.replace(PATH, encode_snapshot(decode_snapshot(GOLDEN, PATH)))
     assert encode_snapshot(load_snapshot(disk.crash(), PATH)) == GOLDEN
