@@ -20,6 +20,7 @@ from kdist.config.layers import Described, Source
 from kdist.controller.loading import gather
 from kdist.errors import ApiError, Error
 from kdist.protocol.describe_configs import (
+    ALL_BROKERS,
     BROKER,
     TOPIC,
     DescribeConfigsRequest,
@@ -29,8 +30,6 @@ from kdist.protocol.describe_configs import (
     DescribedSetting,
     SettingSynonym,
 )
-
-ALL_BROKERS = ""
 
 
 class DescribeConfigsHandler:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from kdist.client.admin.settings import describe_topic_settings
+from kdist.client.admin.settings import OF_TOPIC, describe_topic_settings
 from kdist.client.admin.topics import create_topic, grow_topics, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 
 logger = logging.getLogger(__name__)
 
-_OF_THE_TOPIC = "topic"  # whose value it is, as `admin.settings` calls it
 _NOT_COPIED = (
     "message.timestamp.type",  # times pass as the source has them
     "follower.replication.throttled.replicas",  # these name brokers
@@ -79,5 +78,5 @@ async def _own_settings(source: Cluster, topic: str) -> dict[str, str | None]:
     return {
         each.name: each.value
         for each in found.values()
-        if each.source == _OF_THE_TOPIC and each.name not in _NOT_COPIED and not each.is_secret
+        if each.source == OF_TOPIC and each.name not in _NOT_COPIED and not each.is_secret
     }

@@ -25,6 +25,7 @@ from kdist.protocol.schema import (
 )
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8  # resource types that have settings (KIP-133, KIP-412)
+ALL_BROKERS = ""  # as a broker's name: the settings that all brokers have together (KIP-226)
 
 
 @struct

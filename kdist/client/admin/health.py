@@ -29,7 +29,7 @@ _MIN_ISR = "min.insync.replicas"
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be, by the name of its alert, and what it is about."""
+    """Something that is not as it should be, and what it is about; `name` as alerts have it."""
 
     level: Literal["bad", "warning"]
     name: str

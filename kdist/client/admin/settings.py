@@ -15,6 +15,7 @@ from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 from kdist.protocol.describe_configs import (
+    ALL_BROKERS,
     BROKER,
     TOPIC,
     DescribeConfigsRequest,
@@ -41,8 +42,6 @@ SOURCES = {
     6: "logger",
 }
 _SOURCE_OF_OLD = {True: "default", False: "set"}  # Kafka 1.0 tells no more
-
-ALL_BROKERS = ""  # the name under which settings of all brokers are kept
 
 
 class Setting(NamedTuple):
