@@ -1,4 +1,4 @@
-"""A cluster that the tests of the commands share: they use topics of their own."""
+"""A cluster that the tests of the commands share: they use topics of their own. Logs on a disk."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+from tests.unit.storage.inspection_logs import log, pristine
+
+__all__ = ["cluster", "log", "pristine"]
 
 
 @pytest.fixture(scope="session")

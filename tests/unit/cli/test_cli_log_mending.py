@@ -3,69 +3,19 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from kdist.cli.main import kdist
 from kdist.errors import DiskFailed
 from kdist.runtime.disk import Disk
+from tests.unit.cli.cli_log import LOOKING, rows, run, trace
 from tests.unit.storage.inspection_logs import (
     flip,
     headers,
-    make_directory,
     segments,
 )
-
-LOOKING = [
-    ["dump"],
-    ["dump", "--records"],
-    ["dump", "--json", "--records"],
-    ["dump", "--index", "--time-index", "--snapshot", "--epochs", "--checkpoints"],
-    ["verify", "--deep"],
-    ["find", "--offset", "40"],
-    ["find", "--time", "2023-11-14T22:13:20.040"],
-]
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory after a clean stop; tests copy it."""
-    path = tmp_path_factory.mktemp("pristine") / "log"
-    make_directory(path)
-    return path
-
-
-@pytest.fixture
-def log(pristine: Path, tmp_path: Path) -> Path:
-    """A partition's directory in a log directory."""
-    shutil.copytree(pristine, tmp_path / "log")
-    return tmp_path / "log/clicks-0"
-
-
-def run(*arguments: object, text: str = "") -> Result:
-    result = CliRunner().invoke(kdist, ["log", *map(str, arguments)], input=text)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def rows(*arguments: object) -> list[dict[str, Any]]:
-    """What a command prints as JSON lines."""
-    return [json.loads(line) for line in run(*arguments, "--json").stdout.splitlines()]
-
-
-def trace(path: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file's content and time of change, directories' times too."""
-    return {
-        str(found): (found.read_bytes() if found.is_file() else b"", found.stat().st_mtime_ns)
-        for found in [path, *path.rglob("*")]
-    }
-
 
 # --- trim and rebuild-indexes -------------------------------------------------------------------
 

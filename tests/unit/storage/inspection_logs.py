@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import shutil
 import uuid
 from pathlib import Path
+
+import pytest
 
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
@@ -16,7 +19,11 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import Files
 from kdist.runtime.inline_tasks import InlineTasks
+from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.storage.directory import LogDirectory
+from kdist.storage.inspection import locate
+from kdist.storage.inspection_report import Report, Severity
+from kdist.storage.inspection_verify import verify
 from kdist.storage.surroundings import Identity, Surroundings
 
 CLICKS = TopicPartition("clicks", 0)
@@ -119,3 +126,39 @@ def flip(path: Path, position: int, mask: int = 0x01) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= mask
     path.write_bytes(data)
+
+
+LOOK = ReadOnlyFiles(Disk())
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log directory after a clean stop; tests copy it."""
+    path = tmp_path_factory.mktemp("pristine") / "log"
+    make_directory(path)
+    return path
+
+
+@pytest.fixture
+def log(pristine: Path, tmp_path: Path) -> Path:
+    """A partition's directory in a closed log directory."""
+    shutil.copytree(pristine, tmp_path / "log")
+    return tmp_path / "log/clicks-0"
+
+
+@pytest.fixture
+def killed(log: Path) -> Path:
+    """The same, of a broker that was killed: nothing is known to be synced."""
+    (log.parent / ".kafka_cleanshutdown").unlink()
+    (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nclicks 0 0\n")
+    return log
+
+
+def check(path: Path, *, is_deep: bool = True) -> Report:
+    return verify(LOOK, locate(LOOK, str(path)), is_deep=is_deep)
+
+
+def of(report: Report, severity: Severity) -> list[tuple[str, int | None]]:
+    """Name and position of the findings."""
+    found = [finding for finding in report.findings if finding.severity is severity]
+    return [(finding.path.rpartition("/")[2], finding.position) for finding in found]

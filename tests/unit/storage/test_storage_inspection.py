@@ -14,56 +14,22 @@ from kdist.records.build import build_batch
 from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from kdist.runtime.disk import Disk
-from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.storage.checkpoints import save_offsets
 from kdist.storage.inspection import locate
-from kdist.storage.inspection_report import Report, Severity
+from kdist.storage.inspection_report import Severity
 from kdist.storage.inspection_verify import verify
 from tests.unit.storage.inspection_logs import (
     CLICKS,
     END_OFFSET,
     FIELDS,
+    LOOK,
     START_MS,
+    check,
     flip,
     headers,
-    make_directory,
+    of,
     segments,
 )
-
-LOOK = ReadOnlyFiles(Disk())
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory after a clean stop; tests copy it."""
-    path = tmp_path_factory.mktemp("pristine") / "log"
-    make_directory(path)
-    return path
-
-
-@pytest.fixture
-def log(pristine: Path, tmp_path: Path) -> Path:
-    """A partition's directory in a closed log directory."""
-    shutil.copytree(pristine, tmp_path / "log")
-    return tmp_path / "log/clicks-0"
-
-
-@pytest.fixture
-def killed(log: Path) -> Path:
-    """The same, of a broker that was killed: nothing is known to be synced."""
-    (log.parent / ".kafka_cleanshutdown").unlink()
-    (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nclicks 0 0\n")
-    return log
-
-
-def check(path: Path, *, is_deep: bool = True) -> Report:
-    return verify(LOOK, locate(LOOK, str(path)), is_deep=is_deep)
-
-
-def of(report: Report, severity: Severity) -> list[tuple[str, int | None]]:
-    """Name and position of the findings."""
-    found = [finding for finding in report.findings if finding.severity is severity]
-    return [(finding.path.rpartition("/")[2], finding.position) for finding in found]
 
 
 def damages(path: Path) -> list[tuple[str, int | None]]:

@@ -4,69 +4,32 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk
-from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.storage.checkpoints import load_offsets, save_offsets
 from kdist.storage.inspection import Kind, load_saved, locate
 from kdist.storage.inspection_lookup import find_offset, find_time
 from kdist.storage.inspection_rebuild import rebuild_segment
-from kdist.storage.inspection_report import Report, Severity
+from kdist.storage.inspection_report import Severity
 from kdist.storage.inspection_trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
-from kdist.storage.inspection_verify import verify
 from tests.unit.storage.inspection_logs import (
     CLICKS,
     END_OFFSET,
     FIELDS,
+    LOOK,
     RECORDS,
     START_MS,
+    check,
     flip,
     headers,
-    make_directory,
+    of,
     open_directory,
     segments,
 )
-
-LOOK = ReadOnlyFiles(Disk())
-
-
-@pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log directory after a clean stop; tests copy it."""
-    path = tmp_path_factory.mktemp("pristine") / "log"
-    make_directory(path)
-    return path
-
-
-@pytest.fixture
-def log(pristine: Path, tmp_path: Path) -> Path:
-    """A partition's directory in a closed log directory."""
-    shutil.copytree(pristine, tmp_path / "log")
-    return tmp_path / "log/clicks-0"
-
-
-@pytest.fixture
-def killed(log: Path) -> Path:
-    """The same, of a broker that was killed: nothing is known to be synced."""
-    (log.parent / ".kafka_cleanshutdown").unlink()
-    (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nclicks 0 0\n")
-    return log
-
-
-def check(path: Path, *, is_deep: bool = True) -> Report:
-    return verify(LOOK, locate(LOOK, str(path)), is_deep=is_deep)
-
-
-def of(report: Report, severity: Severity) -> list[tuple[str, int | None]]:
-    """Name and position of the findings."""
-    found = [finding for finding in report.findings if finding.severity is severity]
-    return [(finding.path.rpartition("/")[2], finding.position) for finding in found]
-
 
 # --- locate -------------------------------------------------------------------------------------
 
