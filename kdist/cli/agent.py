@@ -8,10 +8,10 @@ import sys
 import click
 
 from kdist.agent.process import run_agent
+from kdist.cli.options import read_settings_file
 from kdist.cli.running import config_option, level_option
 from kdist.config.agent import load_agent
 from kdist.runtime import diagnostics
-from kdist.runtime.disk import Disk
 
 
 @click.command()
@@ -24,5 +24,5 @@ def agent(path: str, log_level: str) -> None:
     many, and the oldest are dropped. Exits with 0 when it stopped as asked.
     """
     diagnostics.set_up(log_level, sys.stderr, os.environ)
-    settings = load_agent(Disk().read(path).decode(errors="replace"), path)
+    settings = load_agent(read_settings_file(path), path)
     run_agent(settings, os.environ)

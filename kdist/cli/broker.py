@@ -10,6 +10,7 @@ import click
 
 from kdist.broker.disk_marker import WrongDisk, check_marker
 from kdist.broker.process import Process
+from kdist.cli.options import read_settings_file
 from kdist.cli.running import config_option, level_option
 from kdist.config.load import load_broker
 from kdist.runtime import diagnostics
@@ -26,7 +27,7 @@ def broker(path: str, log_level: str) -> int:
     has failed, and 78 when it is not this broker's disk.
     """
     diagnostics.set_up(log_level, sys.stderr, os.environ)
-    config = load_broker(Disk().read(path).decode(errors="replace"), path)
+    config = load_broker(read_settings_file(path), path)
     for sentence in config.warnings:
         click.echo(f"kdist: {sentence}", err=True)
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.options import json_option, print_json, read_settings_file, readonly_files
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
@@ -53,7 +53,7 @@ def check(path: str, kind: str, as_json: bool) -> int:
     from kdist.config.load import load_broker
     from kdist.config.properties import parse_properties
 
-    text = _read(path)
+    text = read_settings_file(path)
     faults: Sequence[str] = ()
     warnings: Sequence[str] = ()
     given = len(parse_properties(text, path).given)
@@ -81,15 +81,6 @@ def _print_verdict(path: str, given: int, faults: Sequence[str], warnings: Seque
         click.echo(f"{path} is refused, with {show_count(len(faults), 'fault')}.")
     else:
         click.echo(f"{path} is good: {show_count(given, 'setting')} given.")
-
-
-def _read(path: str) -> str:
-    try:
-        return readonly_files().read(path).decode()
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8") from None
 
 
 # describe
@@ -143,7 +134,7 @@ def describe(arguments: tuple[str, ...], as_json: bool) -> None:
 def _lines_of_file(path: str) -> Iterator[Line]:
     from kdist.config.load import load_broker
 
-    loaded: BrokerConfig = load_broker(_read(path), path)
+    loaded: BrokerConfig = load_broker(read_settings_file(path), path)
     for row, name, text, source, _ in loaded.describe():
         yield Line(row, name, text, _SOURCES[source.name])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.options import json_option, print_json, read_settings_file
 from kdist.cli.show import show_time
 from kdist.errors import KdistError, UserError
 
@@ -153,7 +153,7 @@ def _subject(broker: int | None, zookeeper: str | None, path: str | None) -> Sub
     if path is not None:
         from kdist.config.load import load_broker
 
-        config = load_broker(readonly_files().read(path).decode(errors="replace"), path)
+        config = load_broker(read_settings_file(path), path)
         broker = config.broker.id if broker is None else broker
         zookeeper = zookeeper or config.zookeeper.connect
         min_isr = config.topic_defaults.min_insync_replicas

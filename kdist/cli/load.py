@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kdist.cli.options import json_option, print_json, readonly_files
+from kdist.cli.options import json_option, print_json, read_settings_file, readonly_files
 from kdist.cli.running import config_option
 from kdist.cli.show import show_count, show_error, show_size, show_time
 from kdist.cli.table import Column, Row, print_table
@@ -173,7 +173,7 @@ def register(outer: str | None, path: str | None) -> None:
 def _job(path: str | None) -> LoadJob:
     if path is None:
         raise click.UsageError("Missing option '--config'.")
-    return load_job(Disk().read(path).decode(errors="replace"), path)
+    return load_job(read_settings_file(path), path)
 
 
 def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kdist.cli.options import json_option, readonly_files
+from kdist.cli.options import json_option, read_settings_file
 from kdist.cli.running import config_option, level_option
-from kdist.errors import UserError
 
 if TYPE_CHECKING:
     from kdist.config.mirror import MirrorConfig
@@ -120,10 +119,4 @@ def load(path: str) -> MirrorConfig:
     """The file's settings; `UserError` with all that is wrong with it."""
     from kdist.config.mirror import load_mirror
 
-    try:
-        text = readonly_files().read(path).decode()
-    except FileNotFoundError:
-        raise UserError(f"{path} is not there") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8") from None
-    return load_mirror(text, path)
+    return load_mirror(read_settings_file(path), path)

@@ -54,6 +54,16 @@ def locked_disk(log_directory: str | None) -> Iterator[Files]:
         lock.release()
 
 
+def read_settings_file(path: str) -> str:
+    """What a file of settings says; `UserError` if it is not there, or is no text."""
+    try:
+        return readonly_files().read(path).decode()
+    except FileNotFoundError:
+        raise UserError(f"{path} is not there") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text in UTF-8") from None
+
+
 def print_json(value: Any) -> None:
     """One line of JSON."""
     click.echo(json.dumps(value, separators=(",", ":"), ensure_ascii=False))

@@ -69,6 +69,21 @@ def test_statuses_are_those_of_the_table(tmp_path: Path) -> None:
     assert run("log", "verify").returncode == 2
 
 
+@pytest.mark.parametrize("command", ["agent", "broker", "load", "mirror"])
+def test_a_file_of_settings_that_cannot_be_read_is_one_sentence(
+    command: str, tmp_path: Path
+) -> None:
+    missing, binary = tmp_path / "missing", tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path, sentence in (
+        (missing, f"{missing} is not there"),
+        (binary, f"{binary} is not text in UTF-8"),
+        (tmp_path, f"{tmp_path}: Is a directory"),
+    ):
+        done = run(command, "--config", str(path))
+        assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kdist: {sentence}\n")
+
+
 def test_a_reader_that_goes_away_ends_the_dump_in_silence(tmp_path: Path) -> None:
     batch = build_batch([b"x" * 100] * 100, timestamp_ms=START_MS)
     segment = tmp_path / f"{0:020d}.log"
