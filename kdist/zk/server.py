@@ -189,8 +189,8 @@ def configuration_text(settings: ServerSettings) -> str:
     return "".join(f"{name}={value}\n" for name, value in rows.items())
 
 
-def find_java(files: Files, environment: Mapping[str, str]) -> str:
-    """The `java` of JAVA_HOME, else the first on PATH; `UserError` without one."""
+def find_java(files: Files, environment: Mapping[str, str], whose: str = "ZooKeeper") -> str:
+    """The `java` of JAVA_HOME, else the first on PATH; `UserError`, naming `whose`, without one."""
     home = environment.get("JAVA_HOME")
     if home:
         java = f"{home}/bin/java"
@@ -200,7 +200,7 @@ def find_java(files: Files, environment: Mapping[str, str]) -> str:
     for directory in environment.get("PATH", "").split(":"):
         if directory and _is_there(files, f"{directory}/java"):
             return f"{directory}/java"
-    raise UserError("ZooKeeper needs Java 17 or newer, and there is no java on PATH or JAVA_HOME")
+    raise UserError(f"{whose} needs Java 17 or newer, and there is no java on PATH or JAVA_HOME")
 
 
 def _is_there(files: Files, path: str) -> bool:

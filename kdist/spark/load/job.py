@@ -24,9 +24,13 @@ from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_re
 from kdist.spark.load.report import RunReport, TopicReport, write_report
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
+from kdist.zk.server import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# A Spark of one's own may have a spark-env.sh, which says where Java is.
+_SPARKS_OWN = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
 class LoadWorld(NamedTuple):
@@ -135,14 +139,16 @@ class LoadRun:
 
     def _spark(self) -> SparkSession:
         if self._session is None:
-            job = self._job
+            job, world = self._job, self._world
+            if world.environment.keys().isdisjoint(_SPARKS_OWN):
+                find_java(world.files, world.environment, "Spark")
             self._session = self._resources.enter_context(
                 spark_session(
                     f"kdist load {job.name}",
                     job.spark_master,
                     job.event_time_zone,
                     self._loads.spark,
-                    self._world.environment,
+                    world.environment,
                 )
             )
         return self._session

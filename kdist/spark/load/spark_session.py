@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import signal
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from os.path import dirname
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from kdist.errors import KdistError, UserError
@@ -15,9 +19,13 @@ from kdist.spark import register
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
+
 _OURS = re.compile(r"^kdist\.[a-z_.]+\.[A-Za-z]+: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_CALLED = re.compile(r"^: (.+)$", re.MULTILINE)  # by Py4J, below what was called
 _PYTHON = re.compile(r"^([A-Za-z_.]*(?:Error|Exception): .+)$", re.MULTILINE)
+_GATEWAY = "JAVA_GATEWAY_EXITED"
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 
 _LOG4J = f"{dirname(__file__)}/log4j2.properties"
@@ -52,9 +60,11 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session of its own, stopped in the end. `given` are settings that overrule ours.
 
-    Raises `UserError` where there is no PySpark or no Java.
+    Raises `UserError` where there is no PySpark, and if Spark does not start. An interrupt is heard
+    once it has.
     """
     try:
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
@@ -67,14 +77,52 @@ def spark_session(
     for key, text in settings_of(master, zone, given).items():
         builder = builder.config(key, text)
     try:
-        spark = builder.getOrCreate()
-    except PySparkException as error:
-        raise UserError(f"Spark did not start: is Java 17 or newer there? ({error})") from None
+        with put_off_interrupts() as interrupts:
+            spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        said = sentence_of(str(error))
+        why = "what Java said stands above" if _GATEWAY in said else said
+        raise UserError(f"Spark did not start: {why}") from None
+    root = logging.getLogger()
+    root.addFilter(is_news)
     try:
+        if interrupts:
+            raise KeyboardInterrupt
         register(spark)
         yield spark
     finally:
         spark.stop()
+        root.removeFilter(is_news)
+
+
+@contextmanager
+def put_off_interrupts() -> Iterator[list[int]]:
+    """The first SIGINT in here is put into the list; a second one is as it was before.
+
+    PySpark that is interrupted while it waits for its Java leaves that behind, for good.
+    """
+    heard: list[int] = []
+    if current_thread() is not main_thread():  # others hear of no signals
+        yield heard
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def put_off(number: int, _: FrameType | None) -> None:
+        heard.append(number)
+        logger.warning("interrupted: ends as soon as Spark has started")
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, put_off)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Py4J tells of an interrupt with a traceback, to one who has just pressed Ctrl-C."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (record.module == "java_gateway" and isinstance(error, KeyboardInterrupt))
 
 
 def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -111,6 +159,6 @@ def sentence_of(text: str) -> str:
         return str(ours[-1])
     if _FULL.search(text):
         return "no space is left where the files go, or in spark.local.dir"
-    causes = _CAUSE.findall(text) or _PYTHON.findall(text)
+    causes = _CAUSE.findall(text) or _PYTHON.findall(text) or _CALLED.findall(text)
     lines = text.strip().splitlines() or ["Spark said nothing"]
     return str(causes[-1]) if causes else lines[0]

@@ -25,6 +25,7 @@ from kdist.spark.load.columns_named import (
 )
 from kdist.spark.load.manifest import Column
 from kdist.spark.load.plan import Plan
+from kdist.spark.load.spark_session import sentence_of
 from kdist.spark.offsets import show_assign, show_offsets
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def _schema(ddl: str) -> StructType:
     try:
         found = StructType.fromDDL(ddl)
     except PySparkException as error:
-        raise UserError(f"the schema {ddl!r} is none that Spark knows: {error}") from None
+        why = sentence_of(str(error))
+        raise UserError(f"the schema {ddl!r} is none that Spark knows: {why}") from None
     if not isinstance(found, StructType):
         raise UserError(f"the schema {ddl!r} has no columns: give it as `year INT, carrier STRING`")
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import signal
 
 import pytest
 
@@ -12,7 +14,7 @@ from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.spark.load.columns_named import named, require_compatible
 from kdist.spark.load.manifest import Column
 from kdist.spark.load.report import RunReport, TopicReport, register_job, write_report
-from kdist.spark.load.spark_session import sentence_of, settings_of
+from kdist.spark.load.spark_session import is_news, put_off_interrupts, sentence_of, settings_of
 
 FILE = "/load.prom"
 JOB = load_job(
@@ -97,6 +99,14 @@ def test_a_column_keeps_its_type() -> None:
             "Traceback (most recent call last):\n  File x\nValueError: bad\n SQLSTATE: 38000",
             "ValueError: bad",
         ),
+        (
+            "An error occurred while calling None.X.\n: o.S: Could not parse 'local[x]'\n\tat y",
+            "o.S: Could not parse 'local[x]'",
+        ),
+        (
+            "\n[UNSUPPORTED] no type INTT (line 1)\n\n== SQL ==\nn INTT\n",
+            "[UNSUPPORTED] no type INTT (line 1)",
+        ),
         ("plain", "plain"),
         ("", "Spark said nothing"),
     ],
@@ -112,3 +122,23 @@ def test_spark_is_told_what_the_job_says_last() -> None:
     assert "spark.driver.host" not in settings_of("spark://b1:7077", "UTC", {})
     java = settings_of("local", "UTC", {"spark.driver.extraJavaOptions": "-Xss1m"})
     assert java["spark.driver.extraJavaOptions"].endswith("log4j2.properties -Xss1m")
+
+
+def test_an_interrupt_waits_until_spark_has_started_and_a_second_one_does_not() -> None:
+    with put_off_interrupts() as heard:
+        signal.raise_signal(signal.SIGINT)
+        assert heard == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_only_interrupts_of_calls_to_java_are_not_news() -> None:
+    def record(path: str, error: BaseException) -> logging.LogRecord:
+        return logging.LogRecord("root", 40, path, 1, "said", (), (type(error), error, None))
+
+    assert not is_news(record("/x/py4j/java_gateway.py", KeyboardInterrupt()))
+    assert is_news(record("/x/py4j/java_gateway.py", ValueError()))
+    assert is_news(record("/x/other.py", KeyboardInterrupt()))
+    assert is_news(logging.LogRecord("root", 40, "/x/py4j/java_gateway.py", 1, "said", (), None))

@@ -1,0 +1,32 @@
+"""`kdist load` on the command line, as far as it goes without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.cli_cluster import CliCluster
+
+
+def job(cluster: CliCluster, tmp_path: Path, topic: str) -> Path:
+    file = tmp_path / "job.properties"
+    file.write_text(f"bootstrap.servers={cluster.address}\ntopics={topic}\noutput={tmp_path}/out\n")
+    return file
+
+
+def test_without_java_a_load_is_refused_in_one_sentence(
+    cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.done("topics", "create", "loaded")
+    cluster.done("produce", "loaded", text="one\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("JAVA_HOME", "SPARK_HOME", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    file = job(cluster, tmp_path, "loaded")
+    assert cluster.refused("load", "--config", file) == (
+        "Spark needs Java 17 or newer, and there is no java on PATH or JAVA_HOME"
+    )
+    assert cluster.done("load", "history", "--config", file) == (
+        f"There are no loads in {tmp_path}/out.\n"
+    )
