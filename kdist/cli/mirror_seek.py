@@ -5,6 +5,8 @@ A position is a commit that wins over the target; a topic without an origin is i
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import click
 
 from kdist.cli.mirror_status import named_flow, with_clusters
@@ -33,14 +35,34 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
             TopicPartition(topic, each) for each in (range(count) if number is None else (number,))
         ]
         if to in TIMESTAMPS:
-            offsets = await find_offsets(source, wanted, TIMESTAMPS[to], is_committed_only=True)
+            offsets = await _offsets(source, wanted, to)
         else:
             offsets = dict.fromkeys(wanted, int(to))
+            await _require_there(source, offsets)
         await commit_sought(source, flow.group, offsets)
         return offsets
 
     for partition, offset in sorted(with_clusters(flow, seek).items()):
         click.echo(f"{partition} goes on from offset {offset}.")
+
+
+async def _offsets(
+    source: Cluster, wanted: Iterable[TopicPartition], which: str
+) -> dict[TopicPartition, int]:
+    """Where the partitions begin, or end."""
+    return await find_offsets(source, wanted, TIMESTAMPS[which], is_committed_only=True)
+
+
+async def _require_there(source: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
+    """`UserError` for the first offset that its partition does not have: the mirror would stop."""
+    starts = await _offsets(source, offsets, "earliest")
+    ends = await _offsets(source, offsets, "latest")
+    for each, offset in offsets.items():
+        if not starts[each] <= offset <= ends[each]:
+            raise UserError(
+                f"{each} has no offset {offset}: it begins at {starts[each]} and ends at"
+                f" {ends[each]} now"
+            )
 
 
 def release_topic(config: MirrorConfig, name: str, topic: str) -> None:

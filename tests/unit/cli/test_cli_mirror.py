@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from kdist.cli.main import kdist
 from kdist.errors import UserError
+from tests.unit.cli.cli_cluster import CliCluster
 
 GOOD = "flow.f.source=127.0.0.1:1\nflow.f.target=127.0.0.1:2\n"
 
@@ -68,3 +69,21 @@ def test_a_cluster_that_does_not_answer_is_named(good: str) -> None:
 def test_a_place_to_seek_is_an_offset_or_an_end(good: str, to: str) -> None:
     done = run("seek", "--config", good, "--flow", "f", "--topic", "t", f"--to={to}")
     assert "must be an offset, earliest or latest" in str(done.exception)
+
+
+def test_a_place_to_seek_is_one_that_every_partition_has(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    cluster.done("topics", "create", "sought", "--partitions", 2)
+    cluster.done("produce", "sought", "--partition", 0, text="one\ntwo\n")
+    file = tmp_path / "m.properties"
+    file.write_text(f"flow.s.source={cluster.address}\nflow.s.target=127.0.0.1:1\n")
+    words = ("mirror", "seek", "--config", file, "--flow", "s", "--topic", "sought", "--to")
+    assert cluster.refused(*words, 2) == (
+        "sought-1 has no offset 2: it begins at 0 and ends at 0 now"
+    )
+    assert "no group" in cluster.refused("groups", "describe", "kdist-mirror-s")
+    assert cluster.refused(*words, 3, "--partition", 0) == (
+        "sought-0 has no offset 3: it begins at 0 and ends at 2 now"
+    )
+    assert cluster.done(*words, 2, "--partition", 0) == "sought-0 goes on from offset 2.\n"
