@@ -99,6 +99,8 @@ def consume(  # noqa: PLR0913 - one for each option
       kdist consume clicks --time 2026-11-20T11:40 --until-end --json
       kdist consume clicks --group audit --from-beginning --until-end
     """
+    if group == "":  # an unset variable of a script; the protocol would take it
+        raise click.UsageError("--group is empty: give the group's name.")
     start = Start(from_beginning and offset is None and timestamp is None, offset, timestamp, group)
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
         raise click.UsageError("Give one of --from-beginning, --offset and --time.")
