@@ -224,11 +224,13 @@ def alter(
         raise click.UsageError(f"{both[0]} is both set and unset.")
 
     async def work(cluster: Cluster) -> None:
+        from kdist.cli.settings_shown import require_known
         from kdist.client.admin.settings import alter_broker_settings, alter_topic_settings
         from kdist.client.admin.topics import describe_topics
 
         if kind == TOPIC:
             await describe_topics(cluster, [name])
+            await require_known(cluster, name, removed)
             await alter_topic_settings(cluster, name, settings, removed, validate_only=dry_run)
             return
         number = None if name == ALL else _broker_id(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
@@ -27,3 +27,18 @@ async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dic
         }
         for topic, settings in found.items()
     }
+
+
+async def require_known(cluster: Cluster, topic: str, names: Iterable[str]) -> None:
+    """`UserError` with the nearest name for a setting that a topic has not.
+
+    To unset it would be no mistake for a broker: then it has, as asked, no such setting.
+    """
+    from kdist.client.admin.settings import describe_topic_settings
+    from kdist.client.cluster import did_you_mean
+
+    wanted = list(names)
+    known = (await describe_topic_settings(cluster, [topic]))[topic] if wanted else {}
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"there is no setting {name}{did_you_mean(name, known)}")

@@ -107,19 +107,22 @@ def alter(
         raise click.UsageError("Say what to change: --partitions, --config or --unset.")
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.settings_shown import own_settings
+        from kdist.cli.settings_shown import own_settings, require_known
         from kdist.client.admin.settings import alter_topic_settings
         from kdist.client.admin.topics import describe_topics, grow_topics
 
         await describe_topics(cluster, [name])
         if settings or removed:
+            await require_known(cluster, name, removed)
+            await alter_topic_settings(cluster, name, settings, removed, validate_only=True)
+        if partitions is not None:  # may be refused, and then the settings are as they were
+            await grow_topics(cluster, {name: partitions})
+            click.echo(f"Topic {name} has {show_count(partitions, 'partition')} now.")
+        if settings or removed:
             await alter_topic_settings(cluster, name, settings, removed)
             now = (await own_settings(cluster, [name])).get(name, {})
             shown = ", ".join(f"{each}={value}" for each, value in now.items())
             click.echo(f"Topic {name} has {shown or 'no settings of its own'} now.")
-        if partitions is not None:
-            await grow_topics(cluster, {name: partitions})
-            click.echo(f"Topic {name} has {show_count(partitions, 'partition')} now.")
 
     ask_cluster(broker, work)
 

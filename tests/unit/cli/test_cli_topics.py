@@ -146,6 +146,22 @@ def test_a_wrong_change_is_refused_in_a_sentence(cluster: CliCluster) -> None:
     )
 
 
+def test_a_setting_that_no_topic_has_cannot_be_unset(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "untuned")
+    for words in (("topics", "alter", "untuned"), ("configs", "alter", "topic", "untuned")):
+        assert cluster.refused(*words, "--unset", "retntion.ms") == (
+            "there is no setting retntion.ms: did you mean retention.ms?"
+        )
+
+
+def test_a_topic_is_changed_as_asked_or_not_at_all(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "undivided", "--partitions", 2)
+    for setting, count in (("segment.bytes=2000000", 1), ("segment.bytes=x", 3)):
+        cluster.refused("topics", "alter", "undivided", "--config", setting, "--partitions", count)
+        found = described(cluster, "undivided")
+        assert (len(found["partitions"]), found["settings"]) == (2, {})
+
+
 def test_a_setting_without_a_value_is_a_wrong_flag(cluster: CliCluster) -> None:
     for given in (["--config", "retention.ms"], ["--config", "a=1", "--config", "a=2"]):
         result = cluster.run("topics", "create", "unset", *given)
