@@ -116,7 +116,21 @@ def locate(files: Files, path: str) -> Place:
     if not is_log_directory(found):
         what = "is empty" if not found else "is neither a log directory nor a partition's"
         raise UserError(f"{path} {what}: there is no log in it")
-    return Place(path, Kind.LOG_DIRECTORY, tuple(_read_partitions(files, path, found)), path)
+    partitions = tuple(_read_partitions(files, path, found))
+    inner = [] if partitions or names.META_PROPERTIES in found else _log_directories(files, path)
+    if inner:
+        raise UserError(f"{path} is no log directory itself: give {' or '.join(inner)}")
+    return Place(path, Kind.LOG_DIRECTORY, partitions, path)
+
+
+def _log_directories(files: Files, path: str) -> list[str]:
+    """Those in a directory that is nothing but locked, as that of `kdist standalone` is."""
+    paths = (f"{path}/{name}" for name in sorted(files.list(path)))
+    return [
+        each
+        for each in paths
+        if files.is_directory(each) and names.META_PROPERTIES in files.list(each)
+    ]
 
 
 def _read_partitions(files: Files, path: str, found: list[str]) -> Iterator[PartitionFiles]:

@@ -243,3 +243,20 @@ def test_a_record_limit_ends_in_the_middle_of_a_batch(log: Path) -> None:
     records = [line for line in lines if " -> " in line]
     batches = [line for line in lines if line.endswith(" ok")]
     assert (len(records), len(batches)) == (4, 2)
+
+
+@pytest.mark.parametrize("command", ["dump", "verify"])
+def test_a_directory_around_log_directories_is_refused_with_their_names(
+    command: str, tmp_path: Path
+) -> None:
+    for name in ("d01", "d02"):
+        make_directory(tmp_path / name)
+        (tmp_path / name / "meta.properties").touch()
+    (tmp_path / ".lock").touch()
+    done = CliRunner().invoke(kdist, ["log", command, str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.stderr == (
+        f"kdist: {tmp_path} is no log directory itself: give {tmp_path}/d01 or {tmp_path}/d02\n"
+    )
+    (tmp_path / "meta.properties").touch()  # a broker's, which has no partition yet
+    assert CliRunner().invoke(kdist, ["log", "dump", str(tmp_path)]).stderr == ""
