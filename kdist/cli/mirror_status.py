@@ -42,18 +42,21 @@ def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> int
     if as_json:
         print_json([_as_json(each) for each in found])
         return 0
-    if not print_table(_COLUMNS, (row for each in found for row in _rows(each))):
-        click.echo("No topic of the sources is mirrored.")
+    print_table(_COLUMNS, (row for each in found for row in _rows(each)))
     for each in found:
         for topic, reason in each.held.items():
             click.echo(f"{each.name}: topic {topic} is not mirrored: {reason}")
-        behind = sum(row.lag.records for row in each.partitions)
-        if each.partitions:
-            total = show_count(behind, "record")
-            click.echo(
-                f"{each.name} is {total} behind." if behind else f"{each.name} is up to date."
-            )
+        click.echo(_verdict(each))
     return 0
+
+
+def _verdict(found: FlowStatus) -> str:
+    if not found.partitions:
+        return f"{found.name}: no topic of the source is to be mirrored."
+    behind = sum(row.lag.records for row in found.partitions)
+    return f"{found.name} is " + (
+        f"{show_count(behind, 'record')} behind." if behind else "up to date."
+    )
 
 
 def _asked(flow: Flow, now_ms: int) -> FlowStatus:

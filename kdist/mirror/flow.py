@@ -165,7 +165,7 @@ class RunningFlow(RebalanceListener):
     async def _refresh_on(self) -> None:
         """Follow topics, tell how far behind we are, again and again."""
         assert self.topics is not None
-        subscribed: frozenset[str] = frozenset()
+        subscribed: frozenset[str] | None = None
         while True:
             try:
                 selection = await self.topics.refresh(self._world.clock.now_ms())
@@ -183,9 +183,12 @@ class RunningFlow(RebalanceListener):
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
 
     async def _subscribe(self, topics: frozenset[str]) -> None:
+        name = self.flow.name
         if topics:
+            logger.info("flow %s: topics to mirror: %s", name, len(topics))
             self._consumer.subscribe(sorted(topics), self)
         else:
+            logger.warning("flow %s: no topic of the source is to be mirrored", name)
             await self._consumer.unsubscribe()
 
     async def _read(self) -> None:

@@ -123,6 +123,22 @@ def test_a_topic_grows_and_its_settings_come_along(clusters: Clusters, tmp_path:
     assert "123456789" in described.stdout
 
 
+def test_a_flow_without_topics_says_so_and_mirrors_one_that_comes(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    source, target = clusters
+    given = flow(source.address, target.address, "early", topics="early")
+    mirror = MirrorProcess(tmp_path, "early", given)
+    with ended(mirror):
+        mirror.start()
+        settled(lambda: "flow early: no topic of the source is to be mirrored" in mirror.text)
+        create(source.address, "early", 1)
+        produce_one(source, "early", 0)
+        await_ends(target.address, "early", [1])
+        assert "flow early: topics to mirror: 1" in mirror.text
+        assert mirror.stop() == 0
+
+
 def produce_one(broker: BrokerProcess, topic: str, partition: int) -> None:
     to = producer(broker.address)
     to.produce(topic, b"one", partition=partition)

@@ -87,3 +87,15 @@ def test_a_place_to_seek_is_one_that_every_partition_has(
         "sought-0 has no offset 3: it begins at 0 and ends at 2 now"
     )
     assert cluster.done(*words, 2, "--partition", 0) == "sought-0 goes on from offset 2.\n"
+
+
+def test_a_flow_without_topics_is_not_said_to_be_up_to_date(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "m.properties"
+    given = {"source": cluster.address, "target": cluster.address, "prefix": "dc1."}
+    lines = [f"flow.f.{name}={value}\n" for name, value in given.items()]
+    file.write_text("".join(lines) + "flow.f.topics=not-there\n")
+    assert cluster.done("mirror", "status", "--config", file) == (
+        "f: no topic of the source is to be mirrored.\n"
+    )
