@@ -18,6 +18,7 @@ import click
 from kdist.cli.lazy import LazyGroup
 from kdist.cli.show import show_error
 from kdist.errors import DiskFailed, KdistError
+from kdist.runtime.standard_streams import fill_standard_streams
 
 _INTERRUPTED = 130  # 128 and SIGINT, as a shell has it
 
@@ -121,4 +122,5 @@ def kdist() -> None:
 
 def main() -> None:
     """The entry point that the package installs."""
+    fill_standard_streams()
     kdist(prog_name="kdist")

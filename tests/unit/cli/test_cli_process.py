@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kdist.records.build import build_batch
+from tests.unit.cli.cli_cluster import CliCluster
 from tests.unit.storage.inspection_logs import START_MS, make_directory
 
 ROOT = Path(__file__).parents[3]
@@ -67,6 +68,28 @@ def test_statuses_are_those_of_the_table(tmp_path: Path) -> None:
         f"kdist: {tmp_path / 'missing'} is not there\n",
     )
     assert run("log", "verify").returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_as_if_it_led_nowhere(closed: str, tmp_path: Path) -> None:
+    batch = build_batch([b"x"] * 3, timestamp_ms=START_MS)
+    segment = tmp_path / f"{0:020d}.log"
+    segment.write_bytes(batch)
+    line = f'"$@" log dump {segment} {closed}'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *KDIST], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout == "") == (">&-" in closed)
+
+
+def test_lines_of_a_closed_stream_are_none(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "mute")
+    line = f'"$@" produce mute --broker {cluster.address} <&-'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", *KDIST], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout[:10]) == (0, "0 records ")
 
 
 @pytest.mark.parametrize("command", ["agent", "broker", "load", "mirror"])
