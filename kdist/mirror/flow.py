@@ -249,7 +249,12 @@ class RunningFlow(RebalanceListener):
         stream = self.streams.get(error.partition)
         if stream is None or stream.state is not State.FLOWING:
             return
-        ends = [await self._offset(error.partition, which) for which in ("earliest", "latest")]
+        try:
+            ends = [await self._offset(error.partition, which) for which in ("earliest", "latest")]
+        except (ApiError, NoBroker) as why:  # nobody can say what is lost: a later poll asks again
+            self._reading.begin(why)
+            await asyncio.sleep(_PAUSE_S)
+            return
         loss = loss_of(error, *ends)
         stream.fail(loss)
         if self._settings.on_loss == "stop-mirror":

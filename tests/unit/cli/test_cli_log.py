@@ -19,6 +19,7 @@ from tests.unit.storage.inspection_logs import (
     START_MS,
     flip,
     headers,
+    make_directory,
     segments,
 )
 
@@ -253,10 +254,10 @@ def test_a_directory_around_log_directories_is_refused_with_their_names(
         make_directory(tmp_path / name)
         (tmp_path / name / "meta.properties").touch()
     (tmp_path / ".lock").touch()
-    done = CliRunner().invoke(kdist, ["log", command, str(tmp_path)])
+    done = run(command, tmp_path)
     assert done.exit_code == 1
     assert done.stderr == (
         f"kdist: {tmp_path} is no log directory itself: give {tmp_path}/d01 or {tmp_path}/d02\n"
     )
     (tmp_path / "meta.properties").touch()  # a broker's, which has no partition yet
-    assert CliRunner().invoke(kdist, ["log", "dump", str(tmp_path)]).stderr == ""
+    assert run("dump", tmp_path).stderr == ""
