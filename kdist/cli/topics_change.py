@@ -15,7 +15,7 @@ from kdist.errors import ApiError, Error
 from kdist.storage.meta import format_uuid
 
 if TYPE_CHECKING:
-    from kdist.client.admin.topics import CreatedTopic
+    from kdist.client.admin.topics import CreatedTopic, NewTopic
     from kdist.client.cluster import Cluster
 
 
@@ -54,8 +54,11 @@ def create(
     settings = parse_given(given, "--config")
 
     async def work(cluster: Cluster) -> None:
-        from kdist.client.admin.topics import create_topic
+        from kdist.client.admin.topics import NewTopic, create_topic
 
+        wanted = [NewTopic(name, partitions, replication_factor, settings) for name in names]
+        if len(wanted) > 1:
+            await _require_possible(cluster, wanted, if_not_exists)
         for name in names:
             try:
                 made = await create_topic(cluster, name, partitions, replication_factor, settings)
@@ -70,6 +73,19 @@ def create(
             _say(as_json, sentence, topic=name, created=True, partitions=count, id=_id(made))
 
     ask_cluster(broker, work)
+
+
+async def _require_possible(cluster: Cluster, wanted: list[NewTopic], if_not_exists: bool) -> None:
+    """`ApiError` for the first topic that could not be created: then none is."""
+    from kdist.client.admin.outcomes import SomeFailed
+    from kdist.client.admin.topics import create_topics
+
+    try:
+        await create_topics(cluster, wanted, validate_only=True)
+    except SomeFailed as some:
+        for error in some.failed.values():
+            if not (if_not_exists and error.error is Error.TOPIC_ALREADY_EXISTS):
+                raise error from None
 
 
 def _id(made: CreatedTopic) -> str | None:

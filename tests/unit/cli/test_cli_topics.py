@@ -146,6 +146,15 @@ def test_a_wrong_change_is_refused_in_a_sentence(cluster: CliCluster) -> None:
     )
 
 
+def test_of_several_topics_all_are_created_or_none(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "taken")
+    assert cluster.refused("topics", "create", "fresh", "taken") == "topic taken exists already"
+    assert "there is no topic fresh" in cluster.refused("topics", "describe", "fresh")
+    assert cluster.done("topics", "create", "fresh", "taken", "--if-not-exists") == (
+        "Created topic fresh with 1 partition.\nTopic taken exists already.\n"
+    )
+
+
 def test_a_setting_that_no_topic_has_cannot_be_unset(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "untuned")
     for words in (("topics", "alter", "untuned"), ("configs", "alter", "topic", "untuned")):
