@@ -14,6 +14,7 @@ from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
 from kdist.cli.times import TIME_FORMS, Time
+from kdist.errors import UserError
 from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ async def _plan(
         goals = await find_offsets(cluster, partitions, before_time)
     elif before_offset is not None:
         goals = dict.fromkeys(partitions, before_offset)
+        for each in partitions:
+            if before_offset > ranges[each].end:
+                end = ranges[each].end
+                raise UserError(f"{each} ends at offset {end}, before {before_offset}")
     return [Trim(each, *ranges[each], _within(ranges[each], goals[each])) for each in partitions]
 
 

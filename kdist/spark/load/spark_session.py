@@ -76,23 +76,21 @@ def spark_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, text in settings_of(master, zone, given).items():
         builder = builder.config(key, text)
-    try:
-        with put_off_interrupts() as interrupts:
-            spark = builder.getOrCreate()
-    except (PySparkException, Py4JError) as error:
-        said = sentence_of(str(error))
-        why = "what Java said stands above" if _GATEWAY in said else said
-        raise UserError(f"Spark did not start: {why}") from None
-    root = logging.getLogger()
-    root.addFilter(is_news)
-    try:
-        if interrupts:
-            raise KeyboardInterrupt
-        register(spark)
-        yield spark
-    finally:
-        spark.stop()
-        root.removeFilter(is_news)
+    with _quiet_py4j():
+        try:
+            with put_off_interrupts() as interrupts:
+                spark = builder.getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            said = sentence_of(str(error))
+            why = "what Java said stands above" if _GATEWAY in said else said
+            raise UserError(f"Spark did not start: {why}") from None
+        try:
+            if interrupts:
+                raise KeyboardInterrupt
+            register(spark)
+            yield spark
+        finally:
+            spark.stop()
 
 
 @contextmanager
@@ -119,10 +117,19 @@ def put_off_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
-def is_news(record: logging.LogRecord) -> bool:
-    """Py4J tells of an interrupt with a traceback, to one who has just pressed Ctrl-C."""
-    error = record.exc_info[1] if record.exc_info else None
-    return not (record.module == "java_gateway" and isinstance(error, KeyboardInterrupt))
+@contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    root = logging.getLogger()
+    root.addFilter(is_no_call_to_java)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_no_call_to_java)
+
+
+def is_no_call_to_java(record: logging.LogRecord) -> bool:
+    """What Py4J logs of a call, with tracebacks, it raises too; an interrupt makes several."""
+    return record.module != "java_gateway"
 
 
 def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -83,3 +83,5 @@ def test_the_oldest_records_are_deleted(cluster: CliCluster) -> None:
     assert kept.endswith("Deleted 0 records.\n")
     assert cluster.run("topics", "delete-records", "cut").exit_code == 2
     assert "no partition 2" in cluster.refused("topics", "delete-records", "cut:2", "--all")
+    beyond = cluster.refused("topics", "delete-records", "cut", "--before-offset", 99)
+    assert "cut-0 ends at offset" in beyond
