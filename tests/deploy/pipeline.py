@@ -56,6 +56,10 @@ class Pipeline:
         return f"kdist-mirror@{self.flow}.service"
 
     @property
+    def mirror_file(self) -> str:
+        return f"/etc/kdist/mirror-{self.flow}.properties"
+
+    @property
     def load_unit(self) -> str:
         return f"kdist-load@{self.job}.service"
 
@@ -94,8 +98,7 @@ class Pipeline:
         return sum(row["position"] or 0 for row in self._status() if row["topic"] == FLIGHTS)
 
     def _status(self) -> list[dict[str, Any]]:
-        file = f"/etc/kdist/mirror-{self.flow}.properties"
-        said = self.mirror.says(f"{KDIST} mirror status --json --config {file}")
+        said = self.mirror.says(f"{KDIST} mirror status --json --config {self.mirror_file}")
         found: list[dict[str, Any]] = json.loads(said)[0]["partitions"]
         return found
 
@@ -106,6 +109,33 @@ class Pipeline:
             lambda: self.mirrored() >= total, f"{total} flights in {self.target}", _MIRRORED_S
         )
         assert self.mirrored() == total
+
+    def behind(self, topic: str) -> int:
+        """How many records of a topic are still to be mirrored."""
+        return sum(row["lag_records"] for row in self._status() if row["topic"] == topic)
+
+    def delete_records(self, topic: str) -> None:
+        """Have the source lose what a topic holds, as retention would."""
+        self.source.asks(
+            *("topics", "delete-records", topic, "--all", "--broker", self.source.bootstrap)
+        )
+
+    def stopped(self) -> list[tuple[str, int]]:
+        """The partitions that the mirror says have lost records."""
+        port = self.mirror["kdist_mirrors"][0]["mirror_port"]
+        said = self.mirror.shell.run(
+            f"curl -sS --max-time 10 http://{self.mirror['kdist_address']}:{port}/health"
+        ).stdout
+        names = json.loads(said)["flows"][self.flow]["stopped"] if said else {}
+        split = [name.rpartition("-") for name in names]
+        return [(topic, int(partition)) for topic, _, partition in split]
+
+    def seek(self, topic: str, partition: int) -> None:
+        """Go on with what is left, as the runbook has it; the mirror is stopped."""
+        self.mirror.says(
+            f"{KDIST} mirror seek --config {self.mirror_file} --flow {self.flow} --topic {topic}"
+            f" --partition {partition} --to earliest"
+        )
 
     # Out
 

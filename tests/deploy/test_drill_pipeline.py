@@ -14,7 +14,7 @@ from typing import get_args
 import pytest
 
 from kdist.config.load_job import Step
-from lab.demo.settings import FLIGHTS
+from lab.demo.settings import FLIGHTS, HOSTS
 from tests.deploy.deployed import Site
 from tests.deploy.drilling import Lab, await_that
 from tests.deploy.pipeline import Pipeline
@@ -129,3 +129,22 @@ def test_in_the_end_every_flight_is_in_the_files_once(pipeline: Pipeline, lab: L
     pipeline.assert_once()
     assert (pipeline.sent.total(), len(pipeline.sent)) == (336_776, 365)
     assert pipeline.flights_loaded()["2013-01-01"] == 842
+
+
+def test_a_mirror_stops_where_records_are_gone_and_goes_on_where_it_is_told(
+    pipeline: Pipeline, lab: Lab
+) -> None:
+    """The drill of a dead disk may have left partitions that are stopped: they go on here, too."""
+    pipeline.mirror.says(f"systemctl stop {pipeline.mirror_unit}")
+    await_that(lambda: pipeline.behind(HOSTS) > 0, "records that are not mirrored")
+    pipeline.delete_records(HOSTS)
+    pipeline.mirror.says(f"systemctl start {pipeline.mirror_unit}")
+    await_that(lambda: pipeline.stopped() != [], "the mirror to say what is gone")
+    stopped = pipeline.stopped()
+    assert {topic for topic, _ in stopped} == {HOSTS}
+    pipeline.mirror.says(f"systemctl stop {pipeline.mirror_unit}")
+    for topic, partition in stopped:
+        pipeline.seek(topic, partition)
+    pipeline.mirror.says(f"systemctl start {pipeline.mirror_unit}")
+    await_that(lambda: pipeline.behind(HOSTS) == 0, "the mirror to catch up")
+    assert pipeline.stopped() == []
