@@ -67,7 +67,9 @@ def _empty(home: Path) -> None:
 
 def main() -> None:
     """Run it; a fault is one line."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: a shell without job control has what it starts in the background ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         demo(standalone_mode=False)
     except click.ClickException as error:

@@ -43,7 +43,8 @@ _SETTINGS = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 # On one machine nobody else is to be spoken to, and the host's name need not be known to anyone.
-_ALONE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+_LOOPBACK = "127.0.0.1"
+_ALONE = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 
 
 class SparkFailed(KdistError):
@@ -73,6 +74,8 @@ def spark_session(
         ) from None
     # The Python that runs this has kdist, and `python3` on the path may not.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_alone(master):
+        environment.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # else Java looks up the host's name
     builder = SparkSession.builder.appName(name).master(master)
     for key, text in settings_of(master, zone, given).items():
         builder = builder.config(key, text)
@@ -132,9 +135,14 @@ def is_no_call_to_java(record: logging.LogRecord) -> bool:
     return record.module != "java_gateway"
 
 
+def is_alone(master: str) -> bool:
+    """Whether Spark runs on this machine only."""
+    return master.startswith("local")
+
+
 def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, str]:
     """What Spark is told; `given` has the last word."""
-    alone = _ALONE if master.startswith("local") else {}
+    alone = _ALONE if is_alone(master) else {}
     progress = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {given.get(_JAVA, '')}".strip()
     return {
