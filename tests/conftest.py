@@ -1,6 +1,7 @@
-"""What holds for every shelf: how hypothesis searches."""
+"""What holds for every shelf: how hypothesis searches, and that Ctrl-C is heard."""
 
 import os
+import signal
 
 import hypothesis
 
@@ -8,3 +9,7 @@ import hypothesis
 # so that a failure there is about the change; at a desk new ones, so that a search goes on.
 hypothesis.settings.register_profile("kdist", deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("kdist")
+
+# A shell without job control has what it starts in the background ignore Ctrl-C, and so would every
+# process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
