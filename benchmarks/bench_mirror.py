@@ -229,7 +229,13 @@ def run(mb: int, rounds: int, codec: str, port: int) -> None:
 
 
 def _medians(taken: list[Taken]) -> tuple[float, float]:
-    """MB/s of records before compression, and CPU seconds for each GB of them."""
+    """MB/s of records before compression, and CPU seconds for each GB of them.
+
+    A copy that was done at the first look tells nothing.
+    """
+    taken = [each for each in taken if each.records]
+    if not taken:
+        sys.exit("all was copied before it could be measured: give more with --mb")
     rates = [each.records * RECORD_BYTES / each.wall_s / 1e6 for each in taken]
     costs = [each.cpu_s / (each.records * RECORD_BYTES / 1e9) for each in taken]
     return statistics.median(rates), statistics.median(costs)
