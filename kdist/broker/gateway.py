@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Callable
 
 from kdist.broker.http import HttpPages, Pages
+from kdist.config.addresses import parse_host_port
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
-from kdist.errors import UserError
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.connection import Handler
 from kdist.network.listener import Listener
@@ -79,14 +79,11 @@ class Gateway:
 
     async def open_http(self, pages: Pages) -> int | None:
         """Serve pages on `http.address`, if there is one; the port."""
-        text = self._config.broker.http_address
-        if text is None:
+        address = parse_host_port(self._config.broker.http_address or "")
+        if address is None:
             return None
-        host, _, port = text.rpartition(":")
-        if not port.isdigit():
-            raise UserError(f"http.address is {text!r}, but must be of the form host:port")
         self._http = HttpPages(self._network.loop, pages)
-        self._http_server = await self._network.listen(self._http.make, host.strip("[]"), int(port))
+        self._http_server = await self._network.listen(self._http.make, *address)
         return self._http_server.port
 
     async def close(self, drain_ms: float) -> None:

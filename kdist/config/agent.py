@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from kdist.config.addresses import unreachable
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.faults import raise_if_any, sentence_at
 from kdist.config.foreign import unknown_name
@@ -13,8 +13,6 @@ from kdist.config.layers import Layer, Source, names_in, resolve
 from kdist.config.properties import parse_properties
 
 AGENT = "Agent"
-
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/,\s]+):[0-9]{1,5}")
 
 
 @settings
@@ -109,8 +107,8 @@ def load_agent(text: str, source: str) -> AgentSettings:
 
 def _address_faults(loaded: AgentSettings, source: str) -> Iterator[str]:
     for name, text in (
-        *(("bootstrap.servers", text) for text in loaded.bootstrap_servers.split(",")),
-        *(("agent.zookeeper", text) for text in [loaded.zookeeper] if text),
+        ("bootstrap.servers", loaded.bootstrap_servers),
+        ("agent.zookeeper", loaded.zookeeper),
     ):
-        if not _ADDRESS.fullmatch(text.strip()):
-            yield sentence_at(source, f"{name} has {text!r}, but must have host:port")
+        for each in unreachable(text) if text else ():
+            yield sentence_at(source, f"{name} has {each!r}, but must have host:port")

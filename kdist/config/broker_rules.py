@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from kdist.config.addresses import parse_host_port
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.faults import sentence_at
 from kdist.config.listeners import PROTOCOLS, parse_listener, parse_protocol_map
@@ -80,6 +81,14 @@ def advertised_listeners_exist(config: BrokerConfig) -> str | None:
     return None
 
 
+def http_address_can_be_read(config: BrokerConfig) -> str | None:
+    """`http.address` is `host:port`."""
+    text = config.broker.http_address
+    if text is None or parse_host_port(text):
+        return None
+    return f"http.address is {text!r}, but must be host:port"
+
+
 def session_timeouts_are_ordered(config: BrokerConfig) -> str | None:
     """`group.min.session.timeout.ms` is not above `group.max.session.timeout.ms`."""
     if config.groups.min_session_timeout_ms <= config.groups.max_session_timeout_ms:
@@ -101,6 +110,7 @@ REFUSES: tuple[Rule, ...] = (
     listeners_can_be_read,
     listeners_are_distinct,
     advertised_listeners_exist,
+    http_address_can_be_read,
     session_timeouts_are_ordered,
     largest_batch_fits_a_request,
 )

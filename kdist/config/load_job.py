@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
+from kdist.config.addresses import unreachable
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.faults import Given, raise_if_any, sentence_at
 from kdist.config.foreign import unknown_name
@@ -27,7 +28,6 @@ Step = Literal[
 ]  # fmt: skip
 """The steps of a load's commit, in order; docs/formats/load-output.md has what each has done."""
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/,\s]+):[0-9]{1,5}")
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SPARK = "spark."
 _OF_TOPIC = "topic."
@@ -220,10 +220,8 @@ def _strangers(topics: tuple[str, ...], given: Mapping[str, Given]) -> Iterator[
 
 
 def _faults(job: LoadSettings, source: str) -> Iterator[str]:
-    for text in job.bootstrap_servers.split(","):
-        if not _ADDRESS.fullmatch(text.strip()):
-            claim = f"bootstrap.servers has {text!r}, but must have host:port"
-            yield sentence_at(source, claim)
+    for text in unreachable(job.bootstrap_servers):
+        yield sentence_at(source, f"bootstrap.servers has {text!r}, but must have host:port")
     if not job.topics:
         yield sentence_at(source, "topics names none")
     for topic in job.topics:

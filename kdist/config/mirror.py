@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
+from kdist.config.addresses import parse_host_port, unreachable
 from kdist.config.declare import Setting, Settings, Synonym, setting, settings
 from kdist.config.faults import Given, raise_if_any, sentence_at
 from kdist.config.foreign import unknown_name
@@ -30,7 +31,6 @@ GROUP_PREFIX = "kdist-mirror-"
 
 _FLOW_KEY = re.compile(r"flow\.([^.]*)\.(.+)")
 _FLOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/,\s]+):[0-9]{1,5}")
 
 
 @settings
@@ -250,7 +250,7 @@ def _later_faults(
         found = ((name, given[name].where) for name in names if name in given)
         return next(found, (names[0], source))
 
-    if mirror.http_address is not None and not _ADDRESS.fullmatch(mirror.http_address):
+    if mirror.http_address is not None and not parse_host_port(mirror.http_address):
         name, where = found_at("mirror.http.address")
         yield sentence_at(where, f"{name} is {mirror.http_address!r}, but must be host:port")
     for flow in flows:
@@ -263,9 +263,8 @@ def _flow_faults(flow: Flow) -> Iterator[tuple[str, ...]]:
     """Each with the keys that it may have been given by, the first being its own."""
     found = flow.settings
     for key, addresses in (("source", found.source), ("target", found.target)):
-        for text in addresses.split(","):
-            if not _ADDRESS.fullmatch(text.strip()):
-                yield f"has {text.strip()!r}, but must have host:port", key
+        for text in unreachable(addresses):
+            yield f"has {text!r}, but must have host:port", key
     for keys, patterns in (
         (("topics", "whitelist"), found.topics),
         (("topics.exclude", "blacklist"), found.topics_exclude),

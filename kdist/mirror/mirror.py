@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from kdist.broker.http import HttpPages, Page
+from kdist.config.addresses import parse_host_port
 from kdist.config.mirror import MirrorConfig
 from kdist.metrics.exposition import CONTENT_TYPE, Exposition
 from kdist.mirror.flow import MirrorMeasures, MirrorWorld, RunningFlow
@@ -60,12 +61,9 @@ class Mirror:
                 raise outcome
 
     async def _listen(self) -> None:
-        address = self._config.mirror.http_address
+        address = parse_host_port(self._config.mirror.http_address or "")
         if address is not None:
-            host, _, port = address.rpartition(":")
-            self._server = await self._world.network.listen(
-                self._pages.make, host.strip("[]"), int(port)
-            )
+            self._server = await self._world.network.listen(self._pages.make, *address)
 
     def _close(self) -> None:
         if self._server is not None:

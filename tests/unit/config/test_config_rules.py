@@ -21,6 +21,7 @@ BROKEN_BY = {
     "listeners_can_be_read": {LISTENERS: "PLAINTEXT:9092"},
     "listeners_are_distinct": {LISTENERS: "PLAINTEXT://a:1,PLAINTEXT://a:2"},
     "advertised_listeners_exist": {ADVERTISED: "PLAINTEXT://0.0.0.0:9092"},
+    "http_address_can_be_read": {"http.address": "localhost:http"},
     "session_timeouts_are_ordered": {"group.max.session.timeout.ms": "5"},
     "largest_batch_fits_a_request": {"socket.request.max.bytes": "1000"},
     "compaction_lags_are_ordered": {
