@@ -187,14 +187,18 @@ class ProtocolError(KdistError):
     """Bytes of a peer that are not what the protocol says. The connection they came on is closed."""
 
 
+DETAIL_CHARS_MAX = 4_000  # at most four bytes each; the protocol's strings have up to 32,767
+
+
 class ApiError(KdistError):
     """A row of the error table, raised where a request or partition gets that row as its answer.
 
     `detail` is the text without the row's name: for people, and for answers that have the code.
+    A long one is cut: it may repeat what a request had, and has to fit a string of the answer.
     """
 
     def __init__(self, error: Error, detail: str = "") -> None:
-        self.detail = detail or error.sentence
+        self.detail = detail[:DETAIL_CHARS_MAX] or error.sentence
         super().__init__(f"{error.name}: {self.detail}")
         self.error = error
 

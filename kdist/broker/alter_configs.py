@@ -21,6 +21,7 @@ from kdist.config.broker_config import BrokerConfig
 from kdist.config.faults import ConfigError
 from kdist.config.kinds import Kind
 from kdist.controller.loading import gather
+from kdist.controller.topics import check_settings
 from kdist.errors import ApiError, Error
 from kdist.protocol.alter_configs import (
     AlterConfigsRequest,
@@ -163,10 +164,7 @@ class AlterConfigsHandler:
         }
 
     def _checked(self, overrides: Overrides) -> Overrides:
-        try:
-            self._config().topic(overrides)
-        except ConfigError as error:
-            raise ApiError(Error.INVALID_CONFIG, " ".join(error.faults)) from error
+        check_settings(overrides, self._config())
         return overrides
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
 
 PARTITIONS_MAX = 10_000  # of a topic: what its znode holds within ZooKeeper's limit, with margin
+SETTINGS_BYTES_MAX = 32_767  # of a topic: what one string of an answer holds, and any znode
 REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
 
@@ -96,6 +97,18 @@ def check_once(name: str, names: Sequence[str | None]) -> None:
         raise ApiError(Error.INVALID_REQUEST, f"the request names topic {name} more than once")
 
 
+def check_settings(settings: Mapping[str, str], config: BrokerConfig) -> None:
+    """ApiError INVALID_CONFIG, with every fault, unless a topic may have these of its own."""
+    try:
+        config.topic(settings)
+    except ConfigError as error:
+        raise ApiError(Error.INVALID_CONFIG, " ".join(error.faults)) from error
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in settings.items())
+    if size > SETTINGS_BYTES_MAX:
+        reason = f"the topic's settings take {size} bytes, and may take {SETTINGS_BYTES_MAX}"
+        raise ApiError(Error.INVALID_CONFIG, reason)
+
+
 def colliding(name: str, others: Iterable[str]) -> str | None:
     """A topic that would have the same metrics as `name`, which write '.' as '_'."""
     if "." not in name and "_" not in name:
@@ -122,10 +135,7 @@ def _configs(settings: Iterable[TopicSetting], config: BrokerConfig) -> dict[str
         if setting.value is None:
             raise ApiError(Error.INVALID_CONFIG, f"{setting.name} has no value")
         configs[setting.name] = setting.value
-    try:
-        config.topic(configs)
-    except ConfigError as error:
-        raise ApiError(Error.INVALID_CONFIG, " ".join(error.faults)) from error
+    check_settings(configs, config)
     return configs
 
 

@@ -10,6 +10,7 @@ from kdist.model import TopicPartition
 from kdist.protocol.alter_configs import AlterConfigsRequest, ReplacedResource
 from kdist.protocol.describe_configs import BROKER, BROKER_LOGGER, TOPIC
 from kdist.protocol.incremental_alter_configs import APPEND, DELETE, SET, SUBTRACT
+from kdist.wire.primitives import STRING_BYTES_MAX
 from kdist.zk import znodes
 from tests.unit.broker.broker_cluster import Cluster
 from tests.unit.broker.broker_configs import by_name, change, describe, own, replace, with_topic
@@ -182,6 +183,42 @@ def test_settings_that_cannot_be_are_refused_with_a_sentence(
                 assert result.error_code == Error.INVALID_CONFIG
                 assert (sentence or name) in (result.error_message or "")
         assert await own(client) == kept
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_a_value_as_long_as_can_be_is_refused_with_a_sentence_that_fits_the_answer(
+    version: int,
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        result = await replace(client, {"retention.ms": "x" * STRING_BYTES_MAX}, version=version)
+        assert result.error_code == Error.INVALID_CONFIG
+        assert (result.error_message or "").startswith("retention.ms is 'xxx")
+        nobody = await describe(client, "\0" * STRING_BYTES_MAX, BROKER, version=version)
+        assert nobody.error_code == Error.INVALID_REQUEST
+
+    cluster.run(scenario())
+
+
+def test_a_topics_settings_together_may_be_as_long_as_one_string() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        wide = {f"metrics.{number}": " " * 8_000 for number in range(4)}
+        assert (await replace(client, wide)).error_code == 0
+        for result in (
+            await change(client, ("metrics.4", SET, " " * 1_000)),
+            await replace(client, wide | {"metrics.4": " " * 1_000}),
+        ):
+            assert result.error_code == Error.INVALID_CONFIG
+            assert result.error_message == (
+                "the topic's settings take 33045 bytes, and may take 32767"
+            )
 
     cluster.run(scenario())
 

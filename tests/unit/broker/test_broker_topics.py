@@ -10,13 +10,14 @@ import pytest
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
-from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
+from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
 from kdist.protocol.init_producer_id import InitProducerIdRequest
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
+from kdist.wire.primitives import STRING_BYTES_MAX
 from tests.unit.broker.broker_cluster import Cluster, create, produce
 
 
@@ -45,6 +46,44 @@ def test_a_topic_is_created_in_every_version(version: int) -> None:
             (1, 1) if version >= 5 else (-1, -1)
         )
         assert ("retention.ms" in {each.name for each in made.configs}) == (version >= 5)
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_names_and_settings_as_long_as_can_be_are_refused_in_answers_that_fit(
+    version: int,
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        long, wide = new("x" * STRING_BYTES_MAX), new("wide")
+        wide.configs = [TopicSetting(name="retention.ms", value="x" * STRING_BYTES_MAX)]
+        request = CreateTopicsRequest(topics=[long, long, wide], timeout_ms=1_000)
+        answer = await client.send(request, version)
+        codes = [each.error_code for each in answer.topics]
+        assert codes == [Error.INVALID_REQUEST, Error.INVALID_REQUEST, Error.INVALID_CONFIG]
+
+    cluster.run(scenario())
+
+
+def test_a_topic_whose_settings_no_znode_holds_does_not_end_the_controllers_reign() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        wide = new("wide")
+        wide.configs = [
+            TopicSetting(name=f"metrics.{number}", value="x" * STRING_BYTES_MAX)
+            for number in range(32)
+        ]
+        request = CreateTopicsRequest(topics=[wide, new()], timeout_ms=10_000)
+        refused, made = (await client.send(request, 7)).topics
+        assert (refused.error_code, made.error_code) == (Error.INVALID_CONFIG, Error.NONE)
+        assert broker.service.controller.is_active
 
     cluster.run(scenario())
 
