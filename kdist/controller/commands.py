@@ -9,14 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.cluster import Topic
 from kdist.controller.executor import Executor
-from kdist.controller.topics import Planned, check_once, find_doomed, plan_growth, plan_topic
+from kdist.controller.topics import (
+    Counts,
+    Planned,
+    check_once,
+    find_doomed,
+    flat,
+    plan_growth,
+    plan_topic,
+)
 from kdist.errors import ApiError, Error
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
@@ -82,22 +91,32 @@ class CreateTopics(NamedTuple):
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
         planned: dict[str, Planned] = {}
+        counts = Counter(self.names)
+        taken = {flat(name): name for name in bench.executor.cluster.topics}
         outcomes = [
-            _judged(new.name, partial(self._plan, new, bench, planned)) for new in self.topics
+            _judged(new.name, partial(self._plan, new, bench, counts, taken, planned))
+            for new in self.topics
         ]
         if not self.validate_only:
             self.begun.update((name, each.topic.id) for name, each in planned.items())
             await bench.executor.create(list(planned.values()))
         return await _with_leaders(outcomes, bench.executor, self.validate_only)
 
-    def _plan(self, new: NewTopic, bench: Bench, planned: dict[str, Planned]) -> Topic:
-        check_once(new.name, self.names)
+    def _plan(
+        self,
+        new: NewTopic,
+        bench: Bench,
+        counts: Counts,
+        taken: dict[str, str],
+        planned: dict[str, Planned],
+    ) -> Topic:
+        check_once(new.name, counts)
         cluster = bench.executor.cluster
         found = cluster.topics.get(new.name)
         if found is not None and found.id == self.begun.get(new.name):
             return found
-        made = plan_topic(new, cluster, bench.config, bench.chance, beside=planned)
-        planned[new.name] = made
+        made = plan_topic(new, cluster, bench.config, bench.chance, taken)
+        planned[new.name], taken[flat(new.name)] = made, new.name
         return made.topic
 
 
@@ -114,13 +133,16 @@ class GrowTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
-        outcomes = [_judged(grown.name, partial(self._plan, grown, bench)) for grown in self.topics]
+        counts = Counter(self.names)
+        outcomes = [
+            _judged(grown.name, partial(self._plan, grown, bench, counts)) for grown in self.topics
+        ]
         if not self.validate_only:
             await bench.executor.assign([each.topic for each in outcomes if each.topic])
         return await _with_leaders(outcomes, bench.executor, self.validate_only)
 
-    def _plan(self, grown: GrownTopic, bench: Bench) -> Topic:
-        check_once(grown.name, self.names)
+    def _plan(self, grown: GrownTopic, bench: Bench, counts: Counts) -> Topic:
+        check_once(grown.name, counts)
         return plan_growth(grown, bench.executor.cluster)
 
 
@@ -136,17 +158,23 @@ class DeleteTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
-        outcomes = [_judged(each.name, partial(self._find, each, bench)) for each in self.topics]
-        executor = bench.executor
+        executor, counts = bench.executor, Counter(self.names)
+        by_id = {topic.id: topic for topic in executor.cluster.topics.values()}
+        outcomes = [
+            _judged(each.name, partial(self._find, each, bench, counts, by_id))
+            for each in self.topics
+        ]
         doomed = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
         await executor.doom(doomed.values())
         ended = [executor.deletions.ended(name, executor.cluster.alive) for name in doomed]
         return Carried(outcomes, ended + executor.switchboard.told() if doomed else [])
 
-    def _find(self, doomed: DoomedTopic, bench: Bench) -> Topic:
+    def _find(
+        self, doomed: DoomedTopic, bench: Bench, counts: Counts, by_id: Mapping[uuid.UUID, Topic]
+    ) -> Topic:
         if doomed.name is not None:
-            check_once(doomed.name, self.names)
-        return find_doomed(doomed, bench.executor.cluster, bench.config)
+            check_once(doomed.name, counts)
+        return find_doomed(doomed, bench.executor.cluster, by_id, bench.config)
 
 
 def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:

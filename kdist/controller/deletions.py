@@ -52,15 +52,18 @@ class Deletions:
         """Done once the topic is gone, or only brokers that are down hold it back."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(name, []).append(waiter)
-        self.release_blocked(alive)
+        self._maybe_release(name, alive)
         return waiter
 
     def release_blocked(self, alive: frozenset[int]) -> None:
         """Nobody waits for brokers that are down."""
         for name in list(self._waiters):
-            left = self._left.get(name)
-            if left is None or (left and alive.isdisjoint(left)):
-                self._release(name)
+            self._maybe_release(name, alive)
+
+    def _maybe_release(self, name: str, alive: frozenset[int]) -> None:
+        left = self._left.get(name)
+        if left is None or (left and alive.isdisjoint(left)):
+            self._release(name)
 
     def close(self) -> None:
         """Somebody else goes on with it."""

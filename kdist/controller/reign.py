@@ -176,7 +176,8 @@ class Reign:
     async def _load_and_begin(self, names: list[str]) -> None:
         """Give states to the new partitions of topics that are new or have grown."""
         await self._load_topics(names)
-        living = [topic for topic in self.cluster.living_topics() if topic.name in names]
+        topics, doomed = self.cluster.topics, self.cluster.doomed
+        living = [topics[name] for name in names if name in topics and name not in doomed]
         await self._executor.elect_first(each for topic in living for each in topic.partitions)
 
     async def _load_topics(self, names: Iterable[str]) -> set[int]:

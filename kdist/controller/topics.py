@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
@@ -27,6 +26,9 @@ SETTINGS_BYTES_MAX = 32_767  # of a topic: what one string of an answer holds, a
 REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
 
+Counts = Mapping[str | None, int]
+"""How often a request names each topic; None: by an id."""
+
 
 class Planned(NamedTuple):
     """A topic to create, with its own settings."""
@@ -40,13 +42,13 @@ def plan_topic(
     cluster: Cluster,
     config: BrokerConfig,
     chance: random.Random,
-    beside: Iterable[str] = (),
+    taken: Mapping[str, str],
 ) -> Planned:
     """The topic that `new` asks for, with a new id and placed over the brokers alive.
 
-    `beside` are the names of topics that are about to be created with it.
+    `taken` has the names of all topics, those about to be created with it too, by their `flat`.
     """
-    _check_new_name(new.name, cluster, beside)
+    _check_new_name(new.name, cluster, taken)
     configs = _configs(new.configs, config)
     chosen = _chosen(new, cluster) if new.assignments else None
     assignment = chosen or _placed(new, cluster, config, chance)
@@ -68,15 +70,16 @@ def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
     return topic._replace(assignment={**topic.assignment, **added})
 
 
-def find_doomed(doomed: DoomedTopic, cluster: Cluster, config: BrokerConfig) -> Topic:
-    """The topic to delete, by name or id; it may be doomed already."""
+def find_doomed(
+    doomed: DoomedTopic, cluster: Cluster, by_id: Mapping[uuid.UUID, Topic], config: BrokerConfig
+) -> Topic:
+    """The topic to delete, by name or id; it may be doomed already. `by_id` has all topics."""
     if not config.broker.delete_topic_enable:
         raise ApiError(Error.TOPIC_DELETION_DISABLED)
     if doomed.name is None:
-        by_id = (topic for topic in cluster.topics.values() if topic.id == doomed.topic_id)
-        topic = next(by_id, None)
-        if topic is None:
+        if doomed.topic_id not in by_id:
             raise ApiError(Error.UNKNOWN_TOPIC_ID)
+        topic = by_id[doomed.topic_id]
     elif doomed.topic_id != ZERO_UUID:
         raise ApiError(Error.INVALID_REQUEST, "a topic is named by its name or id, not by both")
     else:
@@ -91,9 +94,9 @@ def new_topic_id(chance: random.Random) -> uuid.UUID:
     return uuid.UUID(int=chance.getrandbits(128), version=4)
 
 
-def check_once(name: str, names: Sequence[str | None]) -> None:
+def check_once(name: str, counts: Counts) -> None:
     """ApiError INVALID_REQUEST if a request names the topic more than once."""
-    if names.count(name) > 1:
+    if counts[name] > 1:
         raise ApiError(Error.INVALID_REQUEST, f"the request names topic {name} more than once")
 
 
@@ -109,23 +112,20 @@ def check_settings(settings: Mapping[str, str], config: BrokerConfig) -> None:
         raise ApiError(Error.INVALID_CONFIG, reason)
 
 
-def colliding(name: str, others: Iterable[str]) -> str | None:
-    """A topic that would have the same metrics as `name`, which write '.' as '_'."""
-    if "." not in name and "_" not in name:
-        return None
-    flat = name.replace(".", "_")
-    return next((other for other in others if other.replace(".", "_") == flat), None)
+def flat(name: str) -> str:
+    """A topic's name as metrics write it, '.' as '_': no two topics may have the same."""
+    return name.replace(".", "_")
 
 
-def _check_new_name(name: str, cluster: Cluster, beside: Iterable[str]) -> None:
+def _check_new_name(name: str, cluster: Cluster, taken: Mapping[str, str]) -> None:
     fault = topic_name_fault(name)
     if fault:
         raise _unusable(f"the topic's name {fault}")
     if name in cluster.topics:
         end = "is being deleted" if name in cluster.doomed else "exists already"
         raise ApiError(Error.TOPIC_ALREADY_EXISTS, f"topic {name} {end}")
-    other = colliding(name, chain(cluster.topics, beside))
-    if other:
+    other = taken.get(flat(name))
+    if other is not None:
         raise _unusable(f"topic {name} collides with topic {other}: '.' and '_' count as the same")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 
 import pytest
 
 from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
 from kdist.controller.cluster import Cluster, LiveBroker, Topic
-from kdist.controller.topics import check_once, find_doomed, plan_growth, plan_topic
+from kdist.controller.topics import check_once, find_doomed, flat, plan_growth, plan_topic
 from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID
 from kdist.protocol.create_partitions import GrownTopic, NewPartitionAssignment
@@ -43,6 +44,10 @@ def cluster() -> Cluster:
     return made
 
 
+TAKEN = {flat(name): name for name in cluster().topics}
+BY_ID = {topic.id: topic for topic in cluster().topics.values()}
+
+
 def new(
     name: str = "fresh",
     partitions: int = 2,
@@ -72,7 +77,7 @@ def refused(error: Error, *, sentence: str = "") -> object:
 
 
 def create(topic: NewTopic):
-    return plan_topic(topic, cluster(), CONFIG, random.Random(1))
+    return plan_topic(topic, cluster(), CONFIG, random.Random(1), TAKEN)
 
 
 def test_a_topic_is_placed_over_the_brokers_with_an_id_and_its_settings() -> None:
@@ -123,12 +128,12 @@ def test_a_topic_is_refused_with_its_code(topic: NewTopic, error: Error) -> None
 
 def test_without_a_broker_alive_no_topic_can_be_placed() -> None:
     with refused(Error.INVALID_REPLICATION_FACTOR):
-        plan_topic(new(), Cluster(), CONFIG, random.Random(1))
+        plan_topic(new(), Cluster(), CONFIG, random.Random(1), {})
 
 
 def test_topics_of_one_request_may_not_collide_either() -> None:
     with pytest.raises(ApiError, match=r"collides with topic c\.d"):
-        plan_topic(new("c_d"), cluster(), CONFIG, random.Random(1), beside=["e", "c.d"])
+        plan_topic(new("c_d"), cluster(), CONFIG, random.Random(1), {"e": "e", "c_d": "c.d"})
 
 
 def test_a_partition_assigned_twice_is_refused() -> None:
@@ -169,9 +174,9 @@ def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> Non
 
 
 def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_doomed_before() -> None:
-    assert find_doomed(DoomedTopic(name="clicks"), cluster(), CONFIG).name == "clicks"
-    assert find_doomed(DoomedTopic(topic_id=CLICKS_ID), cluster(), CONFIG).name == "clicks"
-    assert find_doomed(DoomedTopic(name="old"), cluster(), CONFIG).name == "old"
+    assert find_doomed(DoomedTopic(name="clicks"), cluster(), BY_ID, CONFIG).name == "clicks"
+    assert find_doomed(DoomedTopic(topic_id=CLICKS_ID), cluster(), BY_ID, CONFIG).name == "clicks"
+    assert find_doomed(DoomedTopic(name="old"), cluster(), BY_ID, CONFIG).name == "old"
 
 
 @pytest.mark.parametrize(
@@ -186,16 +191,16 @@ def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_doomed_before() -> 
 )
 def test_a_deletion_is_refused_with_its_code(topic: DoomedTopic, error: Error) -> None:
     with refused(error):
-        find_doomed(topic, cluster(), CONFIG)
+        find_doomed(topic, cluster(), BY_ID, CONFIG)
 
 
 def test_a_deletion_is_refused_while_deleting_is_off() -> None:
     off = broker_from(GIVEN | {"delete.topic.enable": "false"})
     with refused(Error.TOPIC_DELETION_DISABLED):
-        find_doomed(DoomedTopic(name="clicks"), cluster(), off)
+        find_doomed(DoomedTopic(name="clicks"), cluster(), BY_ID, off)
 
 
 def test_a_topic_named_twice_in_a_request_is_refused() -> None:
-    check_once("a", ["a", "b"])
+    check_once("a", Counter(["a", "b"]))
     with refused(Error.INVALID_REQUEST):
-        check_once("a", ["a", "b", "a"])
+        check_once("a", Counter(["a", "b", "a"]))
