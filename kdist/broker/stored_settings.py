@@ -99,6 +99,8 @@ class StoredSettings:
                 raise ApiError(
                     Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}"
                 ) from failure
+            if failure.index != 1:
+                raise  # it is not the topic's settings that are others now
             return False
         return True
 

@@ -223,6 +223,20 @@ def test_a_topics_settings_together_may_be_as_long_as_one_string() -> None:
     cluster.run(scenario())
 
 
+def test_settings_whose_change_cannot_be_told_to_the_brokers_stay_as_they_are() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        await cluster.zks[1].delete(znodes.SETTINGS_CHANGES.path())
+        result = await change(client, ("retention.ms", SET, "1"))
+        assert result.error_code == Error.REQUEST_TIMED_OUT
+        assert "/config/changes" in (result.error_message or "")
+        assert await own(client) == {}
+
+    cluster.run(scenario())
+
+
 def test_a_trial_changes_nothing() -> None:
     cluster = Cluster()
 
