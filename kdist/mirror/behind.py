@@ -5,7 +5,7 @@
     seconds   the age of the first record that is not in the target; 0 when all are
 
 Records that only count offsets, markers of transactions and what was compacted away, are counted
-until they are passed.
+until they are passed; what retention took is not.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kdist.client.cluster import Cluster
-from kdist.client.offsets import find_offsets
+from kdist.client.offsets import find_ranges
 from kdist.mirror.looking import look_at
-from kdist.mirror.stream import State, Stream
+from kdist.mirror.stream import Stream
 from kdist.model import TopicPartition
-from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 
 if TYPE_CHECKING:
     from kdist.mirror.flow import RunningFlow
@@ -41,11 +40,12 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
         for partition, stream in flow.streams.items()
         if stream.position is not None
     }
-    ends = await find_offsets(flow.source, positions, LATEST_TIMESTAMP, is_committed_only=True)
+    ranges = await find_ranges(flow.source, positions, is_committed_only=True)
     for partition, position in positions.items():
-        lag = _held_lag(flow.streams.get(partition), ends[partition], now_ms)
+        start, end = ranges[partition]
+        lag = _held_lag(flow.streams.get(partition), end, now_ms)
         if lag is None:
-            lag = await look_behind(flow.source, partition, (position, ends[partition]), now_ms)
+            lag = await look_behind(flow.source, partition, (max(position, start), end), now_ms)
         stream = flow.streams.get(partition)
         if stream is None:
             continue  # given to another meanwhile
@@ -54,7 +54,6 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
         metrics.lag_records = lag.records
         metrics.lag_bytes = lag.bytes_about
         metrics.lag_seconds = lag.seconds
-        metrics.is_stopped = int(stream.state is State.STOPPED)
 
 
 def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:
@@ -74,7 +73,7 @@ async def look_behind(
     position, end = span
     if end <= position:
         return NO_LAG
-    looked = await look_at(cluster, partition, max(position, 0), 1)
+    looked = await look_at(cluster, partition, position, 1)
     header = next(looked.headers(), None)
     if header is None:
         return Lag(end - position, 0.0, 0.0)

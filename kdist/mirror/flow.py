@@ -235,8 +235,13 @@ class RunningFlow(RebalanceListener):
             self._consumer.resume(partition)
 
     def _stream_changed(self, stream: Stream) -> None:
-        if stream.state is State.FLOWING and self._is_read(stream.route.source):
+        partition = stream.route.source
+        if not self._is_read(partition):
+            return  # it is being dropped
+        if stream.state is State.FLOWING:
             self._balance(stream)
+        elif stream.state is State.STOPPED:
+            self.measures.streams[self._labels(partition)].is_stopped = 1
 
     @property
     def buffered_bytes(self) -> int:

@@ -194,7 +194,8 @@ def test_records_that_retention_took_stop_the_partition_until_somebody_seeks(
         mirror.start()
         settled(lambda: "offsets 1 to 4 were not mirrored" in mirror.text)
         assert page_of(port, "/health")[0] == 503
-        settled(lambda: 'kdist_mirror_stopped{flow="lost"' in page_of(port, "/metrics")[1])
+        stopped = 'kdist_mirror_stopped{flow="lost",partition="0",topic="lost"} 1'
+        settled(lambda: stopped in page_of(port, "/metrics")[1])
         assert end_of(target.address, "lost", 0) == 1
         assert mirror.stop() == 0
         words = ("--flow", "lost", "--topic", "lost", "--to", "earliest")
