@@ -219,7 +219,8 @@ class RunningFlow(RebalanceListener):
             stream = self.streams.get(partition)
             if stream is not None:
                 stream.put(each)
-                self._balance(stream)
+                if stream.wants_more:
+                    self._balance(stream)
 
     # Holding no more than is allowed
 
@@ -238,10 +239,12 @@ class RunningFlow(RebalanceListener):
         partition = stream.route.source
         if not self._is_read(partition):
             return  # it is being dropped
-        if stream.state is State.FLOWING:
+        if stream.wants_more:
             self._balance(stream)
         elif stream.state is State.STOPPED:
             self.measures.streams[self._labels(partition)].is_stopped = 1
+            if self._settings.on_loss == "stop-mirror" and isinstance(stream.failure, Loss):
+                self.loss = stream.failure
 
     @property
     def buffered_bytes(self) -> int:
@@ -260,10 +263,7 @@ class RunningFlow(RebalanceListener):
             self._reading.begin(why)
             await asyncio.sleep(_PAUSE_S)
             return
-        loss = loss_of(error, *ends)
-        stream.fail(loss)
-        if self._settings.on_loss == "stop-mirror":
-            self.loss = loss
+        stream.fail(loss_of(error, *ends))
 
     # The source, as streams use it
 

@@ -88,7 +88,7 @@ class Mirror:
 
     def _health(self, flow: RunningFlow) -> dict[str, object]:
         stopped = {
-            str(partition): stream.reason
+            str(partition): str(stream.failure)
             for partition, stream in flow.streams.items()
             if stream.state is State.STOPPED
         }

@@ -3,6 +3,8 @@
     FINDING -- the target says where we stand --> FLOWING -- anything fails --> FINDING
     FINDING, FLOWING -- records are gone, or are refused for good --> STOPPED
 
+Where the source cannot be read on, what it gave before is sent first: it may be gone from there.
+
 There is one way back from every doubt (a lost answer, a new leader, a sequence that does not
 follow, a restart): forget what is under way, ask the target's log where it stands, read on from
 there. The first batch of a run flies alone, since a broker that does not know a producer id takes
@@ -22,7 +24,8 @@ from typing import Any, NamedTuple, Protocol
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.commits import CommitFailed, OffsetAndMetadata
-from kdist.errors import ApiError, Error, KdistError
+from kdist.client.consumer.opening import CorruptFetch
+from kdist.errors import ApiError, CorruptRecords, Error, KdistError
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.parcel import Parcel
 from kdist.mirror.standing import find_standing, note_of
@@ -104,7 +107,7 @@ class Stream:
         self.target_end = 0
         self.leader_epoch = NO_EPOCH
         self.held_bytes = 0  # what waits and flies
-        self.reason = ""  # why it is stopped
+        self.failure: KdistError | None = None  # why it is stopped, or is to be once all is sent
         self.trouble = Trouble(str(route.source))
         self._source = source
         self._target = target
@@ -132,11 +135,20 @@ class Stream:
             return
         for batch in batches:
             if batch.start >= self._read_to:
-                parcel = Parcel(batch)
+                try:
+                    parcel = Parcel(batch)
+                except CorruptRecords as error:
+                    self.fail(CorruptFetch(batch.partition, batch.start, error.detail))
+                    return
                 self._read_to = parcel.end
                 self._waiting.append(parcel)
                 self.held_bytes += len(parcel)
         self._news.set()
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the source is to be read on."""
+        return self._read_to >= 0
 
     @property
     def oldest(self) -> Parcel | None:
@@ -173,11 +185,11 @@ class Stream:
         self._forget()
 
     def fail(self, error: KdistError) -> None:
-        """The source says that it cannot go on."""
-        if self.state is not State.STOPPED:
-            if self._task is not None:
-                self._task.cancel()
-            self._halt(error)
+        """The source cannot be read on; the stream stops once all that it gave is in the target."""
+        if self.state is State.FLOWING:
+            self.failure = error
+            self._read_no_more()
+            self._news.set()
 
     # Its life
 
@@ -187,7 +199,9 @@ class Stream:
             try:
                 before = self.position
                 await self._find()
-                await self._flow()
+                failure = await self._flow()
+                self._halt(failure)
+                return
             except (ApiError, NoBroker) as error:
                 if not _may_pass(error):
                     self._halt(error)
@@ -219,10 +233,10 @@ class Stream:
         self.state = State.FLOWING
         self._source.read_from(route.source, position, standing.leader_epoch)
 
-    async def _flow(self) -> None:
-        """Send and take in answers, until something is wrong."""
+    async def _flow(self) -> KdistError:
+        """Send and take in answers until something is wrong; what is wrong with the source."""
         connection = await self._target.connection(self.route.target)
-        while True:
+        while self.failure is None or self.oldest is not None:
             await self._news.wait()
             self._news.clear()
             self._settle()
@@ -231,6 +245,7 @@ class Stream:
                 answered = connection.post(self.route.target, parcel.data)
                 answered.add_done_callback(lambda _: self._news.set())
                 self._flying.append((parcel, answered))
+        return self.failure
 
     def _next(self) -> Parcel | None:
         """The parcel to be sent now, stamped; None while none may be."""
@@ -301,14 +316,18 @@ class Stream:
         self._flying.clear()
         self._waiting.clear()
         self.held_bytes = 0
+        self.failure = None
+        self._read_no_more()
+
+    def _read_no_more(self) -> None:
         self._read_to = -1
         self._source.read_no_more(self.route.source)
 
-    def _halt(self, error: Exception) -> None:
+    def _halt(self, error: KdistError) -> None:
         self.state = State.STOPPED
-        self.reason = str(error)
         self._forget()
-        logger.error("%s is mirrored no more: %s", self.route.source, self.reason)
+        self.failure = error
+        logger.error("%s is mirrored no more: %s", self.route.source, error)
         self._on_change(self)
 
 

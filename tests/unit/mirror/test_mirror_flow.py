@@ -6,7 +6,12 @@ import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
 from kdist.errors import ApiError, Error
+from kdist.mirror.loss import Loss
 from kdist.model import TopicPartition
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.batch import HEADER_SIZE, seal
+from kdist.records.build import build_batch
+from kdist.records.compression import Codec
 from tests.unit.broker.broker_cluster import create, produce
 from tests.unit.broker.test_broker_delete_records import trim
 
@@ -62,7 +67,50 @@ def test_a_loss_that_nobody_can_measure_for_now_is_measured_later(
         assert next(refusals, None) is None
         stream = stream_of(mirror)
         assert stream is not None
-        assert "offsets 2 to 4 were not mirrored" in stream.reason
+        assert "offsets 2 to 4 were not mirrored" in str(stream.failure)
+        await scene.stop()
+
+    play(work)
+
+
+def test_a_mirror_that_is_to_stop_at_a_loss_ends_with_it() -> None:
+    async def work(scene: FlowScene) -> None:
+        await lose(scene)
+        scene.start(mirror_on_loss="stop-mirror")
+        await scene.cluster.until(lambda: scene.has_ended)
+        with pytest.raises(Loss, match="offsets 2 to 4 were not mirrored"):
+            await scene.stop()
+
+    play(work)
+
+
+def rotten() -> bytes:
+    """A batch whose checksum is good, and whose records nobody can decompress."""
+    data = build_batch([b"x" * 1000], timestamp_ms=0, codec=Codec.GZIP)
+    data[HEADER_SIZE:] = bytes(len(data) - HEADER_SIZE)
+    seal(data, 0, len(data))
+    return bytes(data)
+
+
+def test_a_batch_that_cannot_be_built_anew_stops_its_partition_and_no_other() -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t", message_timestamp_type="LogAppendTime")
+        await create(scene.client, "t2")
+        mirror = scene.start()
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        part = ProducePartition(index=0, records=rotten())
+        topics = [ProduceTopic(name="t", partition_data=[part])]
+        request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics)
+        answer = await scene.client.send(request, 9)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        await scene.cluster.until(lambda: scene.has_ended or is_stopped(mirror))
+        await produce(scene.client, "t2", b"other")
+        await scene.until_copied("t2", b"other")
+        stream = stream_of(mirror)
+        assert stream is not None
+        assert stream.position == 1
+        assert "t-0, at offset 1: " in str(stream.failure)
         await scene.stop()
 
     play(work)

@@ -14,7 +14,7 @@ from mirror_world import (
 )
 
 from kdist.client.consumer.commits import OffsetAndMetadata
-from kdist.errors import Error
+from kdist.errors import Error, KdistError
 from kdist.mirror.standing import SOUGHT
 from kdist.mirror.stream import IN_FLIGHT_MAX, State
 from kdist.model import NO_PRODUCER_ID, TopicPartition
@@ -145,7 +145,7 @@ def test_a_target_that_was_made_anew_stops_the_stream_with_a_sentence() -> None:
         scene.committed = OffsetAndMetadata(500, "target=400")
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.state is State.STOPPED)
-        assert "ends at offset 0, but was mirrored into up to 400" in mirror.stream.reason
+        assert "ends at offset 0, but was mirrored into up to 400" in str(mirror.stream.failure)
         await mirror.stream.stop()
 
     play(work)
@@ -192,7 +192,7 @@ def test_a_batch_that_the_target_never_takes_stops_the_stream() -> None:
         scene.brokers.batch_bytes_max = 10
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.state is State.STOPPED)
-        assert mirror.stream.reason.startswith("MESSAGE_TOO_LARGE: t-0")
+        assert str(mirror.stream.failure).startswith("MESSAGE_TOO_LARGE: t-0")
         assert mirror.stream.held_bytes == 0
         await mirror.stream.stop()
 
@@ -205,6 +205,25 @@ def test_the_first_commit_says_where_to_look_before_anything_is_sent() -> None:
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.state is State.FLOWING)
         assert scene.committed == OffsetAndMetadata(0, "target=3")
+        await mirror.die()
+
+    play(work)
+
+
+def test_a_source_that_cannot_be_read_on_stops_the_stream_once_all_it_gave_has_arrived() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 20, 0.0)
+        slow(scene)
+        mirror = scene.mirror()
+        held = sum(each.header.size for each in scene.source)
+        await scene.until(lambda: mirror.stream.held_bytes > held / 2)
+        read = mirror.stream._read_to
+        mirror.stream.fail(KdistError("gone"))
+        assert mirror.stream.state is State.FLOWING
+        await scene.until(lambda: mirror.stream.state is State.STOPPED)
+        assert str(mirror.stream.failure) == "gone"
+        assert mirror.stream.position == read
+        assert scene.arrived == values_of([each for each in scene.source if each.end <= read])
         await mirror.die()
 
     play(work)
