@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping
+from typing import Any
 
 from prometheus_client import ProcessCollector
 
 from kdist.config.mirror import MirrorConfig
+from kdist.errors import KdistError
 from kdist.mirror.flow import MirrorWorld
 from kdist.mirror.mirror import Mirror
 from kdist.network.world import AsyncioNetwork
@@ -17,7 +19,7 @@ from kdist.runtime.sd_notify import ServiceManager
 
 
 def run_mirror(config: MirrorConfig, environment: Mapping[str, str]) -> None:
-    """Run a mirror until SIGTERM or SIGINT. `KdistError` for what ended it."""
+    """Run a mirror until SIGTERM or SIGINT. `KdistError` for what ended it, or the bug that did."""
     asyncio.run(_run(config, ServiceManager(environment)))
 
 
@@ -26,6 +28,15 @@ async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
     mirror = Mirror(config, MirrorWorld(AsyncioNetwork(loop), SystemClock()))
     mirror.exposition.add_collector(ProcessCollector(registry=None))
     stop = asyncio.Event()
+    bugs: list[Exception] = []
+
+    def hear_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What no task or callback has caught ends the mirror; a connection's troubles do not."""
+        loop.default_exception_handler(context)
+        error = context.get("exception")
+        if isinstance(error, Exception) and not isinstance(error, KdistError | OSError):
+            bugs.append(error)
+            stop.set()
 
     def hear() -> None:
         manager.tell("STOPPING=1")
@@ -33,8 +44,11 @@ async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hear)
+    loop.set_exception_handler(hear_bug)
     _feed_watchdog(loop, manager)
     await mirror.run(stop, lambda: manager.tell("READY=1"))
+    if bugs:
+        raise bugs[0]
 
 
 def _feed_watchdog(loop: asyncio.AbstractEventLoop, manager: ServiceManager) -> None:

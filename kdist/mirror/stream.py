@@ -128,6 +128,7 @@ class Stream:
     def start(self) -> None:
         """Find the position, and send what comes."""
         self._task = asyncio.get_running_loop().create_task(self._live())
+        self._task.add_done_callback(_raise_bug)
 
     def put(self, batches: Iterable[Batch]) -> None:
         """The next batches of the source. What was read before a doubt is passed over."""
@@ -336,6 +337,12 @@ def _may_pass(error: ApiError | NoBroker) -> bool:
     if isinstance(error, NoBroker | CommitFailed):
         return True
     return error.error.retriable or error.error in _FROM_TARGET
+
+
+def _raise_bug(task: asyncio.Task[None]) -> None:
+    """What a stream's task has not caught goes to the loop's handler, which ends the mirror."""
+    if not task.cancelled():
+        task.result()
 
 
 def _retrieve(answered: asyncio.Future[Any]) -> None:

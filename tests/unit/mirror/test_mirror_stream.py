@@ -227,3 +227,17 @@ def test_a_source_that_cannot_be_read_on_stops_the_stream_once_all_it_gave_has_a
         await mirror.die()
 
     play(work)
+
+
+def test_a_bug_in_a_stream_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 5, 0.0)
+        scene.mirror()
+        await scene.until(lambda: False)
+
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("kdist.mirror.parcel.Parcel.stamp", break_down)
+    with pytest.raises(ZeroDivisionError):
+        play(work)

@@ -1,0 +1,38 @@
+"""A mirror as a process: what nobody catches ends it, and is not only logged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.config.mirror import load_mirror
+from kdist.mirror.flow import RunningFlow
+from kdist.mirror.process import run_mirror
+
+TEXT = "flow.f.source=h1:1\nflow.f.target=h2:1\n"
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """A mirror that is stopped a moment after a callback has raised `error`."""
+
+    async def run(_: RunningFlow, stop: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(raise_it)
+        loop.call_later(0.1, stop.set)
+        await stop.wait()
+
+    def raise_it() -> None:
+        raise error
+
+    monkeypatch.setattr(RunningFlow, "run", run)
+    run_mirror(load_mirror(TEXT, "file"), {})
+
+
+def test_a_bug_in_a_callback_ends_the_mirror_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_with(monkeypatch, ZeroDivisionError())
+
+
+def test_what_is_wrong_with_a_connection_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, ConnectionResetError())
