@@ -5,7 +5,7 @@ whole wherever its name is; the rename is of a directory, so readers see all of 
 It is refused where a directory of that name is, so of two runs that both believe to have the lock,
 one commits. A replay takes away what it stands for first, from the last load on, each for good
 before the next: what is left at a crash are the loads before, whole and without a gap, and the next
-run goes on from there. docs/formats/load-output.md tells it at length.
+run puts back what was taken away. docs/formats/load-output.md tells it at length.
 """
 
 from __future__ import annotations

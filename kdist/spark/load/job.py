@@ -132,6 +132,7 @@ class LoadRun:
             commit.publish(manifest, plan.supersedes)
         except (Exception, KeyboardInterrupt):
             commit.abandon()
+            ledger.put_back()
             raise
         ledger.sweep()
         world.reached("swept")

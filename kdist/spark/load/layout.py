@@ -22,6 +22,7 @@ FILE_SUFFIX = ".parquet"
 _STAGING = "_staging-"
 _SUPERSEDED = "_superseded-"
 _LOAD = re.compile(r"load=([0-9]+)\Z")
+_SUPERSEDED_LOAD = re.compile(rf"{_SUPERSEDED}([0-9]+)-")
 
 
 class Run(NamedTuple):
@@ -55,6 +56,12 @@ def staging_name(number: int, run: Run) -> str:
 def superseded_name(number: int, run: Run) -> str:
     """Where a run puts a load that its own stands for."""
     return f"{_SUPERSEDED}{number:06}-{run.started_ms}-{run.process}"
+
+
+def superseded_number(name: str) -> int | None:
+    """Which load a directory was, before a run put its own in the place of it; None for others."""
+    found = _SUPERSEDED_LOAD.match(name)
+    return int(found[1]) if found else None
 
 
 def is_leftover(name: str) -> bool:

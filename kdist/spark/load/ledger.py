@@ -1,7 +1,7 @@
 """The loads of one topic that an output has: what is committed, and what runs have left behind.
 
 A load counts if its directory has a load's name, for that name was given in one rename when all
-else was there. Nothing here changes anything but `sweep`, which the holder of the lock calls.
+else was there. Only `put_back` and `sweep` change anything; the holder of the lock calls them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from kdist.spark.load.layout import (
     is_leftover,
     load_name,
     load_number,
+    superseded_number,
     topic_directory,
 )
-from kdist.spark.load.manifest import CorruptManifest, Manifest, read_manifest
+from kdist.spark.load.manifest import CorruptManifest, Manifest, chain_fault, read_manifest
 
 
 class Ledger:
@@ -39,7 +40,10 @@ class Ledger:
 
     def manifest(self, number: int) -> Manifest:
         """What a load is; `CorruptManifest`."""
-        path = f"{self.directory}/{load_name(number)}/{MANIFEST}"
+        return self._manifest_in(load_name(number), number)
+
+    def _manifest_in(self, name: str, number: int) -> Manifest:
+        path = f"{self.directory}/{name}/{MANIFEST}"
         try:
             content = self._files.read(path)
         except FileNotFoundError:
@@ -86,8 +90,32 @@ class Ledger:
             raise UserError(f"{path} cannot be made, as {parent} is not there") from None
         self._files.sync_directory(parent)
 
+    def put_back(self) -> None:
+        """Give loads their names again that a replay took away and then did not replace.
+
+        It did, if they do not follow on the last load: that one has their records.
+        """
+        for name in self._files.list(self.directory):
+            number = superseded_number(name)
+            if number is None:
+                continue
+            before = self.last()
+            try:
+                hidden = self._manifest_in(name, number)
+            except CorruptManifest:
+                continue  # it was being removed
+            if before is None or chain_fault(before, hidden) is None:
+                self._files.rename(
+                    f"{self.directory}/{name}", f"{self.directory}/{load_name(number)}"
+                )
+                self._files.sync_directory(self.directory)
+
     def sweep(self) -> int:
-        """Remove what runs that have ended left behind; how many directories that were."""
+        """Remove what runs that have ended left behind; how many directories that were.
+
+        Loads that a replay did not replace are put back.
+        """
+        self.put_back()
         left = [name for name in self._files.list(self.directory) if is_leftover(name)]
         for name in left:
             try:

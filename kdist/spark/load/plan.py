@@ -59,9 +59,9 @@ def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = Fals
 
     With `accept_loss` it goes on behind records that retention took.
     """
-    _require_same(topic, before)
     if before is None:
         return Plan(1, topic, dict(topic.offsets), None)
+    _require_same(topic, before)
     starts = {partition: end for partition, (_, end) in before.offsets.items()}
     offsets, lost = _offsets(topic, starts, accept_loss)
     return Plan(before.load + 1, topic, offsets, before, lost=lost)
@@ -74,7 +74,7 @@ def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest])
     not there any more.
     """
     first = replayed[0]
-    _require_same(topic, first)
+    _require_same(topic, replayed[-1])
     starts = {partition: start for partition, (start, _) in first.offsets.items()}
     offsets, _ = _offsets(topic, starts, accept_loss=False)
     superseded = tuple(each.load for each in replayed)
@@ -85,19 +85,9 @@ def _offsets(
     topic: Topic, starts: dict[int, int], accept_loss: bool
 ) -> tuple[dict[int, OffsetRange], int]:
     """From `starts` to the topic's end, new partitions from 0 on; and how many are lost."""
-    for partition in sorted(starts.keys() - topic.offsets.keys()):
-        raise UserError(
-            f"{topic.name} has no partition {partition} any more, of which there are records in"
-            " the output: it is not the topic that was loaded"
-        )
     found, lost = {}, 0
     for partition, there in topic.offsets.items():
         start = starts.get(partition, 0)
-        if start > there.end:
-            raise UserError(
-                f"{topic.name}-{partition} is loaded up to {start}, and ends at {there.end} now:"
-                " the brokers have lost records that were loaded"
-            )
         if start < there.start and not accept_loss:
             raise UserError(
                 f"{topic.name}-{partition} is to be loaded from {start} on, and begins at"
@@ -109,14 +99,29 @@ def _offsets(
     return found, lost
 
 
-def _require_same(topic: Topic, before: Manifest | None) -> None:
-    if before is None or ZERO_UUID in (topic.id, uuid.UUID(before.topic_id)):
-        return  # brokers before 2.8 give topics no ids
-    if uuid.UUID(before.topic_id) != topic.id:
+def _require_same(topic: Topic, last: Manifest) -> None:
+    """`UserError` if the topic is not the one that was loaded, or lacks what was, up to `last`."""
+    # Brokers before 2.8 give topics no ids.
+    if uuid.UUID(last.topic_id) != topic.id and ZERO_UUID not in (
+        topic.id,
+        uuid.UUID(last.topic_id),
+    ):
         raise UserError(
             f"{topic.name} is not the topic that was loaded before: it was deleted and made anew,"
             " or is another cluster's; give it an output of its own"
         )
+    for partition, (_, end) in sorted(last.offsets.items()):
+        there = topic.offsets.get(partition)
+        if there is None:
+            raise UserError(
+                f"{topic.name} has no partition {partition} any more, of which there are records"
+                " in the output: it is not the topic that was loaded"
+            )
+        if end > there.end:
+            raise UserError(
+                f"{topic.name}-{partition} is loaded up to {end}, and ends at {there.end} now:"
+                " the brokers have lost records that were loaded"
+            )
 
 
 def look_at_topic(bootstrap: str, name: str, *, is_committed_only: bool) -> Topic:

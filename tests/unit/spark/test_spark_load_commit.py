@@ -112,6 +112,28 @@ def test_after_a_power_loss_in_a_replay_what_is_left_is_a_whole_chain() -> None:
         assert loads(left) in ([], made[:1], made[:2], made, [made[0], replayed])
 
 
+def test_what_a_replay_took_away_and_did_not_replace_is_put_back() -> None:
+    made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
+    replayed = manifest(2, 10, 40)
+    is_replaying: list[bool] = []
+    missed = 0
+
+    def history(disk: SimulatedDisk) -> None:
+        is_replaying.clear()
+        for each in made:
+            commit_load(disk, each)
+        is_replaying.append(True)
+        commit_load(disk, replayed, supersedes=(2, 3))
+
+    for left in crashes(history):
+        if is_replaying:
+            missed += loads(left) in (made[:1], made[:2])
+            Ledger(left, OUTPUT, "clicks").sweep()
+            assert loads(left) in (made, [made[0], replayed])
+            assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
+    assert missed
+
+
 def test_a_load_that_another_run_has_committed_is_not_replaced() -> None:
     disk = SimulatedDisk(random.Random(1))
     commit_load(disk, manifest(1, 0, 10))

@@ -100,6 +100,8 @@ def test_a_replay_has_the_offsets_of_the_loads_it_stands_for_and_what_came_since
 def test_a_replay_of_what_is_gone_is_refused() -> None:
     with pytest.raises(UserError, match="from 10 on, and begins at 15 now"):
         plan_replay(topic(p0=(15, 40)), None, [made(2, p0=(10, 20))])
+    with pytest.raises(UserError, match="clicks-0 is loaded up to 30, and ends at 25 now"):
+        plan_replay(topic(p0=(0, 25)), None, [made(2, p0=(10, 20)), made(3, p0=(20, 30))])
 
 
 @pytest.mark.parametrize(
