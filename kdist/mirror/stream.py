@@ -135,15 +135,16 @@ class Stream:
         if self._read_to < 0:
             return
         for batch in batches:
-            if batch.start >= self._read_to:
-                try:
-                    parcel = Parcel(batch)
-                except CorruptRecords as error:
-                    self.fail(CorruptFetch(batch.partition, batch.start, error.detail))
-                    return
-                self._read_to = parcel.end
-                self._waiting.append(parcel)
-                self.held_bytes += len(parcel)
+            try:
+                if batch.start < self._read_to or not len(batch):  # compaction may have left none
+                    continue
+                parcel = Parcel(batch)
+            except CorruptRecords as error:
+                self.fail(CorruptFetch(batch.partition, batch.start, error.detail))
+                return
+            self._read_to = parcel.end
+            self._waiting.append(parcel)
+            self.held_bytes += len(parcel)
         self._news.set()
 
     @property

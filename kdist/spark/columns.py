@@ -70,8 +70,11 @@ class Rows:
         return len(self) >= _ROWS_MIN or self.size_bytes >= _BYTES_MAX
 
     def add(self, batch: Batch) -> None:
-        """Add a batch's records."""
-        offsets, timestamps, keys, values, headers = zip(*batch.raw_records(), strict=True)
+        """Add a batch's records; there may be none between the offsets that it is cut to."""
+        records = batch.raw_records()
+        if not records:
+            return
+        offsets, timestamps, keys, values, headers = zip(*records, strict=True)
         self._offsets.extend(offsets)
         self._timestamps.extend(timestamps)
         self._keys.extend(keys)

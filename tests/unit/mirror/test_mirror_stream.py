@@ -7,18 +7,20 @@ import itertools
 
 import pytest
 from mirror_world import (
+    PARTITION,
     Scene,
     play,
     source_batches,
     values_of,
 )
 
+from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.errors import Error, KdistError
 from kdist.mirror.standing import SOUGHT
 from kdist.mirror.stream import IN_FLIGHT_MAX, State
 from kdist.model import NO_PRODUCER_ID, TopicPartition
-from kdist.records.batch import BatchHeader, read_header
+from kdist.records.batch import HEADER, BatchHeader, read_header
 from kdist.records.build import build_batch
 from tests.unit.client.producer_world import FINE, Fault
 
@@ -224,6 +226,22 @@ def test_a_source_that_cannot_be_read_on_stops_the_stream_once_all_it_gave_has_a
         assert str(mirror.stream.failure) == "gone"
         assert mirror.stream.position == read
         assert scene.arrived == values_of([each for each in scene.source if each.end <= read])
+        await mirror.die()
+
+    play(work)
+
+
+def test_a_batch_that_compaction_left_without_a_record_to_send_is_passed_over() -> None:
+    async def work(scene: Scene) -> None:
+        data = build_batch([b"before"], timestamp_ms=0)
+        HEADER.pack_into(data, 0, *read_header(data)._replace(last_offset_delta=9))
+        behind = build_batch([b"after"], timestamp_ms=0, base_offset=10)
+        scene.source = [
+            Batch(PARTITION, read_header(each), bytes(each), 0, 5) for each in (data, behind)
+        ]
+        scene.committed = OffsetAndMetadata(5, "target=0")
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == [b"after"])
         await mirror.die()
 
     play(work)
