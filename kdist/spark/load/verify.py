@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import pyarrow
 import pyarrow.compute
 
 from kdist.errors import UserError
@@ -31,6 +32,8 @@ class Checked(NamedTuple):
 def verify(files: Files, output: str, topic: str, *, is_deep: bool) -> Checked:
     """Check a topic's loads; changes nothing."""
     ledger = Ledger(files, output, topic)
+    if not files.is_directory(ledger.directory):
+        return Checked(topic, (), (f"{ledger.directory} is not there: nothing was loaded into it",))
     loads: list[Manifest] = []
     findings: list[str] = []
     for number in ledger.numbers():
@@ -82,14 +85,16 @@ def _walk(files: Files, directory: str, inner: str) -> Iterator[str]:
 
 
 def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
-    """Rows of offsets that are not the load's, or that come twice."""
+    """Rows that cannot be read, have offsets that are not the load's, or come twice."""
     tables = []
     for file in load.files:
         path = f"{directory}/{file.path}"
         try:
             tables.append(read_columns(files, path, [PARTITION, OFFSET]))
-        except (UserError, OSError):
+        except (UserError, FileNotFoundError):
             continue  # its file's own finding says so
+        except (pyarrow.ArrowException, OSError) as error:
+            yield f"{path} cannot be read: {error}"
     if not tables:
         return
     rows = pyarrow.concat_tables(tables)
