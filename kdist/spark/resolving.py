@@ -54,8 +54,15 @@ class Resolver:
         )
         whole = [Range(each, starts[each], ends[each]) for each in partitions]
         for partition, start, end in whole:
-            if start > end and isinstance(options.end, AtOffsets | AtTime | AtTimes):
+            if start <= end:
+                continue
+            if isinstance(options.end, AtOffsets | AtTime | AtTimes):
                 raise UserError(f"{partition} is to be read from {start}, behind its end at {end}")
+            if isinstance(options.start, AtOffsets) and options.fail_on_data_loss:
+                raise UserError(
+                    f"{partition} is to be read from {start}, and ends at {end} now; with"
+                    " failOnDataLoss false nothing of it would be read"
+                )
         return cut(whole, options.partitions_min, options.records_max)
 
     # Partitions
