@@ -68,9 +68,10 @@ class Client(FrameReceiver):
     ) -> Client:
         """A connected client. `ApiError` NETWORK_EXCEPTION if nobody answers there."""
         name = f"{host}:{port}"
-        connecting = network.connect(lambda: cls(network, settings, name), host, port)
         try:
-            return await asyncio.wait_for(connecting, settings.connect_timeout_ms / 1000)
+            # Not `wait_for`: what is cancelled as the answer comes would go on as if it were not.
+            async with asyncio.timeout(settings.connect_timeout_ms / 1000):
+                return await network.connect(lambda: cls(network, settings, name), host, port)
         except OSError as error:
             why = error.strerror or str(error) or "no answer"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error

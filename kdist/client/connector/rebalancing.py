@@ -152,7 +152,8 @@ class Rebalancer:
                 self._settled.set()
                 wait_s = None  # until someone mends it
             try:
-                await asyncio.wait_for(self._changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             except TimeoutError:
                 pass  # it is tried again
 
@@ -313,7 +314,8 @@ class Rebalancer:
             task.cancel()
         self._stop_giving(list(self.claims.values()))
         try:
-            await asyncio.wait_for(self._leave(), _LEAVE_S)
+            async with asyncio.timeout(_LEAVE_S):
+                await self._leave()
         except (TimeoutError, ConnectionLoss, SessionExpired) as error:
             logger.warning("%s could not leave its group: %r", self._consumer, error)
 

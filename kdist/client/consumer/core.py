@@ -360,7 +360,8 @@ class Core:
     async def close(self, timeout_s: float) -> None:
         """Commit, with auto-commit, leave the group, close all connections."""
         try:
-            await asyncio.wait_for(self._finish(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._finish()
         except TimeoutError:
             logger.warning("the group was not left in time: the session will time out")
         finally:

@@ -31,7 +31,8 @@ class News:
     async def wait(self, timeout_s: float) -> None:
         """Until there is something new since `clear`, or time is up."""
         try:
-            await asyncio.wait_for(self._told.wait(), max(timeout_s, _SHORTEST_S))
+            async with asyncio.timeout(max(timeout_s, _SHORTEST_S)):
+                await self._told.wait()
         except TimeoutError:
             pass  # who waits looks once more anyway
 

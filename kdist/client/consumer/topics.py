@@ -88,7 +88,8 @@ class Topics:
                     self._world.report(error)
                 wait_s = self._world.backoff_s()
             try:
-                await asyncio.wait_for(self._is_stale.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._is_stale.wait()
                 await self._world.back_off()  # not as fast as errors come
             except TimeoutError:
                 pass  # its time has come anyway

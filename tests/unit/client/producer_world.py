@@ -222,6 +222,7 @@ class Served(FrameReceiver):
         self._brokers = brokers
         self._number = number
         self._not_before_s = 0.0
+        self._answers: deque[bytes] = deque()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -250,11 +251,13 @@ class Served(FrameReceiver):
         data = encode_response(header.api_key, header.api_version, header.correlation_id, answer)
         loop = self._brokers.loop
         self._not_before_s = max(self._not_before_s, loop.time() + fault.delay_s)
-        loop.call_at(self._not_before_s, self._write, bytes(data))
+        self._answers.append(bytes(data))  # a loop calls what is due at one time in any order
+        loop.call_at(self._not_before_s, self._write)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self) -> None:
+        answer = self._answers.popleft()
         if not self.is_closed:
-            self._transport.write(data)
+            self._transport.write(answer)
 
 
 class Scene(NamedTuple):

@@ -36,6 +36,22 @@ def test_who_waits_for_a_rounding_error_sees_time_pass() -> None:
     VirtualLoop(clock).run_until_complete(scenario())
 
 
+def test_who_is_cancelled_as_news_come_is_cancelled() -> None:
+    async def scenario() -> None:
+        for turns in range(5):
+            news = News()
+            waiting = asyncio.ensure_future(news.wait(3600))
+            await asyncio.sleep(0)
+            news.set()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            was_under_way = waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled() == was_under_way
+
+    VirtualLoop(VirtualClock()).run_until_complete(scenario())
+
+
 def test_a_thread_is_woken_up_and_not_twice_for_the_same() -> None:
     news, woken = News(), threading.Event()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from network_world import WORLDS, Answering, Served, World, framed, until
@@ -11,6 +11,7 @@ from network_world import WORLDS, Answering, Served, World, framed, until
 from kdist.errors import ApiError, Error
 from kdist.network.client import Client, ClientSettings
 from kdist.network.connection import Connection, Reply
+from kdist.network.world import AsyncioNetwork, P
 from kdist.protocol import api_versions, fetch, metadata, produce
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsResponse
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
@@ -264,3 +265,27 @@ def test_who_is_cancelled_does_not_take_the_next_ones_answer(world: World) -> No
             client.close()
 
     world.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_who_is_cancelled_as_a_connection_fails_is_cancelled(turns: int) -> None:
+    async def scenario() -> None:
+        loop, settings = asyncio.get_running_loop(), ClientSettings("test")
+        refused = loop.create_future()
+
+        class Refusing(AsyncioNetwork):
+            async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
+                del make, host, port
+                await refused
+                raise AssertionError("it is refused")
+
+        connecting = loop.create_task(Client.connect(Refusing(loop), "nobody", 1, settings))
+        await asyncio.sleep(0)
+        loop.call_soon(refused.set_exception, ConnectionRefusedError())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        was_under_way = connecting.cancel()
+        await asyncio.wait([connecting])
+        assert connecting.cancelled() == was_under_way
+
+    asyncio.run(scenario())
