@@ -108,6 +108,7 @@ class Lane:
         self._settings = settings
         self._clients: dict[Address, Client] = {}
         self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._is_closed = False
 
     async def client(self, broker_id: int) -> Client:
         """A connection to a broker that metadata named; `ApiError` NETWORK_EXCEPTION."""
@@ -118,17 +119,28 @@ class Lane:
         return await self.connected(address)
 
     async def connected(self, address: Address) -> Client:
-        """A connection to whoever listens there; `ApiError` NETWORK_EXCEPTION."""
+        """A connection to whoever listens there; `ApiError` NETWORK_EXCEPTION.
+
+        `UserError` once the lane is closed: who tries again shall not open it anew.
+        """
         async with self._locks[address]:
+            if self._is_closed:
+                raise UserError("the client is closed")
             client = self._clients.get(address)
             if client is None or client.is_closed:
-                client = await Client.connect(self._network, *address, self._settings)
-                self._clients[address] = client
-                await client.negotiate()
+                client = await self._connect(address)
             return client
 
+    async def _connect(self, address: Address) -> Client:
+        client = await Client.connect_negotiated(self._network, *address, self._settings)
+        self._clients[address] = client
+        if self._is_closed:  # meanwhile
+            client.close()
+        return client
+
     def close(self) -> None:
-        """Close all; who waits hears NETWORK_EXCEPTION."""
+        """Close all, for good; who waits hears NETWORK_EXCEPTION."""
+        self._is_closed = True
         for client in self._clients.values():
             client.close()
 
@@ -160,6 +172,17 @@ class Cluster:
     async def client(self, broker_id: int) -> Client:
         """A connection to a broker that metadata named; `ApiError` NETWORK_EXCEPTION."""
         return await self._lane.client(broker_id)
+
+    async def any_client(self) -> Client:
+        """A connection to the first broker of metadata that takes one, else that one's error."""
+        first: ApiError | None = None
+        for broker in sorted(self.brokers):
+            try:
+                return await self.client(broker)
+            except ApiError as error:
+                first = first or error
+        # A broker that has just started knows of none, and tells so: that passes.
+        raise first or ApiError(Error.NETWORK_EXCEPTION, "the brokers do not know each other yet")
 
     async def ask(self, request: Any, broker_id: int) -> Any:
         """One broker's answer."""

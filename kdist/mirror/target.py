@@ -46,13 +46,7 @@ class ProduceConnection(Client):
             timeout_ms=_ACKNOWLEDGE_MS,
             topic_data=[ProduceTopic(name=partition.topic, partition_data=[part])],
         )
-        waiting = self._send(request, version)
-        self._waiting.append(waiting)
-        timer = self._loop.call_later(
-            self._settings.request_timeout_ms / 1000, self._time_out, waiting
-        )
-        waiting.answered.add_done_callback(lambda _: timer.cancel())
-        return waiting.answered
+        return self.ask(request, version)
 
 
 def result_of(answered: asyncio.Future[Any], partition: TopicPartition) -> ProducePartitionResult:
@@ -89,9 +83,11 @@ class Target:
         async with self._locks[address]:
             connection = self._connections.get(address)
             if connection is None or connection.is_closed:
-                made = await ProduceConnection.connect(self._network, *address, self._settings)
-                connection = self._connections[address] = cast(ProduceConnection, made)
-                await connection.negotiate()
+                connection = self._connections[
+                    address
+                ] = await ProduceConnection.connect_negotiated(
+                    self._network, *address, self._settings
+                )
             return connection
 
     def forget_leader(self, partition: TopicPartition) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver
@@ -65,7 +65,7 @@ class Client(FrameReceiver):
     @classmethod
     async def connect(
         cls, network: Network, host: str, port: int, settings: ClientSettings
-    ) -> Client:
+    ) -> Self:
         """A connected client. `ApiError` NETWORK_EXCEPTION if nobody answers there."""
         name = f"{host}:{port}"
         try:
@@ -75,6 +75,19 @@ class Client(FrameReceiver):
         except OSError as error:
             why = error.strerror or str(error) or "no answer"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error
+
+    @classmethod
+    async def connect_negotiated(
+        cls, network: Network, host: str, port: int, settings: ClientSettings
+    ) -> Self:
+        """As `connect`, and it knows the broker's versions; whole or, on any error, closed."""
+        client = await cls.connect(network, host, port, settings)
+        try:
+            await client.negotiate()
+        except BaseException:
+            client.close()
+            raise
+        return client
 
     # Asking
 
@@ -88,14 +101,18 @@ class Client(FrameReceiver):
         """
         async with self._in_flight:
             await self._may_write.wait()
-            waiting = self._send(request, version)
-            self._waiting.append(waiting)
-            limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-            timer = self._loop.call_later(limit_ms / 1000, self._time_out, waiting)
-            try:
-                return await waiting.answered
-            finally:
-                timer.cancel()
+            return await self.ask(request, version, timeout_ms)
+
+    def ask(
+        self, request: Any, version: int | None = None, timeout_ms: float | None = None
+    ) -> asyncio.Future[Any]:
+        """As `send`, but the request goes out now; what is under way is for the caller to bound."""
+        waiting = self._send(request, version)
+        self._waiting.append(waiting)
+        limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        timer = self._loop.call_later(limit_ms / 1000, self._time_out, waiting)
+        waiting.answered.add_done_callback(lambda _: timer.cancel())
+        return waiting.answered
 
     async def tell(self, request: Any, version: int | None = None) -> None:
         """Send a request that has no answer: a produce with acks=0."""

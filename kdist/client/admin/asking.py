@@ -10,16 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
-from kdist.client.cluster import Cluster, raise_for
+from kdist.client.cluster import Cluster
+from kdist.client.coordinators import find_coordinator
 from kdist.errors import ApiError, Error, UserError
-from kdist.protocol import find_coordinator as find_coordinator_api
-from kdist.protocol.find_coordinator import FindCoordinatorRequest
 
 TIMEOUT_MS = 20_000  # for the controller to tell all brokers
 
 T = TypeVar("T")
 
-_VERSION_OF_MANY = 4  # FindCoordinator: from then on several keys at once (KIP-699)
 _ELSEWHERE = frozenset(
     (
         Error.NOT_CONTROLLER,
@@ -49,7 +47,7 @@ async def ask_coordinator(
     cluster: Cluster, group: str, request: Any, read: Callable[[Any], T]
 ) -> T:
     """What `read` makes of the answer of a group's coordinator."""
-    return await _ask(cluster, lambda: find_coordinator(cluster, group), request, read)
+    return await _ask(cluster, lambda: group_coordinator(cluster, group), request, read)
 
 
 async def _ask(
@@ -73,38 +71,9 @@ async def _ask(
     return outcome
 
 
-async def find_coordinator(cluster: Cluster, group: str) -> int:
-    """The id of the broker that coordinates a group."""
-
-    async def find() -> int:
-        await cluster.metadata()
-        client = await any_client(cluster)
-        version = client.version_of(find_coordinator_api.API)
-        request = (
-            FindCoordinatorRequest(coordinator_keys=[group])
-            if version >= _VERSION_OF_MANY
-            else FindCoordinatorRequest(key=group)
-        )
-        answer = await client.send(request)
-        found = answer.coordinators[0] if version >= _VERSION_OF_MANY else answer
-        raise_for(found.error_code, f"group {group}", found.error_message)
-        if found.node_id not in cluster.brokers:
-            raise ApiError(Error.COORDINATOR_NOT_AVAILABLE)
-        node_id: int = found.node_id
-        return node_id
-
-    return await cluster.retried(find)
-
-
-async def any_client(cluster: Cluster) -> Any:
-    """A connection to the first broker that takes one; the first one's error if none does."""
-    first: ApiError | None = None
-    for broker in sorted(cluster.brokers):
-        try:
-            return await cluster.client(broker)
-        except ApiError as error:
-            first = first or error
-    raise first or ApiError(Error.BROKER_NOT_AVAILABLE, "the cluster has no brokers")
+async def group_coordinator(cluster: Cluster, group: str) -> int:
+    """The id of the broker that coordinates a group, once there is one."""
+    return await cluster.retried(lambda: find_coordinator(cluster, group))
 
 
 async def ask_brokers(

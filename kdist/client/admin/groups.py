@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kdist.client.admin.asking import ask_brokers, ask_coordinator, find_coordinator
+from kdist.client.admin.asking import ask_brokers, ask_coordinator, group_coordinator
 from kdist.client.admin.offsets import group_offsets
 from kdist.client.admin.outcomes import settled
 from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
@@ -136,7 +136,7 @@ async def describe_group(cluster: Cluster, name: str) -> tuple[DescribedGroup, i
     """A group as it is on the wire, and its coordinator's id; one nobody knows is `DEAD`."""
 
     async def ask() -> tuple[DescribedGroup, int]:
-        coordinator = await find_coordinator(cluster, name)
+        coordinator = await group_coordinator(cluster, name)
         answer = await cluster.ask(DescribeGroupsRequest(groups=[name]), coordinator)
         (described,) = answer.groups
         if described.error_code != Error.GROUP_ID_NOT_FOUND:  # Kafka's word for DEAD, from 4.0 on

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kdist.client.admin.asking import ask_coordinator, find_coordinator
+from kdist.client.admin.asking import ask_coordinator, group_coordinator
 from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
@@ -44,7 +44,7 @@ async def group_offsets(cluster: Cluster, group: str) -> Offsets:
     """The next offset to read of each partition; nothing for a group that nobody knows."""
 
     async def ask() -> Offsets:
-        client = await cluster.client(await find_coordinator(cluster, group))
+        client = await cluster.client(await group_coordinator(cluster, group))
         version = client.version_of(offset_fetch.API)
         if version >= _VERSION_OF_MANY:
             wanted = OffsetFetchGroup(group_id=group, topics=None)
@@ -93,7 +93,7 @@ async def alter_group_offsets(
     )
 
     async def commit() -> None:
-        answer = await cluster.ask(request, await find_coordinator(cluster, group))
+        answer = await cluster.ask(request, await group_coordinator(cluster, group))
         for topic in answer.topics:
             for each in topic.partitions:
                 _check_committed(each.error_code, group, f"{topic.name}-{each.partition_index}")

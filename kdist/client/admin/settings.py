@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kdist.client.admin.asking import any_client, ask_brokers, ask_controller
+from kdist.client.admin.asking import ask_brokers, ask_controller
 from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
@@ -71,7 +71,7 @@ async def describe_topic_settings(
     request = _described(TOPIC, names, with_docs)
 
     async def ask() -> dict[str, Settings | ApiError]:
-        client = await any_client(cluster)
+        client = await cluster.any_client()
         return _read_settings(await client.send(request), "topic")
 
     return settled(await cluster.retried(ask))

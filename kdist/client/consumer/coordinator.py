@@ -6,11 +6,9 @@ from typing import Any
 
 from kdist.client.cluster import Lane, NoBroker, raise_for
 from kdist.client.consumer.world import World
+from kdist.client.coordinators import find_coordinator
 from kdist.errors import ApiError, Error
-from kdist.protocol import find_coordinator
-from kdist.protocol.find_coordinator import FindCoordinatorRequest
 
-_VERSION_OF_MANY = 4  # FindCoordinator: from then on several keys at once
 _MOVED = frozenset(
     error.code
     for error in (
@@ -59,29 +57,7 @@ class Coordinator:
         raise_for(code, about or f"group {self._group_id}")
 
     async def _find(self) -> int:
-        cluster = self._world.cluster
         try:
-            await cluster.metadata()
+            return await find_coordinator(self._world.cluster, self._group_id)
         except NoBroker as error:  # a cluster that was there, and may be again
             raise ApiError(Error.NETWORK_EXCEPTION, str(error)) from error
-        broker = min(cluster.brokers)
-        for each in sorted(cluster.brokers):
-            try:
-                await cluster.client(each)
-            except ApiError:
-                continue  # it is down; the next one may answer, and if none does, the first tells
-            broker = each
-            break
-        client = await cluster.client(broker)
-        answer = await client.send(self._request(client.version_of(find_coordinator.API)))
-        found = answer.coordinators[0] if answer.coordinators else answer
-        raise_for(found.error_code, f"group {self._group_id}", found.error_message)
-        if found.node_id not in cluster.brokers:
-            raise ApiError(Error.COORDINATOR_NOT_AVAILABLE)
-        node_id: int = found.node_id
-        return node_id
-
-    def _request(self, version: int) -> FindCoordinatorRequest:
-        if version >= _VERSION_OF_MANY:
-            return FindCoordinatorRequest(coordinator_keys=[self._group_id])
-        return FindCoordinatorRequest(key=self._group_id)

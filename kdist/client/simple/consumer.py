@@ -216,8 +216,7 @@ class SimpleConsumer:
     async def _connected(self) -> Client:
         if self._client is None or self._client.is_closed:
             address = (self.host, self.port)
-            self._client = await Client.connect(self._network, *address, self._settings)
-            await self._client.negotiate()
+            self._client = await Client.connect_negotiated(self._network, *address, self._settings)
         return self._client
 
     async def _retried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

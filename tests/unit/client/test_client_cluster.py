@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import pytest
@@ -25,12 +25,14 @@ from kdist.client.cluster import (
 from kdist.client.fetching import Reader
 from kdist.client.offsets import find_offsets
 from kdist.client.producing import ACKS_ALL, produce
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 from kdist.records.build import build_batch
+from tests.unit.broker.broker_cluster import PORT
+from tests.unit.broker.broker_cluster import Cluster as BrokerCluster
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
 T = TypeVar("T")
@@ -105,7 +107,8 @@ def test_a_reader_goes_on_after_its_connections_broke(running: CliCluster) -> No
             seen += [record.value for _, record in fetched.records]
             if len(seen) == 3:
                 break
-            cluster.close()
+            for each in cluster._lane._clients.values():
+                each.close()
             await produce(cluster, {partition: batch(b"%d" % len(seen))}, ACKS_ALL)
         assert seen == [b"0", b"1", b"2"]
 
@@ -167,6 +170,47 @@ def test_an_error_for_good_is_raised_at_once(running: CliCluster) -> None:
     with pytest.raises(ApiError, match="INVALID_TOPIC"):
         with_client(running, lambda cluster: cluster.retried(fail))
     assert tries == 1
+
+
+def test_who_is_cancelled_while_it_connects_leaves_no_half_connection_behind() -> None:
+    world = BrokerCluster()
+
+    async def scenario() -> None:
+        await world.started()
+        settings, bootstrap = ClientSettings("test"), [Address("m1", PORT)]
+        taken_ms = 0
+        while taken_ms < 20:
+            taken_ms += 1
+            cluster = Cluster(world.network.host("client"), bootstrap, settings)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(taken_ms / 1000):
+                    await cluster.metadata()
+            assert (await cluster.metadata()).brokers, f"after {taken_ms} ms"
+            cluster.close()
+
+    world.run(scenario())
+
+
+def test_who_tries_again_does_not_open_what_was_closed(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        await cluster.metadata()
+        asking = asyncio.ensure_future(cluster.retried(cluster.metadata))
+        await asyncio.sleep(0)
+        cluster.close()
+        with pytest.raises(UserError, match="the client is closed"):
+            await asking
+        assert all(each.is_closed for each in cluster._lane._clients.values())
+
+    with_client(running, work)
+
+
+def test_brokers_that_do_not_know_each_other_yet_are_asked_again(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        with pytest.raises(ApiError, match="do not know each other yet") as told:
+            await cluster.any_client()
+        assert told.value.error.retriable
+
+    with_client(running, work)
 
 
 def test_a_cluster_that_never_answered_is_not_waited_for() -> None:
