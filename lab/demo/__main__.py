@@ -2,7 +2,8 @@
 
 Two datacenters (each a real ZooKeeper and two brokers), a mirror from the first to the second, and
 a load of what it brings into Parquet files: every flight that left New York City in 2013, and this
-host's operational data. Everything is under one directory, anew each time, and Ctrl-C stops all.
+host's operational data. Everything is under one directory, anew each time, and Ctrl-C stops all, a
+second one at once.
 Exits with 1 if something failed, or if a day has not as many rows as flights.
 """
 

@@ -7,8 +7,8 @@ words for a reason.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 from kdist.errors import UserError
 
@@ -101,19 +103,33 @@ class Stage:
         time.sleep(_POLL_S)
 
     def clear(self) -> None:
-        """Stop all, the last one started first."""
+        """Stop all, the last one started first; once interrupted, by force, and none is left."""
+        interrupt: KeyboardInterrupt | None = None
         while self._actors:
-            self.stop(self._actors[-1])
+            try:
+                self.stop(self._actors[-1], 0 if interrupt else STOP_TIMEOUT_S)
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt:
+            raise interrupt
 
-    def stop(self, actor: Actor) -> None:
-        """Ask one to end, and end it by force if it does not."""
-        self._actors.remove(actor)
+    def stop(self, actor: Actor, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask one to end, and end it by force if it does not in time."""
         actor.process.send_signal(signal.SIGTERM)
         try:
-            actor.process.wait(STOP_TIMEOUT_S)
+            actor.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            os.killpg(actor.process.pid, signal.SIGKILL)
+            _kill_with_children(psutil.Process(actor.process.pid))
             actor.process.wait()
+        self._actors.remove(actor)
+
+
+def _kill_with_children(process: psutil.Process) -> None:
+    """End it by force, and all that it has started: brokers are in sessions of their own."""
+    process.suspend()  # it starts none meanwhile
+    for each in (*process.children(recursive=True), process):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            each.kill()
 
 
 def call(*arguments: str | Path) -> str:
