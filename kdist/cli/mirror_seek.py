@@ -15,7 +15,7 @@ from kdist.client.offsets import TIMESTAMPS, find_offsets
 from kdist.config.mirror import MirrorConfig
 from kdist.errors import UserError
 from kdist.mirror.origins import read_origins, write_origins
-from kdist.mirror.seeking import commit_sought
+from kdist.mirror.seeking import seek
 from kdist.model import TopicPartition
 from kdist.runtime.clock import SystemClock
 
@@ -27,7 +27,9 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         raise UserError(f"--to is {to!r}, but must be an offset, earliest or latest")
     topic, number = what
 
-    async def seek(source: Cluster, _: Cluster) -> dict[TopicPartition, int]:
+    async def commit(
+        source: Cluster, target: Cluster
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         count = len((await source.topic(topic)).partitions)
         if number is not None and not 0 <= number < count:
             raise UserError(f"{topic} has partitions 0 to {count - 1}, and no {number}")
@@ -39,11 +41,12 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         else:
             offsets = dict.fromkeys(wanted, int(to))
             await _require_there(source, offsets)
-        await commit_sought(source, flow.group, offsets)
-        return offsets
+        return offsets, await seek(flow, source, target, offsets)
 
-    for partition, offset in sorted(with_clusters(flow, seek).items()):
-        click.echo(f"{partition} goes on from offset {offset}.")
+    sought, found = with_clusters(flow, commit)
+    for partition, offset in sorted(found.items()):
+        passed = ": the target has all before it" if offset > sought[partition] else ""
+        click.echo(f"{partition} goes on from offset {offset}{passed}.")
 
 
 async def _offsets(

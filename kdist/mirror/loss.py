@@ -21,6 +21,6 @@ def loss_of(error: OffsetOutOfRange, start: int, end: int) -> Loss:
             " mirrored: retention was faster. `kdist mirror seek` goes on without them"
         )
     return Loss(
-        f"the source's log ends at {end}, and was mirrored up to {offset}: it lost records,"
-        " or the topic was made anew. `kdist mirror seek` goes on from elsewhere"
+        f"the source's log ends at {end}, and was mirrored up to {offset}: it lost records, or"
+        " the topic was made anew. What it has before that is only mirrored into a new topic"
     )

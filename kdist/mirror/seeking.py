@@ -1,4 +1,7 @@
-"""A position that somebody chose: a commit with a note that wins over the target's log."""
+"""A position that somebody chose: a commit with a note that wins over the target's log.
+
+It never wins backwards. Batches under the sequences of before would be taken for those of before.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,42 @@ from collections.abc import Mapping
 
 from kdist.client.admin.offsets import HAS_MEMBERS, alter_group_offsets
 from kdist.client.cluster import Cluster
-from kdist.errors import ApiError
-from kdist.mirror.standing import SOUGHT
+from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.config.mirror import Flow
+from kdist.errors import ApiError, Error
+from kdist.mirror.standing import SOUGHT, find_standing
+from kdist.mirror.trace import mark_of
 from kdist.model import TopicPartition
 
 
-async def commit_sought(source: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Have the group's mirror go on from here. `ApiError`, also while the mirror runs."""
+async def seek(
+    flow: Flow, source: Cluster, target: Cluster, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Have the flow's mirror go on from here; from where it will, by what the target has.
+
+    `ApiError`, also while the mirror runs.
+    """
+    cluster_id = (await source.metadata()).cluster_id or ""
+    found = {}
+    for each, offset in offsets.items():
+        there = TopicPartition(flow.renamed(each.topic), each.partition)
+        found[each] = offset
+        if await _exists(target, there):
+            sought = OffsetAndMetadata(offset, SOUGHT)
+            standing = await find_standing(target, there, mark_of(cluster_id, each), sought)
+            found[each] = max(offset, standing.position or 0)
     try:
-        await alter_group_offsets(source, group, offsets, SOUGHT)
+        await alter_group_offsets(source, flow.group, offsets, SOUGHT)
     except ApiError as error:
         if error.error in HAS_MEMBERS:
-            sentence = f"the mirror of group {group} runs: stop it first"
+            sentence = f"the mirror of group {flow.group} runs: stop it first"
             raise ApiError(error.error, sentence) from None
         raise
+    return found
+
+
+async def _exists(cluster: Cluster, partition: TopicPartition) -> bool:
+    (topic,) = (await cluster.metadata([partition.topic])).topics
+    if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
+        return False
+    return any(each.partition_index == partition.partition for each in topic.partitions)

@@ -77,7 +77,9 @@ def test_a_place_to_seek_is_one_that_every_partition_has(
     cluster.done("topics", "create", "sought", "--partitions", 2)
     cluster.done("produce", "sought", "--partition", 0, text="one\ntwo\n")
     file = tmp_path / "m.properties"
-    file.write_text(f"flow.s.source={cluster.address}\nflow.s.target=127.0.0.1:1\n")
+    file.write_text(f"flow.s.source={cluster.address}\nflow.s.target={cluster.address}\n")
+    with file.open("a") as text:
+        text.write("flow.s.prefix=copy.\n")
     words = ("mirror", "seek", "--config", file, "--flow", "s", "--topic", "sought", "--to")
     assert cluster.refused(*words, 2) == (
         "sought-1 has no offset 2: it begins at 0 and ends at 0 now"

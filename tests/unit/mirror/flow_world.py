@@ -32,6 +32,7 @@ class FlowScene:
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self.cluster = cluster
         self.client = client
+        self.mirror: Mirror  # the last one
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
@@ -40,7 +41,8 @@ class FlowScene:
         given = SETTINGS | {name.replace("_", "."): text for name, text in settings.items()}
         text = "".join(f"{name}={value}\n" for name, value in given.items())
         network = self.cluster.network.host("mirror")
-        mirror = Mirror(load_mirror(text, "file"), MirrorWorld(network, self.cluster.clock))
+        world = MirrorWorld(network, self.cluster.clock)
+        mirror = self.mirror = Mirror(load_mirror(text, "file"), world)
         self._stop.clear()
         self._running = self.cluster.loop.create_task(mirror.run(self._stop, lambda: None))
         return mirror

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
+from kdist.client.cluster import Address, Cluster
 from kdist.errors import ApiError, Error
 from kdist.mirror.loss import Loss
+from kdist.mirror.seeking import seek
 from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
-from tests.unit.broker.broker_cluster import create, produce
+from tests.unit.broker.broker_cluster import PORT, create, produce
 from tests.unit.broker.test_broker_delete_records import trim
 
 LABELS = ("f", "t", "0")
@@ -43,6 +46,22 @@ def test_a_partition_whose_records_are_gone_is_shown_as_stopped_and_the_others_g
         await scene.cluster.until(lambda: flow.heard_at_s > before_s)
         assert flow.measures.streams[LABELS].is_stopped == 1
         assert flow.measures.streams[LABELS].lag_records == 1
+        await scene.stop()
+
+    play(work)
+
+
+def test_who_seeks_is_told_from_where_it_goes_on_which_is_never_backwards() -> None:
+    async def work(scene: FlowScene) -> None:
+        await lose(scene)
+        flow = flow_of(scene.mirror).flow
+        network = scene.cluster.network.host("seeker")
+        cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("seeker"))
+        partition = TopicPartition("t", 0)
+        assert await seek(flow, cluster, cluster, {partition: 1}) == {partition: 2}
+        assert await seek(flow, cluster, cluster, {partition: 4}) == {partition: 4}
+        scene.start()
+        await scene.until_copied("t", b"1", b"2", b"5")
         await scene.stop()
 
     play(work)
