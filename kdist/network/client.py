@@ -8,10 +8,11 @@ who wait hear NETWORK_EXCEPTION; whether to connect again is theirs to decide.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from typing import Any, NamedTuple, Self, cast
 
-from kdist.errors import ApiError, Error, ProtocolError
+from kdist.errors import ApiError, Error, ProtocolError, UserError
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver
 from kdist.network.world import Network
 from kdist.protocol import api_versions
@@ -98,6 +99,7 @@ class Client(FrameReceiver):
 
         `ApiError`: NETWORK_EXCEPTION if the connection ends before the answer, REQUEST_TIMED_OUT
         after `timeout_ms`, which ends the connection, since what would follow cannot come sooner.
+        `UserError` for a number that the request has no room for: nothing was sent.
         """
         async with self._in_flight:
             await self._may_write.wait()
@@ -128,7 +130,12 @@ class Client(FrameReceiver):
         header = RequestHeader(
             api.key, version, self.next_correlation_id(), self._settings.client_id
         )
-        frame = encode_request(header, request)
+        try:
+            frame = encode_request(header, request)
+        except struct.error as error:
+            raise UserError(
+                f"a number is too large for {api.name}, or too small: {error}"
+            ) from None
         assert frame.splices is None, "requests are bytes"
         self._transport.write(frame)
         return Waiting(header.correlation_id, api, version, self._loop.create_future())

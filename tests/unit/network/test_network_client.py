@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from network_world import WORLDS, Answering, Served, World, framed, until
 
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import Client, ClientSettings
 from kdist.network.connection import Connection, Reply
 from kdist.network.world import AsyncioNetwork, P
@@ -262,6 +262,18 @@ def test_who_is_cancelled_does_not_take_the_next_ones_answer(world: World) -> No
             sending = asyncio.ensure_future(client.send(heartbeat(2), 1))
             broker.answer(*broker.waiting[0])
             assert (await sending).throttle_time_ms == 2
+            client.close()
+
+    world.run(scenario())
+
+
+def test_a_number_that_a_request_has_no_room_for_is_the_callers_mistake(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, Broker()) as served:
+            client = await connect(served)
+            with pytest.raises(UserError, match="a number is too large for Heartbeat"):
+                await client.send(heartbeat(1 << 31), 1)
+            assert (await client.send(heartbeat(2), 1)).throttle_time_ms == 2
             client.close()
 
     world.run(scenario())
