@@ -238,10 +238,12 @@ class Consumer:
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit, with auto-commit, and leave the group; a static member stays in it."""
-        if self._open is not None:
+        if self._open is not None and not self._open.is_closing:
             self._put_back()
-            core, self._open = self._open, None
-            await core.close(timeout_s)
+            try:
+                await self._open.close(timeout_s)
+            finally:
+                self._open = None
 
     async def __aenter__(self) -> Self:
         return await self.start()

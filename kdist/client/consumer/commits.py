@@ -72,15 +72,25 @@ class Commits:
     async def commit(
         self, offsets: Offsets, timeout_s: float | None = None, turn: Turn | None = None
     ) -> None:
-        """Commit, trying again what may pass. `CommitFailed`, or `ApiError`."""
-        before, done = turn or self.take_turn()
+        """Commit, trying again what may pass. `CommitFailed`, or `ApiError`.
+
+        Time passes from the call on, also while an earlier commit is under way.
+        """
+        world, (before, done) = self._world, turn or self.take_turn()
+        if timeout_s is None:
+            timeout_s = world.settings.default_api_timeout_ms / 1000
+        end_s = world.now_s() + timeout_s
         try:
-            if before is not None:
-                await asyncio.wait([before])
+            if before is not None and (await asyncio.wait([before], timeout=timeout_s))[1]:
+                sentence = f"group {self._group_id}: an earlier commit is still under way"
+                raise ApiError(Error.REQUEST_TIMED_OUT, sentence)
             if offsets:
-                await self._world.retried(lambda: self._commit_once(offsets), timeout_s)
+                await world.retried(lambda: self._commit_once(offsets), end_s - world.now_s())
         finally:
-            done.set_result(None)
+            if before is None or before.done():
+                done.set_result(None)
+            else:  # who comes later still waits for it
+                before.add_done_callback(lambda _: done.set_result(None))
 
     async def _commit_once(self, offsets: Offsets) -> None:
         request = OffsetCommitRequest(group_id=self._group_id, topics=_committed_topics(offsets))

@@ -214,8 +214,9 @@ class Consumer:
             yield iteration.begin(partition, records)
 
     def wakeup(self) -> None:
-        """Have `poll`, now or the next time, raise `WakenUp`. May be called from any thread."""
-        self._background.loop.call_soon_threadsafe(self._core.wake_up)
+        """Have `poll`, now or the next time, raise `WakenUp`. From any thread; closed: nothing."""
+        if not self._is_closed:
+            self._background.loop.call_soon_threadsafe(self._core.wake_up)
 
     # Positions
 

@@ -25,6 +25,7 @@ from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.topics import Topics
 from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndTimestamp, list_offsets
+from kdist.config.kinds import INT64_MAX
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.network.world import Network
@@ -68,6 +69,7 @@ class Core:
         self.shelf = Shelf()
         self.subscribed: frozenset[str] = frozenset()
         self.is_waking = False
+        self.is_closing = False
         self._commit_at_s = float("inf")
         # A poll that waits for long is a sign of life, and commits, as others do.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
@@ -167,6 +169,7 @@ class Core:
         return (
             not self.world.is_troubled
             and not self.is_waking
+            and not self.is_closing
             and (self.rebalancing is None or self.rebalancing.is_quiet)
             and self.world.now_s() < self._commit_at_s
         )
@@ -179,10 +182,13 @@ class Core:
     async def ready(self, timeout_s: float | None) -> None:
         """All a poll has to do first: until something can be given, or time is up (None: never).
 
-        Raises what went wrong since the last poll, `WakenUp`, and what listeners raise.
+        Raises what went wrong since the last poll, `WakenUp`, `ConsumerClosed`, and what listeners
+        raise.
         """
         end_s = None if timeout_s is None else self.world.now_s() + timeout_s
         while True:
+            if self.is_closing:
+                raise ConsumerClosed
             self.note_poll()
             if self.is_waking:
                 self.is_waking = False
@@ -223,8 +229,8 @@ class Core:
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on from an offset."""
-        if offset < 0:
-            raise UserError(f"{offset} is no offset: offsets begin at 0")
+        if not 0 <= offset <= INT64_MAX:
+            raise UserError(f"{offset} is no offset: they go from 0 to {INT64_MAX}")
         partition = self.partition(key)
         partition.seek(offset, leader_epoch)
         self._forgive(partition.key)
@@ -358,7 +364,12 @@ class Core:
     # The end
 
     async def close(self, timeout_s: float) -> None:
-        """Commit, with auto-commit, leave the group, close all connections."""
+        """Commit, with auto-commit, leave the group, close all connections.
+
+        A poll that waits raises `ConsumerClosed`; a listener may use the consumer to the end.
+        """
+        self.is_closing = True
+        self.world.news.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._finish()

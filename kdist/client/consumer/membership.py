@@ -234,8 +234,8 @@ class Membership:
     async def _give_up(self) -> None:
         """The application has not polled for too long: let others read."""
         self._beating = None
+        self.lose()  # first: a poll that comes meanwhile gives nothing that is others' by then
         await self.leave("the application does not poll")
-        self.lose()
 
     def _thrown_out(self, error: ApiError) -> None:
         self._beating = None
@@ -271,9 +271,9 @@ class Membership:
         One that cannot be told finds out when the session times out.
         """
         self.stop_beating()
-        member_id, was_member = self.member_id, self.is_member
+        member_id = self.member_id  # also of one that only wants to join, and is waited for
         self._forget()
-        if not was_member or self._settings.group_instance_id is not None:
+        if member_id == _NO_MEMBER or self._settings.group_instance_id is not None:
             return
         try:
             client = await self.coordinator.client()

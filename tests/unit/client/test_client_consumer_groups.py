@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 
+from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.commits import CommitFailed
+from kdist.client.consumer.core import ConsumerClosed
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
 from tests.unit.broker.broker_cluster import Cluster
 from tests.unit.client.client_group_world import HASTY, TOPIC, Group, Member, consumer_on
 
@@ -262,3 +265,105 @@ def test_two_runs_of_one_seed_are_the_same() -> None:
         return found
 
     assert run() == run()
+
+
+def test_a_commit_takes_no_longer_than_it_may_behind_others_and_none_overtakes() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        group = Group(cluster, 1)
+        await group.begin()
+        consumer = consumer_on(cluster, "slow", **HASTY, enable_auto_commit=False)
+        partition = TopicPartition(TOPIC, 0)
+        consumer.assign([partition])
+        await consumer.commit({partition: 1})
+        cluster.kill(broker)
+        consumer.commit_async({partition: 2})
+        begun_s = cluster.loop.time()
+        with pytest.raises(ApiError, match="an earlier commit is still under way"):
+            await consumer.commit({partition: 3}, timeout_s=2)
+        assert cluster.loop.time() - begun_s < 3
+        consumer.commit_async({partition: 4})
+        await cluster.started()
+        await consumer.commit({partition: 5})
+        (committed,) = (await consumer.committed([partition])).values()
+        assert committed is not None
+        assert committed.offset == 5
+        await consumer.close()
+
+    cluster.run(scenario())
+
+
+def test_who_leaves_while_it_joins_is_not_waited_for() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 4)
+        await group.begin()
+        first = consumer_on(cluster, "first", **HASTY)
+        first.subscribe([TOPIC])
+        while len(first.assignment()) < 4:
+            await first.poll(0.2)
+        second = consumer_on(cluster, "second", **HASTY)
+        second.subscribe([TOPIC])
+        await second.poll(1)  # the group waits for the first, which does not poll
+        await second.close()
+        end_s = cluster.loop.time() + HASTY["session_timeout_ms"] / 2000
+        while cluster.loop.time() < end_s:
+            await first.poll(0.2)
+        assert len(first.assignment()) == 4
+        await first.close()
+
+    cluster.run(scenario())
+
+
+def test_a_poll_that_waits_hears_that_the_consumer_is_closed() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 1)
+        await group.begin()
+        for settings in (HASTY, HASTY | {"group_id": None}):
+            consumer = consumer_on(cluster, "closed", **settings)
+            if settings["group_id"]:
+                consumer.subscribe([TOPIC])
+            else:
+                consumer.assign([TopicPartition(TOPIC, 0)])
+            polling = asyncio.ensure_future(consumer.poll())
+            await asyncio.sleep(3)
+            await consumer.close()
+            with pytest.raises(ConsumerClosed):
+                await asyncio.wait_for(polling, 1)
+
+    cluster.run(scenario())
+
+
+def test_a_listener_may_commit_while_its_consumer_is_closed() -> None:
+    cluster = Cluster()
+    partition = TopicPartition(TOPIC, 0)
+
+    class Commits(RebalanceListener):
+        async def on_revoked(self, partitions: Partitions) -> None:
+            await consumer.commit(dict.fromkeys(partitions, 3))
+
+    async def scenario() -> None:
+        nonlocal consumer
+        await cluster.started()
+        group = Group(cluster, 1)
+        await group.begin()
+        consumer = consumer_on(cluster, "first", **HASTY, enable_auto_commit=False)
+        consumer.subscribe([TOPIC], Commits())
+        while not consumer.assignment():
+            await consumer.poll(0.2)
+        await consumer.close()
+        consumer = consumer_on(cluster, "second", **HASTY)
+        (committed,) = (await consumer.committed([partition])).values()
+        assert committed is not None
+        assert committed.offset == 3
+        await consumer.close()
+
+    consumer: Consumer
+    cluster.run(scenario())

@@ -243,6 +243,8 @@ def test_what_makes_no_sense_is_refused_in_a_sentence() -> None:
         with pytest.raises(UserError, match=r"topic 'a b' has a character"):
             consumer.assign([TopicPartition("a b", 0)])
         consumer.assign([ZERO])
+        with pytest.raises(UserError, match="9223372036854775808 is no offset"):
+            consumer.seek(TopicPartition(TOPIC, 0), 1 << 63)
         with pytest.raises(UserError, match="-1 is no offset"):
             consumer.seek(ZERO, -1)
         await consumer.close()
