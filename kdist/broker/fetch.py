@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from kdist.broker.fetch_sessions import Context, FetchSessions, Results
+from kdist.broker.fetch_sessions import Cached, Context, FetchSessions, Results
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol.fetch import (
@@ -92,6 +92,10 @@ class FetchHandler:
         _Fetch(self, request, version, reply, client, context, bytes_max).begin()
 
 
+_Found = tuple[Cached, Partition | None, Slice | FetchPartitionResult | None]
+"""What there is for a partition: records, nothing, or a result that says something else."""
+
+
 class _Fetch(Delayed):
     """One request. Owner: itself, and `Waiting` while it waits.
 
@@ -104,12 +108,12 @@ class _Fetch(Delayed):
         "_cold",
         "_context",
         "_due_ns",
+        "_found",
         "_handler",
         "_is_due",
         "_is_warmed",
         "_reply",
         "_request",
-        "_results",
         "_size",
         "_version",
         "_watched_partitions",
@@ -190,55 +194,70 @@ class _Fetch(Delayed):
     # Reading
 
     def _collect(self) -> None:
-        """See what there is for each partition."""
+        """See what there is for each partition.
+
+        Of a client's many partitions most have nothing new, and are looked at for each request and
+        each time that one of them grows: so that takes one call, and no result is made of it.
+        """
         self._is_due = False
         self._size = 0
-        self._results: Results = []
+        self._found: list[_Found] = []
         self._cold: list[Slice] = []  # what would have to come from the disk
         self._watched_partitions: list[Partition] = []
-        for key, asked in self._context.partitions:
+        partitions = self._handler.replicas.partitions
+        for cached in self._context.partitions:
+            partition = partitions.get(cached.key)
+            if partition is not None and self._is_at_end(partition, cached.asked):
+                self._watched_partitions.append(partition)
+                self._found.append((cached, partition, None))
+                continue
             try:
-                result = self._read(key, asked)
+                self._found.append(self._read(cached))
             except ApiError as error:
                 self._is_due = True
-                result = self._refuse(key, error)
-            if result is not None:
-                self._results.append((key, result))
+                self._found.append((cached, None, self._refuse(cached.key, error)))
 
-    def _read(self, key: TopicPartition, asked: FetchPartition) -> FetchPartitionResult | None:
-        """The result for one partition; None where its session knows that."""
-        request, version = self._request, self._version
-        partition = self._handler.replicas.get(key)
+    def _is_at_end(self, partition: Partition, asked: FetchPartition) -> bool:
+        """Whether there is nothing to read for a consumer, and nothing to refuse."""
+        return (
+            asked.fetch_offset == partition.log.end_offset
+            and partition.is_leader
+            and (
+                asked.current_leader_epoch < 0
+                or asked.current_leader_epoch == partition.leader_epoch
+            )
+            and asked.last_fetched_epoch < 0
+            and self._version >= _FIRST_VERSION_OF_ZSTD
+            and self._request.replica_id < 0
+        )
+
+    def _read(self, cached: Cached) -> _Found:
+        """What there is for one partition, whatever it is."""
+        request, version, asked = self._request, self._version, cached.asked
+        partition = self._handler.replicas.get(cached.key)
         partition.require_leader(asked.current_leader_epoch)
         self._watched_partitions.append(partition)
-        log = partition.log
         if version < _FIRST_VERSION_OF_ZSTD:
-            _check_format(log, version)
+            _check_format(partition.log, version)
         if request.replica_id >= 0 and request.replica_id not in partition.replicas:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, "only a replica may fetch as one")
-        high_watermark, start_offset = log.exposable_offset, log.start_offset
         diverging = _diverging_epoch(partition, asked) if asked.last_fetched_epoch >= 0 else None
-        part = None
-        if diverging is not None:
-            self._is_due = True
-        else:
-            part = self._take(partition, asked)
-        session = self._context.session
-        if (
-            session is not None
-            and part is None
-            and diverging is None
-            and session.knows(key, high_watermark, start_offset)
-        ):
-            return None
-        is_committed = request.isolation_level == READ_COMMITTED
+        if diverging is None:
+            return cached, partition, self._take(partition, asked)
+        self._is_due = True
+        result = self._result(cached.key.partition, partition, None)
+        result.diverging_epoch = diverging
+        return cached, partition, result
+
+    def _result(self, index: int, partition: Partition, part: Slice | None) -> FetchPartitionResult:
+        log, is_committed = partition.log, self._request.isolation_level == READ_COMMITTED
+        high_watermark, last_stable_offset = partition.exposed
         return FetchPartitionResult(
-            partition_index=key.partition,
+            partition_index=index,
             error_code=0,
             high_watermark=high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=start_offset,
-            diverging_epoch=diverging,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log.start_offset,
             aborted_transactions=[] if is_committed else None,
             records=b"" if part is None else part,
         )
@@ -289,10 +308,11 @@ class _Fetch(Delayed):
     # Answering
 
     def _answer(self) -> None:
+        results = self._results()
         if self._version <= _LAST_VERSION_OF_MAGIC_1:
-            self._convert()
+            self._convert(results)
         try:
-            session_id, results = self._handler.sessions.close(self._context, self._results)
+            session_id, results = self._handler.sessions.close(self._context, results)
         except ApiError as error:
             self._release()
             self._reply(FetchResponse(error_code=error.error, responses=[]))
@@ -305,29 +325,46 @@ class _Fetch(Delayed):
                 topics.append(FetchTopicResult(topic=key.topic, partitions=[result]))
         self._reply(FetchResponse(session_id=session_id, responses=topics))
 
-    def _convert(self) -> None:
-        """Turn slices into the message sets that an old client reads."""
+    def _results(self) -> Results:
+        """What was found, but for what a session's client has been told before."""
+        is_told, results = self._context.session is not None, []
+        for cached, partition, what in self._found:
+            key = cached.key
+            if partition is None or isinstance(what, FetchPartitionResult):
+                results.append((key, cast(FetchPartitionResult, what)))
+                continue
+            log = partition.log
+            if what is None and is_told and cached.was_told(log.exposable_offset, log.start_offset):
+                continue
+            results.append((key, self._result(key.partition, partition, what)))
+        return results
+
+    def _convert(self, results: Results) -> None:
+        """Turn slices into the message sets that an old client, which has no session, reads."""
         magic = 0 if self._version <= _LAST_VERSION_OF_MAGIC_0 else 1
-        asked, budget = dict(self._context.partitions), Budget()
-        for number, (key, result) in enumerate(self._results):
+        budget = Budget()
+        for number, (cached, (key, result)) in enumerate(
+            zip(self._context.partitions, results, strict=True)
+        ):
             if not result.records:
                 continue
             self._handler.replicas.metrics.converted_fetches += 1
             part = cast(Slice, result.records)
             try:
-                result.records = message_set_of(part, magic, asked[key].fetch_offset, budget)
+                offset = cached.asked.fetch_offset
+                result.records = message_set_of(part, magic, offset, budget)
             except ApiError as error:
-                self._results[number] = key, self._refuse(key, error)
+                results[number] = key, self._refuse(key, error)
             finally:
                 part.release()
 
     def _release(self) -> None:
         """Let go of what is not going to be answered."""
         if self._size:
-            for _, result in self._results:
-                if isinstance(result.records, Slice):
-                    result.records.release()
-            self._results = []
+            for _, _, what in self._found:
+                if isinstance(what, Slice):
+                    what.release()
+            self._found = []
 
 
 def _check_format(log: Log, version: int) -> None:

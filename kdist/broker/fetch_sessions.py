@@ -47,7 +47,10 @@ class _Rank(NamedTuple):
 
 
 class Cached:
-    """A partition of a session: what is asked of it, and what the client was last told."""
+    """A partition that is fetched: what is asked of it, and what its session last told the client.
+
+    Outside of sessions it lives as long as the request, and nothing was told.
+    """
 
     __slots__ = ("asked", "high_watermark", "key", "log_start_offset")
 
@@ -111,11 +114,6 @@ class Session:
             for partition in topic.partitions:
                 self.partitions.pop(TopicPartition(topic.topic, partition), None)
 
-    def knows(self, key: TopicPartition, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether the client was told just this of a partition that has no records for it."""
-        cached = self.partitions.get(key)  # a later request may have removed it
-        return cached is not None and cached.was_told(high_watermark, log_start_offset)
-
     def select(self, results: Iterable[tuple[TopicPartition, FetchPartitionResult]]) -> Results:
         """Those with something new. What got records is served last the next time."""
         selected: Results = []
@@ -132,12 +130,13 @@ Results = list[tuple[TopicPartition, FetchPartitionResult]]
 
 
 class Context(NamedTuple):
-    """What one request fetches, and in which session. `session_id` is that of the answer.
+    """What one request fetches, and in which session.
 
-    `is_wanted`: a session is to be made when the answer is known.
+    `epoch`: the one that the session has until its next request. `is_wanted`: a session is to be
+    made when the answer is known.
     """
 
-    partitions: list[tuple[TopicPartition, FetchPartition]]
+    partitions: list[Cached]
     session: Session | None = None
     epoch: int = _FINAL_EPOCH
     is_wanted: bool = False
@@ -173,7 +172,8 @@ class FetchSessions:
         epoch, is_follower = request.session_epoch, request.replica_id >= 0
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._remove(request.session_id)
-            partitions = list(dict(partitions_of(request)).items())
+            named = dict(partitions_of(request))  # one that is named twice counts once
+            partitions = [Cached(key, asked) for key, asked in named.items()]
             is_wanted = epoch == _INITIAL_EPOCH
             return Context(partitions, is_wanted=is_wanted, is_follower=is_follower)
         session = self._sessions.get(request.session_id)
@@ -182,7 +182,7 @@ class FetchSessions:
         if session.epoch != epoch:
             raise ApiError(Error.INVALID_FETCH_SESSION_EPOCH)
         session.update(request)
-        partitions = [(cached.key, cached.asked) for cached in session.partitions.values()]
+        partitions = list(session.partitions.values())
         session.epoch = _following(epoch)
         if not partitions:
             self._remove(session.id)
@@ -228,10 +228,9 @@ class FetchSessions:
         while id_ in self._sessions:
             id_ = self._chance.randint(1, _INT32_MAX)
         session = Session(id_, self._clock.now_ms(), is_privileged=context.is_follower)
-        asked = dict(context.partitions)
+        session.partitions = {cached.key: cached for cached in context.partitions}
         for key, result in results:
-            cached = session.partitions[key] = Cached(key, asked[key])
-            cached.note(result)
+            session.partitions[key].note(result)
         self._sessions[id_] = session
         self._touch(session)
         return id_

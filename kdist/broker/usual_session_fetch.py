@@ -152,8 +152,7 @@ class _SessionFetch(OneFetch):
 
     def _handle_long(self) -> None:
         request, handler = self._request(), self._reader.handler
-        (topic,) = request.topics
-        context = Context([(self.kind.key, topic.partitions[0])], self._session, self._epoch)
+        context = Context([self._cached], self._session, self._epoch)
         handler.go_on(request, self.kind.version, self._reply, self.connection, context)
 
 

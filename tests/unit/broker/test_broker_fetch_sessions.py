@@ -107,7 +107,7 @@ def stage() -> Stage:
 
 def test_no_session_is_made_for_whom_wants_none(stage: Stage) -> None:
     context = stage.sessions.open(request([1, 2], session=(0, -1)))
-    assert [found.partition for found, _ in context.partitions] == [1, 2]
+    assert [found.key.partition for found in context.partitions] == [1, 2]
     assert stage.sessions.close(context, [result(1), result(2)])[0] == 0
     assert len(stage.sessions) == 0
 
@@ -123,14 +123,17 @@ def test_a_full_fetch_gets_a_session_and_all_partitions(stage: Stage) -> None:
 def test_an_incremental_fetch_reads_all_partitions_of_its_session(stage: Stage) -> None:
     id_ = stage.create([1, 2])
     context = stage.sessions.open(request([], session=(id_, 1)))
-    assert [found.partition for found, _ in context.partitions] == [1, 2]
+    assert [found.key.partition for found in context.partitions] == [1, 2]
 
 
 def test_named_partitions_are_added_or_moved_and_forgotten_ones_leave(stage: Stage) -> None:
     id_ = stage.create([1, 2])
     stage.sessions.open(request([2, 3], session=(id_, 1), forgotten=[1], offset=9))
     context = stage.sessions.open(request([], session=(id_, 2)))
-    assert [(k.partition, a.fetch_offset) for k, a in context.partitions] == [(2, 9), (3, 9)]
+    assert [(each.key.partition, each.asked.fetch_offset) for each in context.partitions] == [
+        (2, 9),
+        (3, 9),
+    ]
 
 
 def test_epochs_count_up_and_any_other_is_refused(stage: Stage) -> None:
@@ -196,7 +199,7 @@ def test_what_was_told_is_not_told_again(stage: Stage) -> None:
     id_ = stage.create([1])
     assert stage.go_on(id_, 1, [result(1, high_watermark=5)]) == [1]
     assert stage.go_on(id_, 2, [result(1, high_watermark=5)]) == []
-    assert stage.sessions._sessions[id_].knows(key(1), 5, 0)
+    assert stage.sessions._sessions[id_].partitions[key(1)].was_told(5, 0)
 
 
 def test_an_error_is_told_each_time_and_so_is_its_end(stage: Stage) -> None:
@@ -218,7 +221,7 @@ def test_a_partition_that_got_records_is_served_last_the_next_time(stage: Stage)
     id_ = stage.create([1, 2, 3])
     stage.go_on(id_, 1, [result(1, records=b"r"), result(2), result(3)])
     context = stage.sessions.open(request([], session=(id_, 2)))
-    assert [found.partition for found, _ in context.partitions] == [2, 3, 1]
+    assert [found.key.partition for found in context.partitions] == [2, 3, 1]
 
 
 # --- who gives way --------------------------------------------------------------------------------
@@ -303,10 +306,10 @@ def test_sessions_do_what_a_plain_table_does(data: st.DataObject) -> None:
                     told.setdefault(number, -1)
                 for number in gone:
                     told.pop(number, None)
-                assert {k.partition for k, _ in context.partitions} == set(told)
+                assert {each.key.partition for each in context.partitions} == set(told)
                 results = [
-                    result(k.partition, high_watermark=marks[k.partition])
-                    for k, _ in context.partitions
+                    result(each.key.partition, high_watermark=marks[each.key.partition])
+                    for each in context.partitions
                 ]
                 answered, selected = stage.sessions.close(context, results)
                 assert answered == (id_ if told else 0)
