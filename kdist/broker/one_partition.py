@@ -31,6 +31,7 @@ _CONSUMER = -1  # as the replica id
 _NO_EPOCH = -1
 _NS_PER_S = 1_000_000_000
 _CORRELATION_ID = struct.Struct(">i")
+_BEHIND_ID = SIZE_BYTES + _CORRELATION_ID.size
 
 Offsets = tuple[int, int, int]
 Asked = tuple[Partition, int, int, Offsets]
@@ -45,12 +46,12 @@ class Newest:
     deleted and made anew, or a log cut by a new leader, may have them again with other records.
     """
 
-    __slots__ = ("answer", "asked", "is_enough")
+    __slots__ = ("asked", "found")
 
     def __init__(self) -> None:
         self.asked: Asked | None = None
-        self.answer = b""
-        self.is_enough = False
+        self.found: Found
+        """What there was for who asked so; it has an answer."""
 
 
 class Kind(NamedTuple):
@@ -108,7 +109,10 @@ class Reader:
     def __init__(
         self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
     ) -> None:
-        """`settle` does what was asked for before and waits for the end of the turn."""
+        """`settle` does what was asked for before and waits for the end of the turn.
+
+        `end_turn` is to be called then.
+        """
         self.handler = handler
         self.settle = settle
         self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
@@ -116,6 +120,8 @@ class Reader:
         self._waiting = handler.replicas.waiting
         self._find_cold = handler.page_cache.find_cold
         self._metrics = metrics
+        self._answered = 0  # at once, in this turn
+        self._started_ns = 0  # when the first of these came
 
     def find(self, kind: Kind, offset: int) -> Found | None:
         """What there is from `offset` on; None if the long way has to see to it."""
@@ -139,7 +145,7 @@ class Reader:
         offsets = (*exposed, start_offset)
         asked, newest = (partition, partition.leader_epoch, offset, offsets), kind.newest
         if asked == newest.asked:
-            return Found(partition, offsets, asked, None, newest.is_enough, newest.answer)
+            return newest.found
         if offset >= end:
             return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
         cold = self._find_cold(log, offset, bytes_max)
@@ -150,11 +156,28 @@ class Reader:
         size = 0 if part is None else part.size
         return Found(partition, offsets, asked, part, size >= kind.bytes_min)
 
-    def note_answered(self, started_ns: int) -> None:
-        """Count a request that came then."""
+    def begin(self) -> int:
+        """See to it that all is done that was asked for before; when this turn's fetches began."""
+        self.settle()
+        if not self._answered:
+            self._started_ns = self.now_ns()
+        return self._started_ns
+
+    def note_at_once(self) -> None:
+        """Count a request that is answered, when the turn ends."""
+        self._answered += 1
+
+    def end_turn(self) -> None:
+        """Observe how long those took that were answered at once."""
+        if self._answered:
+            count, self._answered = self._answered, 0
+            self.note_answered(self._started_ns, count)
+
+    def note_answered(self, started_ns: int, count: int = 1) -> None:
+        """Count requests that came then."""
         metrics = self._metrics
-        metrics.answered += 1
-        metrics.seconds.observe((self.now_ns() - started_ns) / _NS_PER_S)
+        metrics.answered += count
+        metrics.seconds.observe((self.now_ns() - started_ns) / _NS_PER_S, count)
 
     def wait(self, fetch: OneFetch, found: Found) -> None:
         """Let it wait for more than was found."""
@@ -236,11 +259,9 @@ class OneFetch(Delayed):
 
 def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
     """The chunks of the answer; one, if the records are few enough to be copied."""
-    _, offsets, asked, part, is_enough, known = found
+    _, offsets, asked, part, _, known = found
     if known:
-        answer = bytearray(known)
-        _CORRELATION_ID.pack_into(answer, SIZE_BYTES, correlation_id)
-        return (answer,)
+        return (known[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id) + known[_BEHIND_ID:],)
     if part is None:
         return (kind.form.fill(correlation_id, offsets, 0) + kind.form.tail,)
     size = part.size
@@ -248,10 +269,9 @@ def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
     copied = copied_if_small(part)
     if copied is None:
         return head, part, kind.form.tail
-    newest = kind.newest
-    newest.answer = b"".join((head, copied, kind.form.tail))
-    newest.asked, newest.is_enough = asked, is_enough
-    return (newest.answer,)
+    answer, newest = b"".join((head, copied, kind.form.tail)), kind.newest
+    newest.asked, newest.found = asked, found._replace(part=None, answer=answer)
+    return (answer,)
 
 
 def is_one(version: int, request: FetchRequest) -> bool:

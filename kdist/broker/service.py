@@ -167,6 +167,7 @@ class Service:
         paths: dict[int, UsualPath] = {produce.API.key: produces, fetch.API.key: fetches}
         self._usual = UsualPaths(paths, produces.settle)
         self.turn_end.always(self._settle)
+        self.turn_end.always(fetches.end_turn)
 
     def _make_handlers(self) -> Handlers:
         world, replicas, clock = self._world, self.replicas, self._world.clock

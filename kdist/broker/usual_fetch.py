@@ -18,12 +18,14 @@ from kdist.metrics.broker import RequestMetrics
 from kdist.network.connection import Connection
 from kdist.protocol.fetch import FetchRequest
 from kdist.protocol.fetch_forms import OFFSET, find_offset
-from kdist.protocol.headers import RequestHeader, get_fixed_fields
+from kdist.protocol.headers import RequestHeader, get_correlation_id
 
 _NO_SESSION = (0, -1)  # id and epoch
 # Of one kind per consumer there are few, and short ones: what has more is not usual, or hostile.
 _KINDS_MAX = 1000
 _FRAME_BYTES_MAX = 1000
+
+_Name = tuple[int, bytes]
 
 
 class UsualFetches:
@@ -32,10 +34,14 @@ class UsualFetches:
     def __init__(
         self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
     ) -> None:
-        """`settle` does what was asked for before and waits for the end of the turn."""
+        """`settle` does what was asked for before and waits for the end of the turn.
+
+        `end_turn` is to be called then.
+        """
         self._reader = Reader(handler, metrics, settle)
+        self.end_turn = self._reader.end_turn
         self._in_sessions = UsualSessionFetches(self._reader, handler.sessions)
-        self._kinds: dict[bytes, Kind] = {}
+        self._kinds: dict[_Name, Kind] = {}
 
     def learn(self, frame: memoryview, header: RequestHeader, request: FetchRequest) -> int | None:
         """Where the fetch offset stands, or the epoch of the session; None: not usual."""
@@ -63,22 +69,25 @@ class UsualFetches:
         if kind is None:
             return self._in_sessions.take(frame, known_end, connection)
         reader = self._reader
-        started_ns = reader.now_ns()
-        reader.settle()
+        started_ns = reader.begin()
         (offset,) = OFFSET.unpack_from(frame, known_end)
         found = reader.find(kind, offset)
         if found is None:
             return False
-        _, _, correlation_id = get_fixed_fields(frame)
+        correlation_id = get_correlation_id(frame)
         if found.is_enough or kind.request.max_wait_ms <= 0:
             connection.answer(answer_of(kind, correlation_id, found))
-            reader.note_answered(started_ns)
+            reader.note_at_once()
         else:
             fetch = OneFetch(reader, kind, offset, correlation_id, connection, started_ns)
             reader.wait(fetch, found)
         return True
 
 
-def _name(frame: memoryview, end: int) -> bytes:
-    """All of a request but its correlation id, and the fetch offset that stands at `end`."""
-    return b"".join((frame[:4], frame[8:end], frame[end + OFFSET.size :]))
+def _name(frame: memoryview, end: int) -> _Name:
+    """All of a request but its correlation id, and the fetch offset that stands at `end`.
+
+    And `end`: another request may be the same but for what it has at another place.
+    """
+    whole = frame.tobytes()
+    return end, whole[:4] + whole[8:end] + whole[end + OFFSET.size :]

@@ -25,7 +25,7 @@ from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kdist.protocol.fetch_forms import OFFSET, difference, from_offset
 from kdist.protocol.framing import SIZE_BYTES
-from kdist.protocol.headers import RequestHeader, get_fixed_fields
+from kdist.protocol.headers import RequestHeader, get_correlation_id
 
 _EPOCH = struct.Struct(">i")
 _CORRELATION_ID = struct.Struct(">i")
@@ -112,18 +112,17 @@ class UsualSessionFetches:
         if offset is None:
             return False
         reader = self._reader
-        started_ns = reader.now_ns()
-        reader.settle()
+        started_ns = reader.begin()
         found = reader.find(kind.one, offset)
         if found is None:
             return False
         if rest != kind.unnamed:
             cached.asked = replace(kind.asked, fetch_offset=offset)
         self._sessions.go_on(session)
-        _, _, correlation_id = get_fixed_fields(frame)
+        correlation_id = get_correlation_id(frame)
         if found.is_enough or kind.one.request.max_wait_ms <= 0:
             connection.answer(_answer_of(kind, cached, correlation_id, found))
-            reader.note_answered(started_ns)
+            reader.note_at_once()
         else:
             fetch = _SessionFetch(reader, kind.one, offset, correlation_id, connection, started_ns)
             fetch.join(kind, session, cached)

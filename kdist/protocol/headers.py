@@ -22,6 +22,7 @@ from kdist.wire.varint import Buffer
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
+_CORRELATION_ID_AT = _REQUEST.size - _CORRELATION_ID.size
 
 
 class RequestHeader(NamedTuple):
@@ -39,6 +40,12 @@ def get_fixed_fields(buffer: Buffer) -> tuple[int, int, int]:
         raise ProtocolError(f"a request of {len(buffer)} bytes has no room for its header")
     key, version, correlation_id = _REQUEST.unpack_from(buffer)
     return key, version, correlation_id
+
+
+def get_correlation_id(buffer: Buffer) -> int:
+    """The correlation id of a request that is known to have one."""
+    correlation_id: int = _CORRELATION_ID.unpack_from(buffer, _CORRELATION_ID_AT)[0]
+    return correlation_id
 
 
 def get_client_id(buffer: Buffer, header_version: int) -> tuple[str | None, int]:

@@ -165,6 +165,25 @@ def test_what_was_asked_for_before_is_done_before(broker: Broker) -> None:
     assert asked.settled == 1
 
 
+def test_another_request_that_is_the_same_but_for_eight_bytes_elsewhere_is_not_taken(
+    broker: Broker,
+) -> None:
+    """A connection knows where the offset stood in its last request, and others may be asked."""
+    broker.lead()
+    asked = Asked(broker)
+    end = asked.learn()
+    assert end is not None
+    frame = asked.frame(0)
+    without = bytes(frame[:end]) + bytes(frame[end + 8 :])
+    connection: Any = Connection()
+    for place in range(9, len(without) + 20):
+        moved = without[:place] + bytes(8) + without[place:]
+        for other in (without, without[:place], moved):
+            if other != frame:
+                assert not asked.path.take(memoryview(other), place, connection)
+    assert connection.answers == []
+
+
 # --- waiting --------------------------------------------------------------------------------------
 
 
@@ -179,6 +198,18 @@ def test_a_fetch_at_the_tail_waits_and_is_woken(broker: Broker) -> None:
     assert answers == asked.long_way(0)
     assert asked.metrics.answered == 1
     assert len(broker.replicas.waiting) == 0
+
+
+def test_what_is_answered_at_once_is_counted_when_the_turn_ends(broker: Broker) -> None:
+    large(broker, CLICKS)
+    asked = Asked(broker)
+    assert asked.take(0)
+    broker.tasks.run_for_ms(3)
+    assert asked.take(0)
+    asked.path.end_turn()
+    asked.path.end_turn()
+    assert (asked.metrics.answered, asked.metrics.seconds.count) == (2, 2)
+    assert asked.metrics.seconds.sum == pytest.approx(2 * 0.003)
 
 
 def test_a_fetch_that_waits_hears_that_its_partition_is_gone(broker: Broker) -> None:
