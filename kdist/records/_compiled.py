@@ -363,8 +363,28 @@ def _get_bytes(cursor: cython.pointer[_Cursor], size: cython.pointer[_Long]) -> 
 
 
 @cython.cfunc
+@cython.inline
 @cython.exceptval(check=False)
 def _get_varint(cursor: cython.pointer[_Cursor], bits: cython.int) -> _Long:
+    """Of one or two bytes, as nearly all are, without a loop."""
+    at: _Pointer = cursor.at
+    value: cython.ulonglong
+    if at == cursor.end or cursor.fault != cython.NULL:
+        return _get_any_varint(cursor, bits)
+    if at[0] < 0x80:
+        value = at[0]
+        cursor.at = at + 1
+    elif cursor.end - at > 1 and at[1] < 0x80:
+        value = at[0] & 0x7F | cython.cast(cython.ulonglong, at[1]) << 7
+        cursor.at = at + 2
+    else:
+        return _get_any_varint(cursor, bits)
+    return cython.cast(_Long, value >> 1) ^ -cython.cast(_Long, value & 1)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _get_any_varint(cursor: cython.pointer[_Cursor], bits: cython.int) -> _Long:
     value: cython.ulonglong = 0
     shift: cython.int = 0
     byte: cython.uchar
