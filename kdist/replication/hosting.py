@@ -120,7 +120,7 @@ class Hosting:
 
         def forgotten(failure: BaseException | None) -> None:
             if failure is None:
-                self._in_turn(partial(self._create, told, settle))
+                self._create(told, settle)
             else:
                 settle(_error_of(failure))
 

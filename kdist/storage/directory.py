@@ -23,9 +23,9 @@ from kdist.storage.faults import CorruptFile
 from kdist.storage.flushing import Done, Flusher, flush_now
 from kdist.storage.loading import load_log, new_log
 from kdist.storage.log import Log, LogWorld
+from kdist.storage.making import Maker
 from kdist.storage.meta import (
     claim_directory,
-    encode_partition_metadata,
     load_clean_shutdown,
     save_clean_shutdown,
 )
@@ -84,6 +84,7 @@ class LogDirectory:
             files, around.tasks, self._encode_checkpoints, self._note_saved, around.on_failure
         )
         self.background = Background(files, around.tasks, around.on_failure)
+        self._maker = Maker(files, around.tasks, around.on_failure)
         self.world = LogWorld(
             files=files,
             settings=around.settings,
@@ -94,6 +95,7 @@ class LogDirectory:
             want_flush=self.flusher.request,
             start_writeback=self.background.start_writeback,
             discard=self.background.discard,
+            make=self._maker.make,
         )
 
     def open(self) -> Self:
@@ -193,34 +195,19 @@ class LogDirectory:
     def create(
         self, partition: TopicPartition, topic_id: uuid.UUID, settings: TopicSettings
     ) -> Log:
-        """A new, empty log, which outlasts a power loss as its first records do: once flushed.
+        """A new, empty log, whose files are made a little later, or before its first append.
 
-        Nothing is synced here, so that a topic of hundreds of partitions holds up nobody: the five
-        syncs of each took 6 s for 400 partitions. One that a power loss took is created again when
-        the controller next tells of it, as empty as it was.
-
-        KAFKA_STORAGE_ERROR while what the checkpoints say of a deleted log of this name would be
-        believed of the new one: wait for the `done` of `delete`, or for `forget`.
+        It outlasts a power loss as its first records do: once flushed. KAFKA_STORAGE_ERROR while
+        what the checkpoints say of a deleted log of this name would be believed of the new one:
+        wait for the `done` of `delete`, or for `forget`.
         """
         assert partition not in self.logs
         if partition in self._named:
             reason = f"a checkpoint still tells of an earlier {partition}: try again"
             raise ApiError(Error.KAFKA_STORAGE_ERROR, reason)
-        directory = self._directory_of(partition)
-        metadata_path = f"{directory}/{names.PARTITION_METADATA}"
-        metadata = encode_partition_metadata(topic_id)
-        self.files.make_directory(directory)
-        try:
-            self.files.replace(metadata_path, metadata, durable=False)
-            now_ms = self.around.clock.now_ms()
-            log = new_log(self.world, partition, directory, settings, now_ms)
-        except DiskFull:
-            self.files.remove_tree(directory)
-            raise
-        log.files_to_save[metadata_path] = metadata
-        log.renamed_in.add(self.path)
-        log.is_changed = True
-        self.logs[partition] = log
+        directory, now_ms = self._directory_of(partition), self.around.clock.now_ms()
+        log = self.logs[partition] = new_log(self.world, partition, directory, settings, now_ms)
+        self._maker.add(log, topic_id)
         return log
 
     def forget(self, partition: TopicPartition, done: Done) -> None:
@@ -242,6 +229,10 @@ class LogDirectory:
         del self.logs[partition]
         self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
         self.world.unflushed.discard(log)
+        if not log.is_made:
+            self._maker.forget(log)
+            done(None)
+            return
         unique = uuid.UUID(int=self.around.chance.getrandbits(128))
         name = names.retired_directory_name(partition, DirectoryState.DELETED, unique)
         path = f"{self.path}/{name}"
@@ -330,8 +321,8 @@ class LogDirectory:
     # Checkpoints and the end
 
     def _encode_checkpoints(self) -> dict[str, bytes]:
-        logs = self.logs.items()
-        self._being_named = set(self.logs)
+        logs = [(partition, log) for partition, log in self.logs.items() if log.is_made]
+        self._being_named = {partition for partition, _ in logs}
         # Also where it is the first segment's base offset: a dropped one may come back (see
         # `drop`).
         starts = {partition: log.start_offset for partition, log in logs if log.start_offset}

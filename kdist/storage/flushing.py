@@ -45,8 +45,10 @@ class FlushJob:
         for segment in self.segments:
             segment.pin()
 
-    def write_indexes(self) -> None:
-        """Complete the indexes that will not be rebuilt. `DiskFull` where there is no room."""
+    def complete_files(self) -> None:
+        """Have the log's files, and the indexes that will not be rebuilt. `DiskFull`."""
+        if not self.log.is_made:
+            self.log.world.make(self.log)
         for segment in self.sealed:
             segment.write_indexes()
 
@@ -98,10 +100,10 @@ class FlushJob:
 def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[], None]:
     """The blocking part of these jobs, as one call. `path` is on the filesystem of all of them.
 
-    Raises `DiskFull` where an index does not fit, `DiskFailed`.
+    Raises `DiskFull` where a new file or an index does not fit, `DiskFailed`.
     """
     for job in jobs:
-        job.write_indexes()
+        job.complete_files()
     spares = [spare for job in jobs for spare in job.take_spares()]
     if len(jobs) >= SYNC_FILESYSTEM_FROM:
 

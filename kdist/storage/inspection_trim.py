@@ -299,6 +299,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         want_flush=lambda _: None,
         start_writeback=lambda _: None,
         discard=discard,
+        make=lambda _: None,  # it is there
     )
     known = 0 if saved.offsets else cut.end_offset
     recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known

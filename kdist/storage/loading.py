@@ -46,16 +46,10 @@ def new_log(
     settings: TopicSettings,
     now_ms: int,
 ) -> Log:
-    """An empty log in a directory that was just made.
-
-    As `load_log` would give, but nothing is looked for there: of a topic's hundreds of partitions
-    that took half the time.
-    """
-    segment = Segment.create(world.files, directory, 0, now_ms)
+    """An empty log, of which nothing is on the disk yet."""
+    segment = Segment(world.files, directory, 0, 0, now_ms)
     log = Log(world, partition, directory, settings, [segment])
-    log.renamed_in.add(directory)
     log.save_epochs()
-    log.rest()
     return log
 
 

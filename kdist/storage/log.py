@@ -12,13 +12,12 @@ in `reading.py`, flushing in `flushing.py`, cutting at either end in `trimming.p
 
 from __future__ import annotations
 
-import logging
 import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from kdist.config.kinds import INT64_MAX
 from kdist.config.storage import StorageSettings
@@ -31,7 +30,6 @@ from kdist.records.usual import Measured, assign, measure
 from kdist.runtime.files import Files
 from kdist.storage.append import Append, Appended, following, note
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
-from kdist.storage.faults import CorruptFile
 from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
 from kdist.storage.producer_snapshot import encode_snapshot
 from kdist.storage.producers import Duplicate, ProducerStates
@@ -39,9 +37,6 @@ from kdist.storage.retention import RollReason
 from kdist.storage.rolling import RollWatch
 from kdist.storage.segment import FILE_BYTES_MAX, Segment
 from kdist.storage.space import DiskSpace
-
-logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _RECENT_MAX = 64
 _base_offset = attrgetter("base_offset")
@@ -63,6 +58,8 @@ class LogWorld(NamedTuple):
     """The kernel may begin to write what this segment has got."""
     discard: Callable[[Sequence[str], int], None]
     """Unlink these retired files after so many milliseconds."""
+    make: Callable[[Log], None]
+    """Put the files of a log there that is not made yet; `DiskFull`, and then it stays so."""
 
 
 class Log:
@@ -87,6 +84,7 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.unflushed_since_ms: int | None = None
+        self.is_made = True  # its files are there; see `making.py`
         # Whether a clean stop has something to complete here.
         self.is_changed = False
         # A flush or a truncation is under way, and the other waits.
@@ -231,7 +229,12 @@ class Log:
         self.save_epochs()
 
     def _maybe_roll(self, measured: Measured, now_ms: int) -> None:
-        """Begin a new segment if the active one must not take so much more."""
+        """Begin a new segment if the active one must not take so much more.
+
+        Before the first append there is always this look, so the files of a new log are made here.
+        """
+        if not self.is_made:
+            self.world.make(self)
         active, position, size = self.segments[-1], self._reserved_position, measured.size
         last_offset = self.reserved_offset + measured.offset_count - 1
         reason = self._roll_watch.look(
@@ -386,13 +389,3 @@ class Log:
             segment.seal()
             self.sealed_unsynced.append(segment)
         self.is_changed = True
-
-
-def with_sound_index(log: Log, segment: Segment, look_up: Callable[[Segment], T]) -> T:
-    """What `look_up` finds in the segment; if its index misleads, once more with a new one."""
-    try:
-        return look_up(segment)
-    except CorruptFile as fault:
-        logger.warning("%s: the indexes are made anew", fault)
-        log.rebuild_indexes(segment)
-        return look_up(segment)

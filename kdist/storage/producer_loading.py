@@ -9,10 +9,11 @@ from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.records.control import read_marker
 from kdist.storage.faults import CorruptFile
-from kdist.storage.log import Log, with_sound_index
+from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
 from kdist.storage.producer_snapshot import load_snapshot
 from kdist.storage.producers import ProducerStates
+from kdist.storage.reading import with_sound_index
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps, run_steps

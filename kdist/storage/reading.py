@@ -6,12 +6,18 @@ process.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from kdist.errors import ApiError, Error
 from kdist.records.build import read_records
-from kdist.storage.log import Log, with_sound_index
+from kdist.storage.faults import CorruptFile
+from kdist.storage.log import Log
 from kdist.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Slice:
@@ -83,6 +89,16 @@ def read(
         return None
     is_cold = segment is not log.segments[-1] and _is_cold(log, segment, position)
     return Slice(segment, position, size, is_cold=is_cold)
+
+
+def with_sound_index(log: Log, segment: Segment, look_up: Callable[[Segment], T]) -> T:
+    """What `look_up` finds in the segment; if its index misleads, once more with a new one."""
+    try:
+        return look_up(segment)
+    except CorruptFile as fault:
+        logger.warning("%s: the indexes are made anew", fault)
+        log.rebuild_indexes(segment)
+        return look_up(segment)
 
 
 def _locate(log: Log, offset: int) -> tuple[Segment, int, int] | None:

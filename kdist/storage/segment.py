@@ -48,7 +48,7 @@ class Segment:
     def __init__(
         self, files: Files, directory: str, base_offset: int, size: int, created_ms: int
     ) -> None:
-        """`size`: bytes of whole batches in the file, which is there. Use `create` or `load`."""
+        """`size`: bytes of whole batches in the file. See `create`, `load` and `make_files`."""
         self.base_offset = base_offset
         self.created_ms = self.modified_ms = created_ms
         self.size = size
@@ -71,9 +71,7 @@ class Segment:
     def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
         """A new, empty segment. Its name lasts once the directory has been synced."""
         segment = cls(files, directory, base_offset, 0, now_ms)
-        for index in (segment.offset_index, segment.time_index):
-            index.create()
-        segment._file = files.create(segment.path)  # last: indexes without it are nothing
+        segment.make_files()
         return segment
 
     @classmethod
@@ -84,6 +82,12 @@ class Segment:
         segment.offset_index = OffsetIndex.load(files, segment._path(Suffix.INDEX))
         segment.time_index = TimeIndex.load(files, segment._path(Suffix.TIME_INDEX))
         return segment
+
+    def make_files(self) -> None:
+        """Put the empty files there."""
+        for index in (self.offset_index, self.time_index):
+            index.create()
+        self._file = self._files.create(self.path)  # last: indexes without it are nothing
 
     def __repr__(self) -> str:
         return f"<Segment {self.path} of {self.size} bytes>"

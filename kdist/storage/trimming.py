@@ -11,9 +11,10 @@ import logging
 from collections.abc import Sequence
 
 from kdist.errors import ApiError, DiskFull, Error
-from kdist.storage.log import Log, with_sound_index
+from kdist.storage.log import Log
 from kdist.storage.names import Suffix, parse_segment_name
 from kdist.storage.producer_loading import load_producers
+from kdist.storage.reading import with_sound_index
 from kdist.storage.retention import RetentionLimits, SegmentFacts, plan_retention
 from kdist.storage.segment import Segment
 

@@ -89,7 +89,10 @@ def produce(world: World, records: Records, version: int = 9, acks: int = 1) -> 
 
 
 def stored(world: World) -> list[bytes | None]:
-    file = world.replicas.partitions[CLICKS].log.active.file
+    log = world.replicas.partitions[CLICKS].log
+    if not log.is_made:
+        return []
+    file = log.active.file
     return [value for _, value in values_in(file.read(0, file.size()))]
 
 

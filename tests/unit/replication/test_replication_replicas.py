@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kdist.config.topic import TopicSettings
-from kdist.errors import ApiError, DiskFailed, Error
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol.leader_and_isr import LeaderAndIsrResponse
 from kdist.protocol.stop_replica import StopReplicaResponse
@@ -166,16 +166,23 @@ def test_a_broker_epoch_that_is_ours_or_ahead_is_taken(world: World, broker_epoc
     assert world.tell(broker_epoch=broker_epoch).error_code == 0
 
 
-def test_a_full_disk_refuses_a_partition_and_takes_it_later(world: World) -> None:
+def test_a_full_disk_refuses_the_first_records_of_a_partition_and_takes_them_later(
+    world: World,
+) -> None:
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "make_directory", forever=False)
-    assert error_of(world.tell()) is Error.KAFKA_STORAGE_ERROR
-    assert error_of(world.tell()) is Error.NONE
+    partition = world.lead()
+    with pytest.raises(DiskFull):
+        append(world, partition, b"a")
+    append(world, partition, b"a")
+    assert partition.high_watermark == 1
 
 
-def test_a_disk_that_fails_at_creation_ends_the_broker(world: World) -> None:
+def test_a_disk_that_fails_when_a_new_partitions_files_are_made_ends_the_broker(
+    world: World,
+) -> None:
     world.disk.fail(when=lambda call: call.name == "make_directory")
-    world.replicas.apply_leader_and_isr(leader_request([CLICKS]), 7, lambda _: None)
-    world.settle()
+    assert error_of(world.tell()) is Error.NONE
+    world.settle(1_000)
     assert [type(failure) for failure in world.failures] == [DiskFailed]
 
 

@@ -10,7 +10,6 @@ import pytest
 from storage_life import Life
 from storage_world import (
     CLICKS,
-    TOPIC_ID,
     VIEWS,
     World,
     append,
@@ -311,20 +310,21 @@ def test_on_a_full_disk_reads_and_deletes_go_on() -> None:
     assert world.failures == []
 
 
-def test_a_log_that_could_not_be_created_can_be_once_there_is_room() -> None:
+def test_a_log_whose_files_found_no_room_has_them_once_there_is_room() -> None:
     n, was_refused = 0, True
     while was_refused:
         world = World()
-        world.open()
+        log = world.log()
         world.disk.fail(errno.ENOSPC, when=is_write, after_calls=n)
         try:
-            world.directory.create(CLICKS, TOPIC_ID, world.topic)
+            world.directory.world.make(log)
             was_refused = False
         except DiskFull:
             n += 1
-            assert CLICKS not in world.directory.logs
+            assert not log.is_made
+            assert "clicks-0" not in world.disk.list("/d01")
         world.disk.heal()
-        assert append(world, world.log(), 3).start_offset == 0
+        assert append(world, log, 3).start_offset == 0
         world.flush(world.log())
         world.lose_power()
         assert lines(world.open().logs[CLICKS]) == expected_lines(3)
