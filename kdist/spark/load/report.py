@@ -5,6 +5,7 @@ The file remembers the last success, which a run that fails has to repeat.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
 from kdist.metrics.load import LoadMetrics, TopicLoadMetrics
 from kdist.runtime.files import Files
+
+logger = logging.getLogger(__name__)
 
 _SUCCESS = "kdist_load_last_success_timestamp_seconds"
 
@@ -77,13 +80,14 @@ def _by_topic(name: str, topics: Iterable[TopicReport]) -> Family[TopicLoadMetri
 
 
 def _last_success_s(files: Files, path: str) -> float | None:
-    """When the job last succeeded, as its file says; None if it has none."""
+    """When the job last succeeded, as its file says; None if it has none that says so."""
     try:
-        text = files.read(path).decode()
+        for family in text_string_to_metric_families(files.read(path).decode()):
+            for sample in family.samples:
+                if sample.name == _SUCCESS:
+                    return float(sample.value)
     except FileNotFoundError:
         return None
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == _SUCCESS:
-                return float(sample.value)
+    except ValueError:  # not as it was written, which a power loss may leave
+        logger.warning("%s cannot be read: when the job last succeeded is not known", path)
     return None

@@ -55,6 +55,15 @@ def test_a_run_that_fails_keeps_when_one_last_succeeded() -> None:
     assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 5
 
 
+@pytest.mark.parametrize("content", [b"", bytes(100), b"\xff", b"no metric {{{"])
+def test_a_file_that_a_power_loss_left_unreadable_is_written_anew(content: bytes) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.replace(FILE, content)
+    write_report(disk, JOB, RunReport(8_000, 9_000, True, ()))
+    assert shown(disk)["kdist_load_last_run_failed"] == 1
+    assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 0
+
+
 def test_a_job_that_has_never_run_counts_from_when_it_was_set_up() -> None:
     disk = SimulatedDisk(random.Random(1))
     register_job(disk, JOB, 7_000)
