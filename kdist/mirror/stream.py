@@ -8,8 +8,8 @@ Where the source cannot be read on, what it gave before is sent first: it may be
 There is one way back from every doubt (a lost answer, a new leader, a sequence that does not
 follow, a restart): forget what is under way, ask the target's log where it stands, read on from
 there. The first batch of a run flies alone, since a broker that does not know a producer id takes
-whatever sequence comes first; so does the first one after a doubt, and after a long silence, in
-which the broker may have forgotten the id.
+whatever sequence comes first; so does the first one after a doubt, and after a silence, in which
+the broker may have forgotten the id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 5  # so many batches of a producer a broker remembers
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
-_SILENCE_S = 3600.0  # brokers keep a producer that writes nothing for a day
+_SILENCE_S = 1.0  # brokers may forget a producer whose records are old at any time it is idle
 _FROM_TARGET = frozenset(  # what the target refuses since it knows better where we stand
     (
         Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
