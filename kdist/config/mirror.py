@@ -49,7 +49,8 @@ class MirrorSettings(Settings):
         minimum=1 << 20,
         unit="bytes",
         subject=MIRROR,
-        doc="How much a flow holds that its target has not acknowledged; then it reads no more.",
+        doc="How much a flow holds that its target has not acknowledged; then it reads no more."
+        " Each partition has its share of that, or 1 MiB if that is more.",
     )
     commit_interval_ms: int32 = setting(
         "mirror.commit.interval.ms",

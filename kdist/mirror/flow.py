@@ -2,7 +2,8 @@
 
 What it does at once: reads batches and gives them to their streams; commits where these stand;
 looks for topics and partitions that are new. How much is held is bounded: a partition whose stream
-holds its share of `mirror.buffer.bytes` is not read until half of that is acknowledged.
+holds its share of `mirror.buffer.bytes`, or 1 MiB if that is more, is not read until half of that
+is acknowledged.
 """
 
 from __future__ import annotations
