@@ -1,14 +1,14 @@
 """Records as Arrow, in the columns of Spark's Kafka connector (pure).
 
-| column        | Spark                                    | null                 |
-|---------------|------------------------------------------|----------------------|
-| key, value    | BINARY                                   | as in the record     |
-| topic         | STRING                                   | never                |
-| partition     | INT                                      | never                |
-| offset        | BIGINT                                   | never                |
-| timestamp     | TIMESTAMP, from milliseconds             | never                |
-| timestampType | INT: 0 the producer's, 1 the broker's    | never                |
-| headers       | ARRAY<STRUCT<key: STRING, value: BINARY>> | where there are none |
+| column        | Spark                                     | null                         |
+|---------------|-------------------------------------------|------------------------------|
+| key, value    | BINARY                                    | as in the record             |
+| topic         | STRING                                    | never                        |
+| partition     | INT                                       | never                        |
+| offset        | BIGINT                                    | never                        |
+| timestamp     | TIMESTAMP, from milliseconds              | where Spark has no such time |
+| timestampType | INT: 0 the producer's, 1 the broker's     | never                        |
+| headers       | ARRAY<STRUCT<key: STRING, value: BINARY>> | where there are none         |
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ SCHEMA_WITH_HEADERS = pyarrow.schema([*_FIELDS, ("headers", pyarrow.list_(_HEADE
 # ones wait in memory on both sides of the socket.
 _ROWS_MIN = 8_192
 _BYTES_MAX = 4 << 20
+_TIME_MS_MAX = ((1 << 63) - 1) // 1000  # Spark counts microseconds
 
 
 class Rows:
@@ -87,20 +88,27 @@ class Rows:
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Them all."""
         count = len(self)
-        timestamps = _integers(pyarrow.timestamp("ms", tz="UTC"), self._timestamps)
         arrays = [
             pyarrow.array(self._keys, pyarrow.binary()),
             pyarrow.array(self._values, pyarrow.binary()),
             pyarrow.repeat(pyarrow.scalar(self._partition.topic), count),
             pyarrow.repeat(pyarrow.scalar(self._partition.partition, pyarrow.int32()), count),
             _integers(pyarrow.int64(), self._offsets),
-            timestamps.cast(pyarrow.timestamp("us", tz="UTC")),
+            self._times().cast(pyarrow.timestamp("us", tz="UTC")),
             _integers(pyarrow.int32(), self._types),
         ]
         if not self._with_headers:
             return pyarrow.RecordBatch.from_arrays(arrays, schema=SCHEMA)
         headers = pyarrow.array([each or None for each in self._headers], pyarrow.list_(_HEADER))
         return pyarrow.RecordBatch.from_arrays([*arrays, headers], schema=SCHEMA_WITH_HEADERS)
+
+    def _times(self) -> pyarrow.Array:
+        kind = pyarrow.timestamp("ms", tz="UTC")
+        if min(self._timestamps) >= -_TIME_MS_MAX and max(self._timestamps) <= _TIME_MS_MAX:
+            return _integers(kind, self._timestamps)
+        # A producer took nanoseconds for milliseconds, say: its records shall not stop a load.
+        held = [each if abs(each) <= _TIME_MS_MAX else None for each in self._timestamps]
+        return pyarrow.array(held, kind)
 
 
 def to_arrow(
