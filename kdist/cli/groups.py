@@ -16,6 +16,7 @@ from kdist.cli.table import Column, Row, print_table
 
 if TYPE_CHECKING:
     from kdist.client.admin.groups import Group, Progress
+    from kdist.client.admin.outcomes import SomeFailed
     from kdist.client.cluster import Cluster
 
 _GROUPS = (
@@ -74,21 +75,27 @@ def list_them(broker: str, as_json: bool) -> None:
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
     """Show members, committed offsets, and lag: how many records a group is behind.
 
-    Without a name, of every group.
+    Without a name, of every group. Those of Kafka 4's own protocol (KIP-848) are listed only.
     """
 
-    async def work(cluster: Cluster) -> list[Group]:
+    async def work(cluster: Cluster) -> tuple[list[Group], SomeFailed | None]:
         from kdist.client.admin.groups import describe_groups, list_groups
+        from kdist.client.admin.outcomes import SomeFailed
 
         wanted = names or [each.name for each in await list_groups(cluster)]
-        return list((await describe_groups(cluster, wanted)).values())
+        try:
+            return list((await describe_groups(cluster, wanted)).values()), None
+        except SomeFailed as some:
+            return list(some.done.values()), some
 
-    found = ask_cluster(broker, work)
+    found, failed = ask_cluster(broker, work)
     for group in found:
         if as_json:
             _print_json(group)
         else:
             _print_text(group)
+    if failed is not None:
+        raise failed
     if not found and not as_json:
         click.echo("There are no groups.")
 

@@ -28,7 +28,7 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.
     ) -> int:
         """The time in milliseconds."""
         text = str(value)
-        if text.isdigit():
+        if text.isascii() and text.isdigit():
             return int(text)
         try:
             at = datetime.fromisoformat(text)

@@ -102,12 +102,14 @@ def _id(made: CreatedTopic) -> str | None:
     "--unset", "removed", metavar="NAME", multiple=True, help="Back to the broker's value."
 )
 @broker_option
+@json_option
 def alter(
     name: str,
     partitions: int | None,
     given: tuple[str, ...],
     removed: tuple[str, ...],
     broker: str,
+    as_json: bool,
 ) -> None:
     """Add partitions to a topic, or change its settings.
 
@@ -133,12 +135,14 @@ def alter(
             await alter_topic_settings(cluster, name, settings, removed, validate_only=True)
         if partitions is not None:  # may be refused, and then the settings are as they were
             await grow_topics(cluster, {name: partitions})
-            click.echo(f"Topic {name} has {show_count(partitions, 'partition')} now.")
+            sentence = f"Topic {name} has {show_count(partitions, 'partition')} now."
+            _say(as_json, sentence, topic=name, partitions=partitions)
         if settings or removed:
             await alter_topic_settings(cluster, name, settings, removed)
             now = (await own_settings(cluster, [name])).get(name, {})
             shown = ", ".join(f"{each}={value}" for each, value in now.items())
-            click.echo(f"Topic {name} has {shown or 'no settings of its own'} now.")
+            sentence = f"Topic {name} has {shown or 'no settings of its own'} now."
+            _say(as_json, sentence, topic=name, settings=now)
 
     ask_cluster(broker, work)
 

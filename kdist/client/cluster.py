@@ -331,6 +331,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def _why(error: ApiError, address: Address) -> str:
     cause = error.__cause__
-    if isinstance(cause, OSError) and cause.errno and cause.errno > 0:
-        return os.strerror(cause.errno).lower()
-    return error.detail.removeprefix(f"{address}: ")
+    if isinstance(cause, OSError) and cause.errno:
+        known = cause.errno > 0  # a name that is not found has a number of its own
+        return (os.strerror(cause.errno) if known else str(cause.strerror)).lower()
+    return error.detail.removeprefix(str(address)).lstrip(": ")

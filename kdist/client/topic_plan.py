@@ -112,7 +112,7 @@ def _wanted(item: Any) -> Wanted:
         name,
         _count(item, "partitions"),
         _count(item, "replication_factor"),
-        {key: _text(value) for key, value in settings.items()},
+        {key: _text(name, key, value) for key, value in settings.items()},
         state == "absent",
     )
 
@@ -124,8 +124,10 @@ def _count(item: Mapping[str, Any], key: str) -> int | None:
     return value
 
 
-def _text(value: object) -> str:
+def _text(topic: str, key: str, value: object) -> str:
     """As a .properties file has it: YAML's true is `true`."""
+    if not isinstance(value, str | int | float):
+        raise UserError(f"topic {topic}: {key} is {value!r}, and not a text or number")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -99,7 +99,10 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
 
 
 async def describe_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, Group]:
-    """Groups by name, with lag; GROUP_ID_NOT_FOUND with the nearest name for one not there."""
+    """Groups by name, with lag; GROUP_ID_NOT_FOUND with the nearest name for one not there.
+
+    UNSUPPORTED_VERSION for one of KIP-848.
+    """
     wanted = list(dict.fromkeys(names))
 
     async def one(name: str) -> Group | ApiError:
@@ -114,9 +117,9 @@ async def describe_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, G
 
 async def _describe(cluster: Cluster, name: str) -> Group:
     found, coordinator = await describe_group(cluster, name)
-    committed = await group_offsets(cluster, name)
-    if found.group_state == DEAD and not committed:
+    if found.group_state == DEAD:
         raise await unknown_group(cluster, name)
+    committed = await group_offsets(cluster, name)
     members = tuple(_member(found.protocol_type, each) for each in found.members)
     owners = {each: member.id for member in members for each in member.partitions}
     wanted = sorted({*committed, *owners})
@@ -147,8 +150,13 @@ async def describe_group(cluster: Cluster, name: str) -> tuple[DescribedGroup, i
 
 
 async def unknown_group(cluster: Cluster, name: str) -> ApiError:
-    """GROUP_ID_NOT_FOUND, with the nearest of the names there are."""
+    """Why nobody can describe it: GROUP_ID_NOT_FOUND with the nearest name, or it is of KIP-848."""
     known = [each.name for each in await list_groups(cluster)]
+    if name in known:
+        return ApiError(
+            Error.UNSUPPORTED_VERSION,
+            f"group {name} is of Kafka 4's own protocol (KIP-848): it is listed here, and no more",
+        )
     sentence = f"there is no group {name}{did_you_mean(name, known)}"
     return ApiError(Error.GROUP_ID_NOT_FOUND, sentence)
 

@@ -75,9 +75,10 @@ def test_from_a_time_in_milliseconds_or_iso(cluster: CliCluster, hundred: str) -
 
 
 def test_a_time_that_is_none_is_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
-    result = cluster.run("consume", hundred, "--time", "yesterday")
-    assert result.exit_code == 2
-    assert "ISO 8601" in result.stderr
+    for wrong in ("yesterday", "²"):
+        result = cluster.run("consume", hundred, "--time", wrong)
+        assert result.exit_code == 2
+        assert "ISO 8601" in result.stderr
 
 
 def test_without_a_word_it_begins_at_the_end(cluster: CliCluster, hundred: str) -> None:

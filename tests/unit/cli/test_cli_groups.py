@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 from kafka import KafkaConsumer
 
+from kdist.client.admin import groups
+from kdist.client.admin.groups import ListedGroup
+from kdist.client.cluster import Cluster
 from tests.unit.cli.cli_cluster import CliCluster
 
 
@@ -107,6 +110,24 @@ def test_a_misspelt_group_gets_the_nearest(cluster: CliCluster, topic: str, busy
     assert cluster.refused("groups", "describe", "bsuy") == (
         "there is no group bsuy: did you mean busy?"
     )
+
+
+def test_a_group_that_is_only_listed_is_told_apart_and_the_others_are_shown(
+    cluster: CliCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.done("consume", topic, "--group", "classic", "--from-beginning", "--max", 1)
+
+    async def with_one_more(asked: Cluster) -> list[ListedGroup]:
+        return [*await list_groups(asked), ListedGroup("modern", "Stable", "consumer", 1)]
+
+    list_groups = groups.list_groups
+    monkeypatch.setattr(groups, "list_groups", with_one_more)
+    sentence = "group modern is of Kafka 4's own protocol (KIP-848): it is listed here, and no more"
+    assert cluster.refused("groups", "describe", "modern") == sentence
+    result = cluster.run("groups", "describe", "classic", "modern")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("classic  Empty, coordinated by ")
+    assert result.stderr == f"kdist: {sentence}\n"
 
 
 def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluster) -> None:

@@ -116,6 +116,16 @@ def test_partitions_are_added_and_never_taken_away(cluster: CliCluster) -> None:
     assert "3 partitions" in cluster.refused("topics", "alter", "grows", "--partitions", 2)
 
 
+def test_what_was_altered_is_told_as_json(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "alters")
+    words = ("topics", "alter", "alters", "--partitions", 2, "--config", "retention.ms=1000000")
+    told = [json.loads(line) for line in cluster.done(*words, "--json").splitlines()]
+    assert told == [
+        {"topic": "alters", "partitions": 2},
+        {"topic": "alters", "settings": {"retention.ms": "1000000"}},
+    ]
+
+
 def test_internal_topics_are_listed_when_asked_for(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "plain")
     cluster.done("consume", "plain", "--group", "maker", "--from-beginning", "--until-end")
@@ -141,6 +151,9 @@ def test_settings_are_changed_and_shown_and_go_back(cluster: CliCluster) -> None
 def test_a_wrong_change_is_refused_in_a_sentence(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "mistuned")
     assert cluster.run("topics", "alter", "mistuned").exit_code == 2
+    assert "a number is too large for CreatePartitions" in cluster.refused(
+        "topics", "alter", "mistuned", "--partitions", 1 << 31
+    )
     assert "did you mean retention.ms?" in cluster.refused(
         "topics", "alter", "mistuned", "--config", "retntion.ms=1"
     )

@@ -223,6 +223,21 @@ def test_a_cluster_that_never_answered_is_not_waited_for() -> None:
     asyncio.run(work())
 
 
+def test_why_nobody_answers_names_the_address_once() -> None:
+    async def told(host: str) -> str:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)  # says nothing
+        address = Address(host, server.sockets[0].getsockname()[1])
+        settings = ClientSettings("test", request_timeout_ms=50)
+        with pytest.raises(NoBroker) as raised:
+            await Cluster(AsyncioNetwork(loop), [address], settings).metadata()
+        server.close()
+        return str(raised.value).replace(str(address), "X")
+
+    assert asyncio.run(told("127.0.0.1")) == "no broker answers at X (did not answer in time)"
+    assert asyncio.run(told("no such host")).startswith("no broker answers at X (name or service")
+
+
 def test_offsets_are_committed_and_read_back(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "positions")

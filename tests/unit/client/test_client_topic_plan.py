@@ -70,6 +70,7 @@ def test_a_confirmed_deletion_is_done_once() -> None:
         ([{"name": "a", "partitions": 0}], "partitions is 0, and not a number above 0"),
         ([{"name": "a", "partitions": True}], "partitions is True"),
         ([{"name": "a", "config": [1]}], "config is not settings by name"),
+        ([{"name": "a", "config": {"b": None}}], "topic a: b is None, and not a text or number"),
         ([{"name": "a", "state": "gone"}], "state is 'gone', and not present or absent"),
         ([{"name": "a"}, {"name": "a"}], "topic a is there twice"),
     ],
