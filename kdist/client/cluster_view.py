@@ -15,6 +15,7 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
+from kdist.zk.election import current_controller
 from kdist.zk.errors import NoNode
 
 _MIN_ISR = "min.insync.replicas"
@@ -25,10 +26,11 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
     brokers = await _names(zookeeper, znodes.BROKERS.path())
     doomed = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
     topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in doomed]
+    controller = await current_controller(zookeeper)
     of_topics = await asyncio.gather(*(_topic(zookeeper, t, default_min_isr) for t in topics))
     return View(
         brokers=frozenset(int(name) for name in brokers),
-        controller=await _controller(zookeeper),
+        controller=None if controller is None else controller.broker_id,
         partitions=tuple(each for topic in of_topics for each in topic),
         is_reassigning=await zookeeper.exists(znodes.REASSIGNMENT.path()) is not None,
     )
@@ -79,14 +81,6 @@ async def _partition(
     except NoNode:  # the controller has not got to it yet
         return PartitionView(partition, tuple(replicas), NO_LEADER, (), min_isr)
     return PartitionView(partition, tuple(replicas), state.leader, state.isr, min_isr)
-
-
-async def _controller(zookeeper: ZooKeeper) -> int | None:
-    path = znodes.CONTROLLER.path()
-    try:
-        return znodes.CONTROLLER.decode(path, (await zookeeper.get(path)).data).broker_id
-    except NoNode:
-        return None
 
 
 async def _names(zookeeper: ZooKeeper, path: str) -> list[str]:

@@ -79,15 +79,6 @@ def resolve_topic(
     return topic
 
 
-def topic_warnings(
-    broker: Sequence[Layer], overrides: Mapping[str, str], where: str = ""
-) -> tuple[str, ...]:
-    """A sentence for each thing that is odd, but allowed, about a topic's settings."""
-    ignored = judge_names(_layer_of(overrides, where).given, TOPIC_NAMES).ignored
-    topic = resolve_topic(broker, overrides, where)
-    return (*ignored.values(), *topic_rules.warnings_of(topic, where))
-
-
 def _layer_of(overrides: Mapping[str, str], where: str) -> Layer:
     given = {name: Given(text, where) for name, text in overrides.items()}
     return Layer(Source.DYNAMIC_TOPIC_CONFIG, given)

@@ -34,12 +34,6 @@ def put_signed(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def signed_size(value: int) -> int:
-    """How many bytes `put_signed` takes for `value`."""
-    zigzag = value << 1 if value >= 0 else ~(value << 1)
-    return (zigzag.bit_length() + 6) // 7 or 1
-
-
 def get_unsigned(buffer: Buffer, position: int) -> tuple[int, int]:
     """The 32-bit value at `position` and the position behind it.
 

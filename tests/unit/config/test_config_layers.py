@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kdist.config.broker_config import BrokerConfig, resolve_topic, topic_warnings
+from kdist.config.broker_config import BrokerConfig, resolve_topic
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.faults import HIDDEN, ConfigError, Given
 from kdist.config.kinds import INT64_MAX, secret
@@ -133,14 +133,6 @@ def test_faults_of_overrides_name_their_topic_and_come_together() -> None:
 def test_a_topic_does_not_know_the_brokers_names() -> None:
     with pytest.raises(ConfigError, match=r"did you mean segment\.bytes"):
         broker().topic({"log.segment.bytes": "1000"})
-
-
-def test_an_override_that_means_nothing_here_is_a_warning() -> None:
-    warnings = topic_warnings(broker().layers, {"message.format.version": "2.8"}, "topic 'a'")
-    assert warnings == (
-        "message.format.version is ignored: kdist always stores record batches of magic 2 and"
-        " converts for old clients (topic 'a').",
-    )
 
 
 @settings
