@@ -27,6 +27,7 @@ OnReady = Callable[[int], None]
 """Told what a descriptor is ready for: READABLE, WRITABLE, and the kernel's own flags of errors."""
 
 _EVENTS_MAX = 256  # for one round: then timers and callbacks have their turn
+_LONE_TURNS = 3  # in which nobody is looked for who comes late, after one that nobody else was in
 _Events = list[tuple[selectors.SelectorKey, int]]
 
 
@@ -43,6 +44,7 @@ class _Selector(selectors.EpollSelector):
         # The same epoll under a second descriptor: the base class keeps its object to itself.
         self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
         self._polled: list[tuple[int, int]] = []
+        self._lone_turns = 0  # that are left
         self._found: _Events = []
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
@@ -77,12 +79,17 @@ class _Selector(selectors.EpollSelector):
 
         Who was answered in one turn asks again while the others are read in the next. Of ten
         connections nine share a turn so, where six did, and a produce costs a fifth less: most of a
-        turn's cost is its own, since between two of them others use the core and its caches.
+        turn's cost is its own, since between two of them others use the core and its caches. One
+        that asks alone is not followed by others, and the look would be for nothing.
         """
+        if served == 1 and self._lone_turns:
+            self._lone_turns -= 1
+            return
         served_max = min(len(self._watched), _EVENTS_MAX)
         while served < served_max and not self._found:
             self._polled = self._epoll.poll(0, _EVENTS_MAX)
             if not self._polled:
+                self._lone_turns = _LONE_TURNS if served == 1 else 0
                 return
             served += len(self._polled)
             self.serving._run()

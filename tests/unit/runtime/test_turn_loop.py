@@ -167,6 +167,34 @@ def test_who_becomes_ready_while_another_is_served_shares_its_turn() -> None:
     loop.close()
 
 
+def test_who_comes_late_after_a_turn_of_one_alone_shares_the_next() -> None:
+    loop = TurnLoop()
+    (mine, first), (other, second) = socket.socketpair(), socket.socketpair()
+    turns = [""]
+
+    def end() -> None:
+        turns.append("")
+        if len(turns) < 8:
+            first.send(b"1")
+
+    want = ending_turns(loop, end)
+
+    def serve(served: socket.socket) -> None:
+        turns[-1] += served.recv(1).decode()
+        want()
+        if served is mine and len(turns) > 1:
+            second.send(b"2")  # who comes late
+
+    for each in (mine, other):
+        watch(loop, each.fileno(), READABLE, lambda _, each=each: serve(each))
+    first.send(b"1")
+    run(loop)
+    assert list(filter(None, turns))[:4] == ["1", "1", "12", "12"]
+    for each in (mine, first, other, second):
+        each.close()
+    loop.close()
+
+
 def test_who_is_always_ready_does_not_keep_a_turn_open(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
