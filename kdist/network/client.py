@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 from kdist.errors import ApiError, Error, ProtocolError, UserError
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver
@@ -39,13 +39,30 @@ class ClientSettings(NamedTuple):
     frame_bytes_max: int = 100 << 20
 
 
+class Answered(Protocol):
+    """Whoever is to hear an answer: a future, or what is like one."""
+
+    def done(self) -> bool:
+        """Whether nobody wants to hear it any more."""
+        ...
+
+    def set_result(self, result: Any, /) -> None:
+        """The answer came."""
+        ...
+
+    def set_exception(self, exception: ApiError, /) -> None:
+        """None will come."""
+        ...
+
+
 class Waiting(NamedTuple):
-    """A request that was sent, and who waits for its answer."""
+    """A request that was sent, who waits for its answer, and until when on the loop's clock."""
 
     correlation_id: int
     api: Api
     version: int
-    answered: asyncio.Future[Any]
+    answered: Answered
+    until_s: float
 
 
 class Client(FrameReceiver):
@@ -59,6 +76,7 @@ class Client(FrameReceiver):
         self._settings = settings
         self._last_correlation_id = 0
         self._waiting: deque[Waiting] = deque()
+        self._timer: asyncio.TimerHandle | None = None
         self._in_flight = asyncio.Semaphore(settings.in_flight_max)
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -109,19 +127,19 @@ class Client(FrameReceiver):
         self, request: Any, version: int | None = None, timeout_ms: float | None = None
     ) -> asyncio.Future[Any]:
         """As `send`, but the request goes out now; what is under way is for the caller to bound."""
-        waiting = self._send(request, version)
-        self._waiting.append(waiting)
+        answered: asyncio.Future[Any] = self._loop.create_future()
+        sent = self._send(request, version)
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        timer = self._loop.call_later(limit_ms / 1000, self._time_out, waiting)
-        waiting.answered.add_done_callback(lambda _: timer.cancel())
-        return waiting.answered
+        self._expect(Waiting(*sent, answered, self._loop.time() + limit_ms / 1000))
+        return answered
 
     async def tell(self, request: Any, version: int | None = None) -> None:
         """Send a request that has no answer: a produce with acks=0."""
         await self._may_write.wait()
         self._send(request, version)
 
-    def _send(self, request: Any, version: int | None) -> Waiting:
+    def _send(self, request: Any, version: int | None) -> tuple[int, Api, int]:
+        """Send it: its correlation id, what it is, and in which version."""
         if self.is_closed:
             raise self._network_exception("the connection is closed")
         api = _API_OF[type(request)]
@@ -138,7 +156,30 @@ class Client(FrameReceiver):
             ) from None
         assert frame.splices is None, "requests are bytes"
         self._transport.write(frame)
-        return Waiting(header.correlation_id, api, version, self._loop.create_future())
+        return header.correlation_id, api, version
+
+    def _expect(self, waiting: Waiting) -> None:
+        """Wait for an answer, behind those that are waited for.
+
+        All share a timer, which nobody cancels when an answer comes: one for each request was a
+        tenth of what a small one costs.
+        """
+        self._waiting.append(waiting)
+        timer = self._timer
+        if timer is None or timer.when() > waiting.until_s:
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(waiting.until_s, self._look_at_time)
+
+    def _look_at_time(self) -> None:
+        self._timer = None
+        open_ = [each for each in self._waiting if not each.answered.done()]
+        if open_:
+            first = min(open_, key=lambda each: each.until_s)
+            if first.until_s <= self._loop.time():
+                self._time_out(first)
+            else:
+                self._timer = self._loop.call_at(first.until_s, self._look_at_time)
 
     def next_correlation_id(self) -> int:
         """Another one: positive, and not used for a long time."""
@@ -255,6 +296,8 @@ class Client(FrameReceiver):
         self.drop_received()
         self._transport.abort()
         self._may_write.set()
+        if self._timer is not None:
+            self._timer.cancel()
         while self._waiting:
             _fail(self._waiting.popleft(), error)
 

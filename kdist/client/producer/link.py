@@ -17,6 +17,35 @@ from kdist.network.client import Client, ClientSettings, Waiting
 from kdist.network.world import Network
 from kdist.protocol import produce
 
+OnAnswer = Callable[[Any, ApiError | None], None]
+
+
+class Outcome:
+    """Of one produce request: `on_answer` hears of the answer, or that there is none.
+
+    A future would do, and bring two more rounds through the loop's queue for each request.
+    """
+
+    __slots__ = ("_is_done", "_on_answer")
+
+    def __init__(self, on_answer: OnAnswer) -> None:
+        self._on_answer = on_answer
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Whether it was told."""
+        return self._is_done
+
+    def set_result(self, response: Any) -> None:
+        """The answer; None with acks=0."""
+        self._is_done = True
+        self._on_answer(response, None)
+
+    def set_exception(self, error: ApiError) -> None:
+        """No answer will come."""
+        self._is_done = True
+        self._on_answer(None, error)
+
 
 class Pipe(Client):
     """A connection that frames go out on as they are, without a copy."""
@@ -39,23 +68,20 @@ class Pipe(Client):
         super().resume_writing()
         self.on_writable()
 
-    def post(self, frame: bytearray, version: int, *, is_answered: bool) -> asyncio.Future[Any]:
-        """Send a produce request. The answer; None at once if there is to be none. `ApiError`."""
-        answered: asyncio.Future[Any] = self._loop.create_future()
+    def post(self, frame: bytearray, version: int, outcome: Outcome, *, is_answered: bool) -> None:
+        """Send a produce request. `outcome` hears of it soon if there is to be no answer."""
         if self.is_closed:
-            answered.set_exception(ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: it is closed"))
-            return answered
-        waiting = Waiting(self.next_correlation_id(), produce.API, version, answered)
-        put_correlation_id(frame, waiting.correlation_id)
+            error = ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: it is closed")
+            self._loop.call_soon(outcome.set_exception, error)
+            return
+        correlation_id = self.next_correlation_id()
+        put_correlation_id(frame, correlation_id)
         if is_answered:
-            self._waiting.append(waiting)
-            limit_s = self._settings.request_timeout_ms / 1000
-            timer = self._loop.call_later(limit_s, self._time_out, waiting)
-            answered.add_done_callback(lambda _: timer.cancel())
+            until_s = self._loop.time() + self._settings.request_timeout_ms / 1000
+            self._expect(Waiting(correlation_id, produce.API, version, outcome, until_s))
         else:
-            answered.set_result(None)
+            self._loop.call_soon(outcome.set_result, None)
         self._transport.write(memoryview(frame))  # a view: what is left over is copied once
-        return answered
 
     def produce_version(self, *, oldest: int) -> int:
         """The version of produce requests; `ApiError` UNSUPPORTED_VERSION if it is too old."""

@@ -21,7 +21,7 @@ from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import Batch
 from kdist.client.producer.encoding import Asking, stamp
 from kdist.client.producer.identity import Identities
-from kdist.client.producer.link import Link, LinkSettings
+from kdist.client.producer.link import Link, LinkSettings, Outcome
 from kdist.client.producer.queue import NO_LEADER, NOBODY, PartitionQueue
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling
@@ -112,11 +112,16 @@ class Sender:
         self._wake_at(wake_s)
 
     def _wake_at(self, when_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if when_s < math.inf:
-            self._timer = self._loop.call_at(when_s, self.look)
+        """Look again by then. A timer that comes earlier stays: to set one anew costs more."""
+        timer = self._timer
+        if when_s < math.inf and (timer is None or timer.when() > when_s):
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(when_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.look()
 
     def _maybe_expire(self, queue: PartitionQueue, now_s: float) -> float:
         """Fail what took too long; when the next will have."""
@@ -248,16 +253,14 @@ class Sender:
             frame = self._asking.join(batches, link.version)
         assert link.pipe is not None, "asked before"
         link.in_flight += 1
-        answered = link.pipe.post(frame, link.version, is_answered=self._is_answered)
-        answered.add_done_callback(partial(self._answered, link, batches))
+        outcome = Outcome(partial(self._answered, link, batches))
+        link.pipe.post(frame, link.version, outcome, is_answered=self._is_answered)
 
     def _answered(
-        self, link: Link, batches: Sequence[Batch], answered: asyncio.Future[Any]
+        self, link: Link, batches: Sequence[Batch], response: Any, error: ApiError | None
     ) -> None:
         link.in_flight -= 1
-        try:
-            response = answered.result()
-        except ApiError as error:
+        if error is not None:
             self._settling.lose(batches, error)
         else:
             self._settling.answer(batches, response)
