@@ -102,20 +102,25 @@ class LoadRun:
     # One topic
 
     def _load(self, name: str, wish: Wish) -> Manifest | None:
-        world, job = self._world, self._job
-        is_committed_only = job.isolation_level == "read_committed"
-        topic = look_at_topic(job.bootstrap_servers, name, is_committed_only=is_committed_only)
-        ledger = Ledger(world.files, job.output, name)
+        world = self._world
+        self._look_at(name)  # no directory is made for a topic that is not there
+        ledger = Ledger(world.files, self._job.output, name)
         lock = ledger.lock()
         try:
             ledger.sweep()
-            plan = _planned(ledger, topic, wish)
+            # Again: another run may have loaded more, until it gave the lock free.
+            plan = _planned(ledger, self._look_at(name), wish)
             if plan.is_empty:
                 return None
             world.reached("planned")
             return self._carry_out(ledger, plan)
         finally:
             lock.release()
+
+    def _look_at(self, name: str) -> Topic:
+        job = self._job
+        is_committed_only = job.isolation_level == "read_committed"
+        return look_at_topic(job.bootstrap_servers, name, is_committed_only=is_committed_only)
 
     def _carry_out(self, ledger: Ledger, plan: Plan) -> Manifest:
         world = self._world

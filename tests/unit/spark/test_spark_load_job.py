@@ -1,0 +1,56 @@
+"""A run of a job, as far as it goes without Spark: what it plans by."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+
+import pytest
+from test_spark_load_commit import OUTPUT, commit_load, manifest
+
+from kdist.config.load_job import load_job
+from kdist.errors import UserError
+from kdist.model import OffsetRange
+from kdist.runtime.clock import VirtualClock
+from kdist.runtime.simulated_disk import SimulatedDisk
+from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, Wish
+from kdist.spark.load.plan import Topic
+
+JOB = load_job(f"bootstrap.servers=b1:9092\ntopics=clicks\noutput={OUTPUT}\n", "x")
+
+
+def loaded(
+    disk: SimulatedDisk, look: Callable[[], Topic], monkeypatch: pytest.MonkeyPatch
+) -> Loaded:
+    """What comes of the topic, which each look finds as `look` has it."""
+    monkeypatch.setattr("kdist.spark.load.job.look_at_topic", lambda *_, **__: look())
+    world = LoadWorld(disk, VirtualClock(), {}, 2, "0")
+    (outcome,) = LoadRun(JOB, world).run(Wish(), lambda _: None)
+    return outcome
+
+
+def test_a_load_that_another_run_committed_meanwhile_is_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    ends = [10, 20]
+
+    def look() -> Topic:
+        if len(ends) == 2:
+            commit_load(disk, manifest(1, 0, 20))  # after this look, and before we have the lock
+        return Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(0, ends.pop(0))})
+
+    outcome = loaded(disk, look, monkeypatch)
+    assert (outcome.manifest, outcome.error) == (None, None)
+
+
+def test_a_topic_that_is_not_there_leaves_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimulatedDisk(random.Random(1))
+
+    def look() -> Topic:
+        raise UserError("there is no topic clicks")
+
+    outcome = loaded(disk, look, monkeypatch)
+    assert str(outcome.error) == "there is no topic clicks"
+    assert not disk.exists(OUTPUT)
