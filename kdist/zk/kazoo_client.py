@@ -55,6 +55,8 @@ from kdist.zk.errors import (
 from kdist.zk.session import Answer, Children, Exists, Get, Multi, Request, SessionClient
 
 logger = logging.getLogger(__name__)
+# Where nobody set up logging, kazoo's tries would come up to ten lines before the one error.
+logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
 END_TIMEOUT_S = 5.0  # to tell a server that the session ends, before it is left to expire
 

@@ -57,6 +57,17 @@ def test_the_version_is_one_line() -> None:
     assert done.stdout.count("\n") == 1
 
 
+def test_what_kazoo_tries_is_not_told_where_nobody_logs() -> None:
+    code = (
+        "import logging, kdist.zk.kazoo_client\n"
+        "logging.getLogger('kazoo.client').warning('Connection dropped')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_statuses_are_those_of_the_table(tmp_path: Path) -> None:
     partition = make_directory(tmp_path / "log")
     assert run("log", "verify", str(partition)).returncode == 0
