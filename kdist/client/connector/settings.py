@@ -6,10 +6,11 @@ dots or underscores between their words, to values, or to texts as a properties 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from kdist.client import shared_settings
+from kdist.client.cluster import did_you_mean
 from kdist.config.declare import Setting, Settings, setting, settings
 from kdist.config.kinds import Kind, int32
 from kdist.errors import UserError
@@ -99,14 +100,7 @@ class ConnectorSettings(Settings):
         subject=STREAMS,
         doc="How much to fetch of a partition at a time; a larger batch is given whole.",
     )
-    fetch_min_bytes: int32 = setting(
-        "fetch.min.bytes",
-        default=1,
-        minimum=0,
-        unit="bytes",
-        subject=STREAMS,
-        doc="A broker waits for so much before it answers a fetch.",
-    )
+    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes("fetch.min.bytes", STREAMS)
     fetch_wait_max_ms: int32 = setting(
         "fetch.wait.max.ms",
         default=100,
@@ -129,14 +123,7 @@ class ConnectorSettings(Settings):
         subject=STREAMS,
         doc="Whether filters leave out the brokers' own topics.",
     )
-    socket_timeout_ms: int32 = setting(
-        "socket.timeout.ms",
-        default=30_000,
-        minimum=1,
-        unit="ms",
-        subject=STREAMS,
-        doc="How long a broker may take to answer.",
-    )
+    socket_timeout_ms: int32 = shared_settings.request_timeout_ms("socket.timeout.ms", STREAMS)
     client_id: str | None = setting(
         "client.id",
         default=None,
@@ -209,9 +196,7 @@ def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
     given = {name.replace(".", "_"): value for name, value in config.items()}
     for name in config:
         if name.replace(".", "_") not in _TABLE:
-            rows = {row.name: row for row in _TABLE.values()}
-            near = difflib.get_close_matches(name.replace("_", "."), rows, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name.replace("_", "."), [row.name for row in _TABLE.values()])
             raise UserError(f"a connector has no setting {name!r}{hint}")
     for key, row in _TABLE.items():
         if row.is_required and key not in given:

@@ -6,15 +6,15 @@ and refuses a wrong name or value in one sentence.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from kdist.client import shared_settings
+from kdist.client.cluster import did_you_mean
 from kdist.config.declare import Setting, Settings, setting, settings
 from kdist.config.kinds import NOUNS, Kind, int32
 from kdist.errors import UserError
 
-FINDING = "Finding the brokers"
 GROUP, OFFSETS, FETCHING, CONNECTIONS = "Group", "Offsets", "Fetching", "Connections"
 
 Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -24,18 +24,8 @@ Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 class ConsumerSettings(Settings):
     """What a consumer can be told, besides decoders."""
 
-    bootstrap_servers: tuple[str, ...] = setting(
-        "bootstrap_servers",
-        default=(),
-        subject=FINDING,
-        doc="Brokers to ask for the others: host:port.",
-    )
-    zk_connect: str = setting(
-        "zk_connect",
-        default="",
-        subject=FINDING,
-        doc="A ZooKeeper ensemble whose /brokers/ids names the brokers, instead of these.",
-    )
+    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers("bootstrap_servers")
+    zk_connect: str = shared_settings.zk_connect("zk_connect")
 
     group_id: str | None = setting(
         "group_id",
@@ -113,14 +103,7 @@ class ConsumerSettings(Settings):
         subject=FETCHING,
         doc="How many records one `poll` gives at most; `poll_batches` gives whole batches.",
     )
-    fetch_min_bytes: int32 = setting(
-        "fetch_min_bytes",
-        default=1,
-        minimum=0,
-        unit="bytes",
-        subject=FETCHING,
-        doc="A broker waits for so much before it answers a fetch.",
-    )
+    fetch_min_bytes: int32 = shared_settings.fetch_min_bytes("fetch_min_bytes", FETCHING)
     fetch_max_wait_ms: int32 = setting(
         "fetch_max_wait_ms",
         default=500,
@@ -171,13 +154,8 @@ class ConsumerSettings(Settings):
         subject=CONNECTIONS,
         doc="How often to look for new topics and partitions.",
     )
-    request_timeout_ms: int32 = setting(
-        "request_timeout_ms",
-        default=30_000,
-        minimum=1,
-        unit="ms",
-        subject=CONNECTIONS,
-        doc="How long a broker may take to answer.",
+    request_timeout_ms: int32 = shared_settings.request_timeout_ms(
+        "request_timeout_ms", CONNECTIONS
     )
     default_api_timeout_ms: int32 = setting(
         "default_api_timeout_ms",
@@ -210,8 +188,7 @@ def read_settings(given: Mapping[str, Any]) -> ConsumerSettings:
     """The settings that an application gave, checked; `UserError` names the one that is wrong."""
     for name in given:
         if name not in _TABLE:
-            near = difflib.get_close_matches(name.replace(".", "_"), _TABLE, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name.replace(".", "_"), _TABLE)
             raise UserError(f"a consumer has no setting {name!r}{hint}")
     found = ConsumerSettings(**{name: _value(_TABLE[name], each) for name, each in given.items()})
     _check_together(found)

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from kdist.client import shared_settings
 from kdist.client.cluster import did_you_mean
 from kdist.client.partitioner import Partitioner
 from kdist.client.producer.callbacks import CallbackHandler
+from kdist.client.shared_settings import FINDING
 from kdist.config.declare import Setting, Settings, setting, settings
 from kdist.config.kinds import INT32_MAX, int32, int64, show_text
 from kdist.errors import UserError
 
 Encoder = Callable[[Any], bytes | None]
 
-FINDING, BATCHES, DELIVERY = "Finding the brokers", "Batches", "Delivery"
+BATCHES, DELIVERY = "Batches", "Delivery"
 IDEMPOTENT_IN_FLIGHT_MAX = 5  # so many batches back a broker remembers
 
 
@@ -26,24 +28,14 @@ IDEMPOTENT_IN_FLIGHT_MAX = 5  # so many batches back a broker remembers
 class ProducerSettings(Settings):
     """The settings that are numbers and words."""
 
-    bootstrap_servers: tuple[str, ...] = setting(
-        "bootstrap.servers",
-        default=(),
-        subject=FINDING,
-        doc="Brokers to ask for the others: host:port.",
-    )
+    bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers("bootstrap.servers")
     broker_list: tuple[str, ...] = setting(
         "broker.list",
         default=(),
         subject=FINDING,
         doc="The first producer's name for bootstrap.servers.",
     )
-    zk_connect: str = setting(
-        "zk.connect",
-        default="",
-        subject=FINDING,
-        doc="A ZooKeeper ensemble whose /brokers/ids names the brokers, instead of these.",
-    )
+    zk_connect: str = shared_settings.zk_connect("zk.connect")
     client_id: str = setting(
         "client.id",
         default="kdist-producer",
@@ -166,14 +158,7 @@ class ProducerSettings(Settings):
         subject=DELIVERY,
         doc="What that doubles up to.",
     )
-    request_timeout_ms: int32 = setting(
-        "request.timeout.ms",
-        default=30_000,
-        minimum=1,
-        unit="ms",
-        subject=DELIVERY,
-        doc="How long a broker may take to answer before its connection is given up.",
-    )
+    request_timeout_ms: int32 = shared_settings.request_timeout_ms("request.timeout.ms", DELIVERY)
     delivery_timeout_ms: int32 = setting(
         "delivery.timeout.ms",
         default=120_000,
