@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from kdist.errors import UserError
 from kdist.runtime.turn_loop import TurnLoop
 
 T = TypeVar("T")
@@ -42,7 +44,7 @@ class BackgroundLoop:
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.
 
-        `TimeoutError` after `timeout_s`.
+        `TimeoutError` after `timeout_s`; `UserError` if another thread stops the loop meanwhile.
         """
         assert not self.is_here, "the loop's thread would wait for itself"
         steps: SimpleQueue[_Step | None] = SimpleQueue()
@@ -63,7 +65,10 @@ class BackgroundLoop:
             raise
         finally:
             self._callers.remove(steps)
-        return running.result()
+        try:
+            return running.result()
+        except CancelledError:  # by `stop`, in another thread
+            raise UserError("the client was closed meanwhile") from None
 
     async def call_back(self, function: Callable[..., object], *arguments: object) -> None:
         """Have who waits call `function`; raises what it raises. For the loop's work."""
