@@ -257,10 +257,13 @@ def iter_headers(
     """
     position, end = 0, len(buffer)
     while position < end:
-        if may_end_partial and is_partial(buffer, position):
+        left = end - position
+        if may_end_partial and left < HEADER_SIZE:
             return
         header = read_header(buffer, position)
-        fault = header_fault(header, end - position)
+        if may_end_partial and header.size > left:
+            return
+        fault = header_fault(header, left)
         if fault:
             raise CorruptRecords(f"the batch at byte {position}: {fault}")
         yield position, header
