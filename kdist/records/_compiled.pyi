@@ -4,3 +4,4 @@ from kdist.records._reference import decode_records as decode_records
 from kdist.records._reference import decode_values as decode_values
 from kdist.records._reference import encode_records as encode_records
 from kdist.records._reference import find_null_key as find_null_key
+from kdist.records._reference import running_sizes as running_sizes

@@ -8,7 +8,9 @@ stands in `record.py`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords, ProtocolError
@@ -101,6 +103,25 @@ def decode_records(
 def decode_values(body: Buffer, count: int) -> list[bytes | None]:
     """Only the values of the `count` records; the rest is checked but for header keys' UTF-8."""
     return [fields.value for fields in _iter_fields(body, count)]
+
+
+def running_sizes(
+    values: list[bytes | None], keys: list[bytes | None] | None, overhead_bytes: int
+) -> array[int] | None:
+    """How many bytes the records before each index take together, the end of all included.
+
+    A record takes the bytes of its key and value, and `overhead_bytes`. None if one of them is of
+    another type than bytes or None, a subclass included. `ValueError` for columns that differ in
+    length.
+    """
+    check_lengths(len(values), keys=keys)
+    columns = (values,) if keys is None else (values, keys)
+    if not {type(item) for column in columns for item in column} <= {bytes, type(None)}:
+        return None
+    sizes = (
+        overhead_bytes + sum(map(len, filter(None, row))) for row in zip(*columns, strict=True)
+    )
+    return array("q", accumulate(sizes, initial=0))
 
 
 def find_null_key(body: Buffer, count: int) -> int | None:

@@ -9,13 +9,21 @@ from __future__ import annotations
 from kdist.records import _reference
 from kdist.wire.pure import IS_PURE
 
-__all__ = ["IMPLEMENTATION", "decode_records", "decode_values", "encode_records", "find_null_key"]
+__all__ = [
+    "IMPLEMENTATION",
+    "decode_records",
+    "decode_values",
+    "encode_records",
+    "find_null_key",
+    "running_sizes",
+]
 
 IMPLEMENTATION = "reference"
 encode_records = _reference.encode_records
 decode_records = _reference.decode_records
 decode_values = _reference.decode_values
 find_null_key = _reference.find_null_key
+running_sizes = _reference.running_sizes
 
 if not IS_PURE:
     try:
@@ -28,3 +36,4 @@ if not IS_PURE:
         decode_records = _compiled.decode_records
         decode_values = _compiled.decode_values
         find_null_key = _compiled.find_null_key
+        running_sizes = _compiled.running_sizes

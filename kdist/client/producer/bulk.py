@@ -9,6 +9,8 @@ second instead of 2.4 M: the two threads waited for each other to let go of the 
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -18,41 +20,45 @@ from kdist.client.producer.faults import RecordTooLarge
 from kdist.client.producer.queue import PartitionQueue
 from kdist.client.producer.results import SentMany
 from kdist.records.batch import HEADER_SIZE
-from kdist.records.record import bytes_column, check_lengths
+from kdist.records.codec import running_sizes
+from kdist.records.record import bytes_column
 
 Steps = Generator[Need, None, SentMany]
-_BYTES = {bytes, type(None)}
-
-
-def to_column(rows: Sequence[Any], what: str) -> Column:
-    """A list of bytes; `TypeError` names the row that is none.
-
-    A list is taken as it is: each look at records that are not in the core's cache costs 50 ns.
-    """
-    if set(map(type, rows)) <= _BYTES:
-        return rows if isinstance(rows, list) else list(rows)
-    return bytes_column(rows, what)
 
 
 class Bulk:
-    """The records of one call. Used up by `steps`."""
+    """The records of one call. Used up by `steps`.
+
+    `TypeError` names a row that is not bytes. Lists of bytes are taken as they are, and their types
+    and sizes looked at together, once: each look at records that are not in the core's cache
+    costs 50 ns and more.
+    """
 
     def __init__(
-        self, accumulator: Accumulator, topic: str, values: Column, keys: Column | None
+        self,
+        accumulator: Accumulator,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None,
     ) -> None:
-        check_lengths(len(values), keys=keys)
         self._accumulator = accumulator
         self._topic = topic
-        self._values = values
-        self._keys = keys
+        self._values: Column = values if isinstance(values, list) else list(values)
+        self._keys: Column | None = None if keys is None else list(keys)
+        sizes = _sizes(self._values, self._keys)
+        if sizes is None:
+            self._values = bytes_column(values, "value")
+            self._keys = None if keys is None else bytes_column(keys, "key")
+            sizes = _sizes(self._values, self._keys)
+        assert sizes is not None, "they are bytes now"
+        self._sizes = sizes
         self._sent = SentMany()
-        self._mean_bytes = 0  # of a record, as far as is known
 
     def steps(self) -> Steps:
         """Put all of them; yields what it takes to go on."""
         accumulator = self._accumulator
         if self._keys is None and accumulator.is_sticky:
-            yield from self._put(None, self._values, None)
+            yield from self._put(None, self._values, None, self._sizes)
             return self._sent
         while True:
             with accumulator.lock:
@@ -61,7 +67,9 @@ class Bulk:
                 break
             yield found
         for partition, (values, keys) in self._by_partition().items():
-            yield from self._put(partition, values, keys)
+            sizes = _sizes(values, keys)
+            assert sizes is not None, "they were looked at"
+            yield from self._put(partition, values, keys, sizes)
         return self._sent
 
     def _by_partition(self) -> dict[int | None, tuple[Column, Column | None]]:
@@ -80,19 +88,24 @@ class Bulk:
         return {number: (row[0], row[1] if has_keys else None) for number, row in rows.items()}
 
     def _put(
-        self, partition: int | None, values: Column, keys: Column | None
+        self, partition: int | None, values: Column, keys: Column | None, sizes: array[int]
     ) -> Generator[Need, None, None]:
         start = 0
         while start < len(values):
             with self._accumulator.lock:
-                step = self._put_some(partition, values, keys, start)
+                step = self._put_some(partition, values, keys, sizes, start)
             if isinstance(step, int):
                 start = step
             else:
                 yield step
 
     def _put_some(
-        self, partition: int | None, values: Column, keys: Column | None, start: int
+        self,
+        partition: int | None,
+        values: Column,
+        keys: Column | None,
+        sizes: array[int],
+        start: int,
     ) -> int | Need:
         """Fill one batch from `start` on. Where to go on, or what it takes to."""
         accumulator = self._accumulator
@@ -101,7 +114,7 @@ class Bulk:
         if isinstance(queue, NeedTopic):
             return queue
         used = queue.open.size_bytes if queue.open is not None else 0
-        end, size = self._cut(values, keys, start, accumulator.batch_bytes - used)
+        end, size = _cut(sizes, start, accumulator.batch_bytes - used)
         if used and used + size > accumulator.batch_bytes:
             accumulator.seal(queue)
             return start
@@ -122,33 +135,16 @@ class Bulk:
             accumulator.seal(queue)  # full
         return end
 
-    def _cut(
-        self, values: Column, keys: Column | None, start: int, room_bytes: int
-    ) -> tuple[int, int]:
-        """The end of what fits in the room, one record at least, and its size.
 
-        By the mean of the records before: summing up is half of what a record costs here.
-        """
-        count = len(values) - start
-        if self._mean_bytes:
-            count = min(count, max(1, room_bytes // self._mean_bytes))
-        while True:
-            end = start + count
-            size = _size(values[start:end]) + RECORD_OVERHEAD_BYTES * count
-            if keys is not None:
-                size += _size(keys[start:end])
-            if size <= room_bytes or count == 1:
-                break
-            count = max(1, min(count - 1, count * room_bytes // size))
-        self._mean_bytes = -(-size // count)
-        return end, size
+def _sizes(values: Column, keys: Column | None) -> array[int] | None:
+    return running_sizes(values, keys, RECORD_OVERHEAD_BYTES)
 
 
-def _size(column: Column) -> int:
-    try:
-        return sum(map(len, column))  # type: ignore[arg-type]
-    except TypeError:  # of None
-        return sum(len(data) for data in column if data is not None)
+def _cut(sizes: array[int], start: int, room_bytes: int) -> tuple[int, int]:
+    """The end of what fits in the room, one record at least, and its size."""
+    before = sizes[start]
+    end = max(start + 1, bisect_right(sizes, before + room_bytes, start + 1) - 1)
+    return end, sizes[end] - before
 
 
 def _refused(queue: PartitionQueue, size: int) -> Batch:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
-from kdist.client.producer.batch import Batch, Column
-from kdist.client.producer.bulk import Bulk, to_column
+from kdist.client.producer.batch import Batch
+from kdist.client.producer.bulk import Bulk
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
@@ -143,8 +143,8 @@ class Core:
         return Bulk(
             self.accumulator,
             topic,
-            _encoded_column(callables.value_encoder, values, "value"),
-            None if keys is None else _encoded_column(callables.key_encoder, keys, "key"),
+            _encoded_column(callables.value_encoder, values),
+            None if keys is None else _encoded_column(callables.key_encoder, keys),
         ).steps()
 
     def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
@@ -290,10 +290,10 @@ def _encoded(encoder: Encoder | None, data: Any, what: str) -> bytes | None:
     )
 
 
-def _encoded_column(encoder: Encoder | None, rows: Sequence[Any], what: str) -> Column:
-    if encoder is not None:
-        rows = [None if row is None else encoder(row) for row in rows]
-    return to_column(rows, what)
+def _encoded_column(encoder: Encoder | None, rows: Sequence[Any]) -> Sequence[Any]:
+    if encoder is None:
+        return rows
+    return [None if row is None else encoder(row) for row in rows]
 
 
 def _listed(rows: Iterable[Any]) -> Sequence[Any]:

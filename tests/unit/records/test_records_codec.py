@@ -228,6 +228,31 @@ def test_offsets_and_timestamps_beyond_64_bits_are_corrupt(codec: ModuleType) ->
 
 
 @BOTH
+@given(table=st.lists(st.tuples(buffers, buffers), max_size=30), overhead=st.integers(0, 100))
+def test_running_sizes_are_of_the_records_before_each(
+    codec: ModuleType, table: list[tuple[bytes | None, bytes | None]], overhead: int
+) -> None:
+    values, keys = [value for value, _ in table], [key for _, key in table]
+    for part in range(len(table) + 1):
+        of_values = sum(len(value or b"") + overhead for value in values[:part])
+        of_keys = sum(len(key or b"") for key in keys[:part])
+        assert codec.running_sizes(values, None, overhead)[part] == of_values
+        assert codec.running_sizes(values, keys, overhead)[part] == of_values + of_keys
+
+
+@BOTH
+def test_running_sizes_are_of_bytes_alone(codec: ModuleType) -> None:
+    class Text(bytes):
+        pass
+
+    for other in ("a", bytearray(b"a"), Text(b"a"), 1):
+        assert codec.running_sizes([b"a", other], None, 0) is None
+        assert codec.running_sizes([b"a", b"b"], [None, other], 0) is None
+    with pytest.raises(ValueError, match="1 keys for 2 values"):
+        codec.running_sizes([b"a", b"b"], [b"k"], 0)
+
+
+@BOTH
 def test_a_body_cut_at_any_length_is_corrupt(codec: ModuleType) -> None:
     body = codec.encode_records([b"one", None], [None, b"k"], [[("h", b"v")], []], [1, 300], 1)
     for size in range(len(body)):
