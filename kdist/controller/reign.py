@@ -156,9 +156,11 @@ class Reign:
 
     async def _look_at_written(self) -> None:
         """Topics' znodes were written, or removed, by us or by someone else."""
-        names, self._written = sorted(self._written & self._watched), set()
-        self._watched.difference_update(names)
-        await self._load_and_begin(names)
+        names, self._written = self._written & self._watched, set()
+        self._watched -= names
+        await self._load_and_begin(
+            sorted(names & self.cluster.topics.keys())
+        )  # not what we removed
 
     async def _look_at_deletions(self) -> None:
         """Somebody asked for topics to be deleted."""

@@ -7,6 +7,7 @@ first part of it is a state from which a controller can go on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -25,6 +26,7 @@ from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 CHUNK = 500  # partitions or znodes in a multi
 CHUNK_BYTES = 400_000  # of their paths and data, well below a megabyte
+CHUNKS_IN_FLIGHT = 8
 
 T = TypeVar("T")
 
@@ -90,13 +92,20 @@ class Writer:
         Those that the picture shows are removed without looking, as asking would take a request for
         each; if others are there, made by who knows whom, all that is there is looked up.
         """
-        for some in chunked(removed, _removal):
-            try:
-                await self._write([op for each in some for op in _removal(each)])
-            except (OutOfDate, TooLarge):
-                for each in some:
-                    await self._remove_topic(each.name)
-            yield [each.name for each in some]
+        portions = chunked(removed, _removal)
+        while some := list(islice(portions, CHUNKS_IN_FLIGHT)):
+            # ZooKeeper syncs once for writes that come together, and carries them out in order.
+            outcomes = await asyncio.gather(*map(self._remove_shown, some), return_exceptions=True)
+            for portion, outcome in zip(some, outcomes, strict=True):
+                if isinstance(outcome, OutOfDate | TooLarge):
+                    for each in portion:
+                        await self._remove_topic(each.name)
+                elif outcome is not None:
+                    raise outcome
+                yield [each.name for each in portion]
+
+    async def _remove_shown(self, removed: Iterable[Removed]) -> None:
+        await self._write([op for each in removed for op in _removal(each)])
 
     async def _remove_topic(self, name: str) -> None:
         """Partitions first; topic, settings and request at once."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -116,6 +117,8 @@ class KazooSession:
         heard: Callable[[KazooSession, SessionState, int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
+        self._is_awake = False  # the loop is to look at what is posted
         self._heard = heard
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
@@ -135,9 +138,20 @@ class KazooSession:
         self.post(self._heard, self, _STATES.get(state, SessionState.EXPIRED), session_id)
 
     def post(self, callback: Callable[..., None], *args: object) -> None:
-        """Call on the loop what is known in kazoo's thread, unless the loop is gone."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, *args)
+        """Call on the loop what is known in kazoo's thread, unless the loop is gone.
+
+        Hundreds of answers that come together wake it once: each time is a system call.
+        """
+        self._posted.append((callback, args))
+        if not self._is_awake and not self._loop.is_closed():
+            self._is_awake = True
+            self._loop.call_soon_threadsafe(self._take_posted)
+
+    def _take_posted(self) -> None:
+        self._is_awake = False  # first: what is posted from here on wakes the loop again
+        while self._posted:
+            callback, args = self._posted.popleft()
+            self._loop.call_soon(callback, *args)
 
     def end(self) -> asyncio.Future[None]:
         """Tell a server that the session is over and stop kazoo's thread; done when it is."""

@@ -15,6 +15,7 @@ import enum
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote
 
@@ -62,15 +63,18 @@ class ZnodeRow(Generic[T]):
 
     def path(self, *names: str | int) -> str:
         """The path with these names; a sequential one's is the prefix to create it by."""
-        assert len(names) == len(_NAME.findall(self.template)), f"{self.template} of {names}"
-        given = iter(names)
-        return _NAME.sub(lambda _: self._written(str(next(given))), self.template)
+        assert len(names) == self._form.count("%s"), f"{self.template} of {names}"
+        return self._form % tuple(self._written(str(name)) for name in names)
 
     def names(self, path: str) -> tuple[str, ...] | None:
         """What `path` was given, and after that a sequential znode's digits."""
         pattern = _NAME.sub("([^/]+)", self.template)
         found = re.fullmatch(pattern + (r"(\d+)" if self._is_sequential else ""), path)
         return tuple(self._read(name) for name in found.groups()) if found else None
+
+    @cached_property
+    def _form(self) -> str:
+        return _NAME.sub("%s", self.template)
 
     @property
     def parent(self) -> str:
