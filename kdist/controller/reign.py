@@ -35,6 +35,8 @@ from kdist.zk.client import Watch, WatchEvent, ZooKeeper
 
 logger = logging.getLogger(__name__)
 
+WATCH_OWN_MS = 250
+
 Event = Callable[[], Awaitable[None]]
 
 
@@ -147,12 +149,23 @@ class Reign:
         self._executor.deletions.release_blocked(self.cluster.alive)
 
     async def _look_at_topics(self) -> None:
-        """Topics were created, by us or by someone else, or are gone."""
+        """Topics were created, by us or by someone else, or are gone.
+
+        Ours are known and only lack a watch: that waits until whoever created them has an answer.
+        """
         names = set(await self._loader.topic_names(self._on(self._look_at_topics)))
         for name in sorted(self.cluster.topics.keys() - names):
             self._executor.forget(self.cluster.topics[name])
         self._watched &= names
-        await self._load_and_begin(sorted(names - self._watched))
+        unwatched = names - self._watched
+        await self._load_and_begin(sorted(unwatched - self.cluster.topics.keys()))
+        if unwatched & self.cluster.topics.keys():
+            loop = asyncio.get_running_loop()
+            loop.call_later(WATCH_OWN_MS / 1000, self._events.put_nowait, self._watch_own)
+
+    async def _watch_own(self) -> None:
+        """Topics that we have created are looked at: from now on we hear if someone writes them."""
+        await self._load_and_begin(sorted(self.cluster.topics.keys() - self._watched))
 
     async def _look_at_written(self) -> None:
         """Topics' znodes were written, or removed, by us or by someone else."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 
+import pytest
 from controller_world import Cluster, Node
 
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.delete_topics import DoomedTopic
 from kdist.zk import znodes
-from kdist.zk.client import Create, Delete, Set
+from kdist.zk.client import Create, Delete, Set, Watch, Znode
 from kdist.zk.topic_values import TopicAssignment
 
 
@@ -167,6 +168,53 @@ def test_a_topic_that_an_old_tool_wrote_gets_an_id_and_leaders() -> None:
         grown = cluster.states()[TopicPartition("old", 2)]
         assert grown
         assert (grown.leader, grown.topic_id) == (1, first.topic_id)
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("ms", [0, 500])
+def test_a_topic_of_ours_that_a_tool_lets_grow_has_leaders_for_all_of_it(ms: int) -> None:
+    cluster = Cluster(seed=6)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.create("clicks", 2)
+        await asyncio.sleep(ms / 1000)
+        zk = cluster.nodes[3].zk
+        assert zk
+        before = cluster.topic("clicks")
+        grown = before._replace(partitions={**before.partitions, 2: (1,)})
+        await zk.multi([Set("/brokers/topics/clicks", znodes.TOPIC.encode(grown))])
+        await asyncio.sleep(1)
+        await cluster.converge()
+        assert cluster.states()[TopicPartition("clicks", 2)]
+
+    cluster.run(scenario())
+
+
+def test_topics_that_come_and_go_at_once_are_not_read() -> None:
+    cluster = Cluster(seed=6)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk = cluster.nodes[1].zk
+        assert zk
+        read, get = [], zk.get
+
+        async def noted(path: str, watch: Watch | None = None) -> Znode:
+            read.append(path)
+            return await get(path, watch)
+
+        zk.get = noted  # type: ignore[method-assign]
+        for name in ("clicks", "views"):
+            assert await cluster.create(name) == "NONE"
+            assert await cluster.delete(name) == "NONE"
+        assert await cluster.create("clicks") == "NONE"
+        await asyncio.sleep(1)
+        assert read == ["/brokers/topics/clicks"]
+        await cluster.delete("clicks")
+        await asyncio.sleep(1)
+        assert read == ["/brokers/topics/clicks"]
 
     cluster.run(scenario())
 
