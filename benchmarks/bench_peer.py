@@ -31,6 +31,7 @@ from peer.kafka_broker import KafkaBroker
 GROUP_WAIT_S = 30
 LATENCY_RATE = 1000  # messages a second, in the part that times each
 _TOPIC_PARTITIONS = 4
+_LOOK_S, _LOOKS_MAX, _IDLE_SHARE = 0.5, 20, 0.1
 # As its own start script has them for a server; the threads are Kafka's defaults too.
 KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 KAFKA_SETTINGS = {"num_io_threads": "8", "num_network_threads": "3"}
@@ -226,6 +227,7 @@ def measure(task: Task, contenders: Sequence[Contender], scale: Scale) -> dict[s
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
     for number in range(-1, scale.rounds):
         for contender in contenders if number % 2 else reversed(contenders):
+            _settle(contenders)
             cpu_s = contender.cpu_s()
             value, messages = task.run(contender, scale)
             sample = Sample(value, (contender.cpu_s() - cpu_s) / messages * 1e6)
@@ -233,6 +235,15 @@ def measure(task: Task, contenders: Sequence[Contender], scale: Scale) -> dict[s
                 samples[contender.name].append(sample)
             print(".", end="", file=sys.stderr, flush=True)
     return samples
+
+
+def _settle(contenders: Sequence[Contender]) -> None:
+    """Wait until they idle: files that one makes and syncs after its answer hold up the other."""
+    for _ in range(_LOOKS_MAX):
+        before_s = sum(contender.cpu_s() for contender in contenders)
+        time.sleep(_LOOK_S)
+        if sum(contender.cpu_s() for contender in contenders) - before_s < _IDLE_SHARE * _LOOK_S:
+            return
 
 
 @contextlib.contextmanager

@@ -84,7 +84,7 @@ class LogDirectory:
             files, around.tasks, self._encode_checkpoints, self._note_saved, around.on_failure
         )
         self.background = Background(files, around.tasks, around.on_failure)
-        self._maker = Maker(files, around.tasks, around.on_failure)
+        self._maker = Maker(files, around.tasks, around.clock, around.on_failure)
         self.world = LogWorld(
             files=files,
             settings=around.settings,

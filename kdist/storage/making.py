@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kdist.errors import DiskFailed, DiskFull
+from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
 from kdist.runtime.tasks import Tasks
 from kdist.storage.log import Log
@@ -21,26 +23,39 @@ from kdist.storage.names import PARTITION_METADATA
 
 logger = logging.getLogger(__name__)
 
-_DELAY_MS = 250  # so that those who are answered meanwhile, and delete again, do not wait for it
+_DELAY_MS = 1_000  # so that nobody waits for it who is about to be answered, or deletes again
+_PAUSE_SHARE = 3  # of the time that one took, before the next: the loop has other things to do
+_NS_PER_MS = 1_000_000
+
+
+class _Unmade(NamedTuple):
+    metadata: bytes  # what is to be in partition.metadata
+    due_ns: int  # when it is made in the background
 
 
 class Maker:
     """Owner: the log directory. `on_failure` hears of a disk that failed in the background."""
 
     def __init__(
-        self, files: Files, tasks: Tasks, on_failure: Callable[[BaseException], None]
+        self,
+        files: Files,
+        tasks: Tasks,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self._files = files
         self._tasks = tasks
+        self._clock = clock
         self._on_failure = on_failure
-        self._unmade: dict[Log, bytes] = {}  # with what is to be in partition.metadata
+        self._unmade: dict[Log, _Unmade] = {}
         self._is_scheduled = False
 
     def add(self, log: Log, topic_id: uuid.UUID) -> None:
         """A new log, which has no directory yet. What of it must last, its first flush saves."""
         log.is_made = False
         log.is_changed = True
-        metadata = self._unmade[log] = encode_partition_metadata(topic_id)
+        metadata = encode_partition_metadata(topic_id)
+        self._unmade[log] = _Unmade(metadata, self._clock.monotonic_ns() + _DELAY_MS * _NS_PER_MS)
         log.files_to_save[_metadata_path(log)] = metadata
         log.renamed_in |= {log.directory.rpartition("/")[0], log.directory}
         if not self._is_scheduled:
@@ -57,7 +72,7 @@ class Maker:
         files.make_directory(log.directory)
         try:
             # First: records without it might be taken for those of a later topic of the name.
-            files.replace(_metadata_path(log), self._unmade[log], durable=False)
+            files.replace(_metadata_path(log), self._unmade[log].metadata, durable=False)
             log.active.make_files()
         except DiskFull:
             files.remove_tree(log.directory)
@@ -66,21 +81,26 @@ class Maker:
         log.is_made = True
 
     def _make_next(self) -> None:
-        """One in a turn of the loop, as there may be thousands."""
+        """The oldest, if it is due; the others later, as there may be thousands."""
         log = next(iter(self._unmade), None)
         self._is_scheduled = log is not None
         if log is None:
             return
-        try:
-            self.make(log)
-        except DiskFull as error:
-            self._is_scheduled = False
-            logger.warning("%s: the files of new partitions wait for their first records", error)
-        except DiskFailed as error:
-            self._on_failure(error)
-        else:
+        started_ns = self._clock.monotonic_ns()
+        wait_ns = self._unmade[log].due_ns - started_ns
+        if wait_ns <= 0:
+            try:
+                self.make(log)
+            except DiskFull as error:
+                self._is_scheduled = False
+                logger.warning("%s: new partitions have their files with their records", error)
+                return
+            except DiskFailed as error:
+                self._on_failure(error)
+                return
             log.rest()
-            self._tasks.call_soon(self._make_next)
+            wait_ns = _PAUSE_SHARE * (self._clock.monotonic_ns() - started_ns)
+        self._tasks.call_later(wait_ns / _NS_PER_MS, self._make_next)
 
 
 def _metadata_path(log: Log) -> str:

@@ -182,7 +182,7 @@ def test_a_disk_that_fails_when_a_new_partitions_files_are_made_ends_the_broker(
 ) -> None:
     world.disk.fail(when=lambda call: call.name == "make_directory")
     assert error_of(world.tell()) is Error.NONE
-    world.settle(1_000)
+    world.settle(1_500)
     assert [type(failure) for failure in world.failures] == [DiskFailed]
 
 

@@ -21,7 +21,7 @@ def test_a_new_log_has_its_files_a_moment_later() -> None:
     log = world.log()
     world.log(VIEWS)
     assert partitions(world) == []
-    world.settle(500)
+    world.settle(1_500)
     assert partitions(world) == ["clicks-0", "views-3"]
     assert world.names() == [
         f"{0:020}.index",
@@ -40,7 +40,7 @@ def test_the_first_append_does_not_wait_for_that() -> None:
     append(world, log, 3)
     assert partitions(world) == ["clicks-0"]
     assert lines(log) == expected_lines(3)
-    world.settle(500)
+    world.settle(1_500)
     assert partitions(world) == ["clicks-0", "views-3"]
     assert lines(log) == expected_lines(3)
 
@@ -58,7 +58,7 @@ def test_a_log_that_is_deleted_before_was_never_on_the_disk() -> None:
     world.log()
     world.delete()
     assert partitions(world) == []
-    world.settle(500)
+    world.settle(1_500)
     assert partitions(world) == []
     append(world, world.log(), 3)
     assert lines(world.log()) == expected_lines(3)
@@ -79,7 +79,7 @@ def test_files_for_which_there_is_no_room_are_made_with_the_first_records(call: 
     world = World()
     log = world.log()
     world.disk.fail(errno.ENOSPC, when=lambda each: each.name == call)
-    world.settle(500)
+    world.settle(1_500)
     with pytest.raises(DiskFull):
         append(world, log, 3)
     assert partitions(world) == []
@@ -93,5 +93,5 @@ def test_a_disk_that_fails_meanwhile_is_reported() -> None:
     world = World()
     world.log()
     world.disk.fail(errno.EIO, when=lambda each: each.name == "create")
-    world.settle(500)
+    world.settle(1_500)
     assert [type(failure) for failure in world.failures] == [DiskFailed]
