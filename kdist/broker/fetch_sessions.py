@@ -49,7 +49,8 @@ class _Rank(NamedTuple):
 class Cached:
     """A partition that is fetched: what is asked of it, and what its session last told the client.
 
-    Outside of sessions it lives as long as the request, and nothing was told.
+    Outside of sessions it lives as long as the request, and nothing was told. Invariant: `asked`
+    stays as it is, since a request that waits goes by it.
     """
 
     __slots__ = ("asked", "high_watermark", "key", "log_start_offset")
@@ -58,6 +59,13 @@ class Cached:
         self.key = key
         self.asked = asked
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
+
+    def asking(self, asked: FetchPartition) -> Cached:
+        """The same partition, of which something else is asked from now on."""
+        cached = Cached(self.key, asked)
+        cached.high_watermark = self.high_watermark
+        cached.log_start_offset = self.log_start_offset
+        return cached
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
         """Whether the client was told just this."""
@@ -106,10 +114,7 @@ class Session:
         """Take over what a request says of single partitions."""
         for key, asked in partitions_of(request):
             cached = self.partitions.get(key)
-            if cached is None:
-                self.partitions[key] = Cached(key, asked)
-            else:
-                cached.asked = asked
+            self.partitions[key] = Cached(key, asked) if cached is None else cached.asking(asked)
         for topic in request.forgotten_topics_data:
             for partition in topic.partitions:
                 self.partitions.pop(TopicPartition(topic.topic, partition), None)

@@ -117,7 +117,8 @@ class UsualSessionFetches:
         if found is None:
             return False
         if rest != kind.unnamed:
-            cached.asked = replace(kind.asked, fetch_offset=offset)
+            cached = cached.asking(replace(kind.asked, fetch_offset=offset))
+            session.partitions[cached.key] = cached
         self._sessions.go_on(session)
         correlation_id = get_correlation_id(frame)
         if found.is_enough or kind.one.request.max_wait_ms <= 0:

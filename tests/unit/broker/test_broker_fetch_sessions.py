@@ -136,6 +136,14 @@ def test_named_partitions_are_added_or_moved_and_forgotten_ones_leave(stage: Sta
     ]
 
 
+def test_a_request_that_waits_goes_by_what_it_asked(stage: Stage) -> None:
+    id_ = stage.create([1])
+    waiting = stage.sessions.open(request([1], session=(id_, 1), offset=5))
+    newer = stage.sessions.open(request([1], session=(id_, 2), offset=9))
+    assert [each.asked.fetch_offset for each in waiting.partitions] == [5]
+    assert [each.asked.fetch_offset for each in newer.partitions] == [9]
+
+
 def test_epochs_count_up_and_any_other_is_refused(stage: Stage) -> None:
     id_ = stage.create([1])
     assert stage.go_on(id_, 1, [result(1)]) == []
