@@ -114,7 +114,7 @@ class Reader:
         `end_turn` is to be called then.
         """
         self.handler = handler
-        self.settle = settle
+        self._settle = settle
         self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
         self._waiting = handler.replicas.waiting
@@ -158,7 +158,7 @@ class Reader:
 
     def begin(self) -> int:
         """See to it that all is done that was asked for before; when this turn's fetches began."""
-        self.settle()
+        self._settle()
         if not self._answered:
             self._started_ns = self.now_ns()
         return self._started_ns

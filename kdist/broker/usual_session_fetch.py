@@ -7,7 +7,8 @@ position has moved: so there are two shapes. Both begin alike, up to the epoch.
     header, limits, session id | epoch | topic, partition ... | offset | ... rack
 
 The answer has the partition only if there is something new to say. What a session of several
-partitions asks for is the long way's. Measured, Debian's Python 3.11, from frame to answer: 10 to
+partitions asks for is the long way's: half as dear again for four, and less than a microsecond for
+each of those that have nothing new. Measured, Debian's Python 3.11, from frame to answer: 10 to
 12 µs, instead of 22 to 25.
 """
 

@@ -113,10 +113,13 @@ def _whole_size(segment: Segment, start: int, first_size: int, size_max: int) ->
     """
     size = first_size
     while size + _PREFIX.size <= size_max:
-        base_offset, length = _PREFIX.unpack(segment.file.read(start + size, _PREFIX.size))
+        prefix = segment.file.read(start + size, _PREFIX.size)
+        if len(prefix) < _PREFIX.size:
+            return size_max  # the file was cut short: who sends it finds out
+        base_offset, length = _PREFIX.unpack(prefix)
         next_size = LENGTH_PREFIX_SIZE + length
         if next_size < HEADER_SIZE:
-            return size_max  # damaged: whoever gets there says so
+            return size_max  # damaged: who reads from there on is told
         if size + next_size > size_max:
             segment.note_place(base_offset, start + size, next_size)
             break

@@ -120,6 +120,10 @@ def test_a_damaged_batch_behind_the_first_is_left_to_who_reads_it() -> None:
     size = read_header(fetch(log, 0, 1)).size
     log.active.file.write([b"\xff" * 4], size + 8)
     assert len(fetch(log, 0, 3 * size - 1)) == 3 * size - 1
+    log.active.file.truncate(size + 5)
+    piece = read(log, 0, 3 * size - 1)
+    assert piece is not None
+    assert piece.size == 3 * size - 1
 
 
 @pytest.mark.parametrize("restarted", [False, True])
