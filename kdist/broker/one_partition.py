@@ -259,7 +259,7 @@ class OneFetch(Delayed):
 
 def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
     """The chunks of the answer; one, if the records are few enough to be copied."""
-    _, offsets, asked, part, _, known = found
+    partition, offsets, asked, part, is_enough, known = found
     if known:
         return (known[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id) + known[_BEHIND_ID:],)
     if part is None:
@@ -270,7 +270,8 @@ def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
     if copied is None:
         return head, part, kind.form.tail
     answer, newest = b"".join((head, copied, kind.form.tail)), kind.newest
-    newest.asked, newest.found = asked, found._replace(part=None, answer=answer)
+    newest.asked = asked
+    newest.found = Found(partition, offsets, asked, None, is_enough, answer)
     return (answer,)
 
 

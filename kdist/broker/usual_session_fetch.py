@@ -118,7 +118,7 @@ class UsualSessionFetches:
         if found is None:
             return False
         if rest != kind.unnamed:
-            cached = cached.asking(replace(kind.asked, fetch_offset=offset))
+            cached = cached.asking(_asked_from(kind.asked, offset))
             session.partitions[cached.key] = cached
         self._sessions.go_on(session)
         correlation_id = get_correlation_id(frame)
@@ -166,6 +166,18 @@ def _answer_of(
         return (head + kind.nothing[len(head) :],)
     cached.high_watermark, cached.log_start_offset = high_watermark, start_offset
     return tuple(answer_of(kind.one, correlation_id, found))
+
+
+def _asked_from(asked: FetchPartition, offset: int) -> FetchPartition:
+    """The same from another offset on. `replace` takes four times as long, at each request."""
+    return FetchPartition(
+        partition=asked.partition,
+        current_leader_epoch=asked.current_leader_epoch,
+        fetch_offset=offset,
+        last_fetched_epoch=asked.last_fetched_epoch,
+        log_start_offset=asked.log_start_offset,
+        partition_max_bytes=asked.partition_max_bytes,
+    )
 
 
 def _kind_of(
