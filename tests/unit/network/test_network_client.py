@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from network_world import WORLDS, Answering, Served, World, framed, until
+from network_world import WORLDS, Answering, Served, World, framed, real_world, until
 
 from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import Client, ClientSettings
@@ -24,6 +26,7 @@ from kdist.protocol.fetch import (
 from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kdist.protocol.produce import ProduceRequest
 from kdist.protocol.versions import advertised_versions
+from kdist.runtime.turn_loop import TurnLoop
 
 
 class Broker(Answering):
@@ -249,6 +252,46 @@ def test_a_request_that_is_not_answered_in_time_ends_the_connection(world: World
             assert client.is_closed
 
     world.run(scenario())
+
+
+def test_each_request_has_its_own_limit_and_one_that_was_answered_has_none(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world, Broker()) as served:
+            client = await connect(served)
+            await client.send(heartbeat(1), 1, timeout_ms=50)
+            cancelled = asyncio.ensure_future(client.send(heartbeat(2, "later"), 1, timeout_ms=50))
+            await asyncio.sleep(0.01)
+            cancelled.cancel()
+            patient = asyncio.ensure_future(client.send(heartbeat(3, "later"), 1, timeout_ms=150))
+            await asyncio.sleep(0.1)
+            assert not client.is_closed
+            with pytest.raises(ApiError, match="did not answer in time"):
+                await patient
+            assert client.is_closed
+
+    world.run(scenario())
+
+
+class Resolving(TurnLoop):
+    """Says that every host has two addresses, of which nobody listens at the first."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+        addresses = [("127.0.0.2", port), ("127.0.0.1", port)] if host == "two" else [(host, port)]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in addresses]
+
+
+def test_a_host_is_reached_at_the_first_of_its_addresses_that_answers() -> None:
+    for world in real_world(Resolving()):
+
+        async def scenario(world: World = world) -> None:
+            async with Served(world, Broker()) as served:
+                client = await Client.connect(
+                    world.client, "two", served.port, ClientSettings("test")
+                )
+                assert (await client.send(heartbeat(1), 1)).throttle_time_ms == 1
+                client.close()
+
+        world.run(scenario())
 
 
 def test_who_is_cancelled_does_not_take_the_next_ones_answer(world: World) -> None:
