@@ -1,0 +1,6 @@
+"""What mypy sees of the compiled columns, whose source is in Cython's terms."""
+
+from kdist.records._reference import running_sizes as running_sizes
+
+def bytes_rows(column: object, what: str) -> list[bytes | None]: ...
+def delta_rows(timestamps: object, base_timestamp: object) -> list[int]: ...
