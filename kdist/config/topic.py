@@ -253,7 +253,8 @@ class TopicSettings(Settings):
         minimum=1,
         subject=REPLICATION,
         broker="min.insync.replicas",
-        doc="A produce with acks=all is refused while fewer replicas than this are in sync.",
+        doc="A produce with acks=all is refused while fewer replicas than this are in sync; where a"
+        " topic has fewer, while not all of them are.",
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",

@@ -162,7 +162,7 @@ class Partition:
         if not self.is_leader:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
         settings = self.log.settings
-        if acks == ACKS_ALL and len(self.state.isr) < settings.min_insync_replicas:
+        if acks == ACKS_ALL and self.is_under_min_isr:
             raise ApiError(Error.NOT_ENOUGH_REPLICAS)
         batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
         if not batches:
@@ -199,6 +199,16 @@ class Partition:
         return appended
 
     @property
+    def is_under_min_isr(self) -> bool:
+        """Too few replicas are in sync for acks=all.
+
+        As many are needed as `min.insync.replicas` says, but no more than there are replicas, as in
+        Kafka: a partition of one could else never be written with acks=all.
+        """
+        needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
+        return len(self.state.isr) < needed
+
+    @property
     def is_append_time(self) -> bool:
         """The broker sets the timestamps of records."""
         return self._rules.is_append_time
@@ -216,7 +226,7 @@ class Partition:
             and rules.is_plain
             and rules.message_bytes_max <= settings.segment_bytes
             and not settings.flush_before_expose
-            and len(self.state.isr) >= settings.min_insync_replicas
+            and not self.is_under_min_isr
         )
         self.group_rules = rules if is_usual else None
 

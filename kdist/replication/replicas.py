@@ -85,7 +85,9 @@ class Replicas:
         directory.flusher.on_flushed.append(self._hear_flushed)
         metrics.partitions = lambda: len(self.partitions)
         metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
-        metrics.under_min_isr = lambda: sum(map(_is_under_min_isr, self.partitions.values()))
+        metrics.under_min_isr = lambda: sum(
+            each.is_leader and each.is_under_min_isr for each in self.partitions.values()
+        )
         metrics.delayed_operations = lambda: len(waiting)
 
     def get(self, key: tuple[str, int]) -> Partition:
@@ -227,13 +229,6 @@ def _settle(
 ) -> None:
     errors[key] = error
     countdown()
-
-
-def _is_under_min_isr(partition: Partition) -> bool:
-    return (
-        partition.is_leader
-        and len(partition.state.isr) < partition.log.settings.min_insync_replicas
-    )
 
 
 def _ungrouped_response(error: Error, errors: dict[TopicPartition, Error]) -> LeaderAndIsrResponse:

@@ -111,7 +111,7 @@ def _judge_partitions(examined: Examined) -> Iterator[Finding]:
         shown = f"{topic}-{each.number}"
         if each.leader is None:
             offline.append(shown)
-        elif len(each.isr) < examined.min_isr.get(topic, 1):
+        elif len(each.isr) < min(examined.min_isr.get(topic, 1), len(each.replicas)):
             under_min.append(shown)
         elif len(each.isr) < len(each.replicas):
             under.append(shown)

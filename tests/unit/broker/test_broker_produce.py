@@ -23,6 +23,7 @@ from kdist.records.compression import Codec
 from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from tests.unit.replication.replication_world import (
+    BROKER,
     CLICKS,
     START_MS,
     VIEWS,
@@ -230,7 +231,7 @@ def test_acks_all_times_out_with_the_records_appended(world: World) -> None:
 
 
 def test_acks_all_is_refused_below_min_insync_replicas(world: World) -> None:
-    world.lead(min_insync_replicas=2)
+    world.lead(replicas=(BROKER, BROKER + 1), min_insync_replicas=2)
     assert produce(world, batch([b"a"]), acks=-1).errors == [Error.NOT_ENOUGH_REPLICAS]
     assert produce(world, batch([b"a"]), acks=1).errors == [0]
 

@@ -24,7 +24,7 @@ from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
 from kdist.storage.trimming import delete_records
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
-from tests.unit.replication.replication_world import VIEWS, World, batch, values_in
+from tests.unit.replication.replication_world import BROKER, VIEWS, World, batch, values_in
 
 VERSIONS = range(3, 10)
 
@@ -164,6 +164,13 @@ def test_message_sets_are_not_learned(version: int) -> None:
     assert broker.usual.learn(frame_of(batch([b"x"]), version=version), header, request) is None
 
 
+def world_of_two_replicas(**topic: Any) -> World:
+    """One of them in sync, this broker's."""
+    world = World(topic=replace(TopicSettings(), **topic))
+    world.lead(replicas=(BROKER, BROKER + 1))
+    return world
+
+
 @pytest.mark.parametrize(
     "topic",
     [
@@ -175,10 +182,10 @@ def test_message_sets_are_not_learned(version: int) -> None:
     ],
 )
 def test_what_a_topics_settings_ask_is_never_passed_over(topic: dict[str, Any]) -> None:
-    unusual = Broker(World(topic=replace(TopicSettings(), **topic)))
+    unusual = Broker(world_of_two_replicas(**topic))
     unusual.produce(Peer(), b"x")
     assert unusual.known_end is None
-    changed = Broker()
+    changed = Broker(world_of_two_replicas())
     changed.produce(Peer(), b"x")
     changed.world.replicas.configure("clicks", replace(TopicSettings(), **topic))
     assert not changed.produce(Peer(), b"x")

@@ -118,6 +118,10 @@ def test_partitions_are_judged_by_their_worst() -> None:
     ]
 
 
+def test_a_partition_with_all_its_replicas_in_sync_is_not_under_min_isr() -> None:
+    assert findings(examined(partition(0, 1, "1", "1"))) == []
+
+
 def test_brokers_that_are_missing_silent_or_different_are_told() -> None:
     silent = ApiError(Error.NETWORK_EXCEPTION)
     old = {"Fetch": VersionRange(0, 11)}

@@ -167,12 +167,14 @@ class World:
         assert self.tasks.run_until(lambda: bool(heard), 10_000)
         return heard[0]
 
-    def lead(self, key: TopicPartition = CLICKS, **topic: Any) -> Partition:
-        """A partition that this broker leads, made if need be."""
+    def lead(
+        self, key: TopicPartition = CLICKS, *, replicas: Sequence[int] = (BROKER,), **topic: Any
+    ) -> Partition:
+        """A partition that this broker leads, made if need be; it alone is in sync."""
         if topic:
             self.topic = replace(self.topic, **topic)
         if key not in self.replicas.partitions:
-            answer = self.tell(key)
+            answer = self.tell(key, replicas=list(replicas))
             assert error_of(answer) is Error.NONE
         return self.replicas.partitions[key]
 

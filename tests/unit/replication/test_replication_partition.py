@@ -14,7 +14,14 @@ from kdist.records.batch import Batch, TimestampType, read_header
 from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
 from kdist.replication.partition import NOTHING, READ_COMMITTED, Partition, rules_of
-from tests.unit.replication.replication_world import START_MS, World, append, append_open, batch
+from tests.unit.replication.replication_world import (
+    BROKER,
+    START_MS,
+    World,
+    append,
+    append_open,
+    batch,
+)
 
 
 @pytest.fixture
@@ -72,9 +79,16 @@ def test_a_batch_larger_than_a_segment_is_refused(world: World) -> None:
 
 
 def test_acks_all_needs_min_insync_replicas(world: World) -> None:
-    partition = world.lead(min_insync_replicas=2)
+    partition = world.lead(replicas=(BROKER, BROKER + 1), min_insync_replicas=2)
     assert refusal(partition, batch([b"a"]), acks=-1) is Error.NOT_ENOUGH_REPLICAS
     assert append(world, partition, b"a") == 0  # acks=1 does not ask for them
+
+
+def test_acks_all_asks_for_no_more_replicas_than_there_are(world: World) -> None:
+    partition = world.lead(min_insync_replicas=2)
+    appended = partition.append(batch([b"a"]), 9, -1, START_MS, lambda _: None)
+    assert appended is not None
+    assert appended.start_offset == 0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from kdist.protocol.stop_replica import StopReplicaResponse
 from kdist.replication.partition import Partition
 from kdist.storage.meta import decode_partition_metadata
 from tests.unit.replication.replication_world import (
+    BROKER,
     CLICKS,
     TOPIC_ID,
     VIEWS,
@@ -326,7 +327,7 @@ def test_a_drained_broker_leads_nothing_and_may_close(world: World) -> None:
 
 
 def test_the_numbers_say_what_is_hosted_led_and_short_of_replicas(world: World) -> None:
-    world.lead()
+    world.lead(replicas=(BROKER, BROKER + 1))
     world.tell(VIEWS, leader=-1)
     metrics = world.metrics
     assert (metrics.partitions(), metrics.leaders(), metrics.under_min_isr()) == (2, 1, 0)
