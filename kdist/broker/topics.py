@@ -46,16 +46,16 @@ class TopicsHandler:
         self._config = config
 
     async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """One result for each topic of the request."""
+        """One result for each topic of the request; one as well if it names a topic twice."""
         outcomes = await self._controller.create_topics(
             request.topics, request.timeout_ms, request.validate_only
         )
         described: dict[Overrides, list[TopicSettingResult]] = {}  # a hundred topics have the same
-        results = [
-            self._created(new, outcome, described)
+        results = {
+            new.name: self._created(new, outcome, described)
             for new, outcome in zip(request.topics, outcomes, strict=True)
-        ]
-        return CreateTopicsResponse(topics=results)
+        }
+        return CreateTopicsResponse(topics=list(results.values()))
 
     def _created(
         self,
@@ -90,31 +90,31 @@ class TopicsHandler:
         ]
 
     async def delete(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
-        """One result for each topic of the request."""
+        """As `create`."""
         doomed = request.topics
         if version < _FIRST_VERSION_OF_IDS:
             doomed = [DoomedTopic(name=name) for name in request.topic_names]
         outcomes = await self._controller.delete_topics(doomed, request.timeout_ms)
-        results = [
-            DoomedTopicResult(
+        results = {
+            (each.name, each.topic_id): DoomedTopicResult(
                 name=outcome.name,
                 topic_id=outcome.topic.id if outcome.topic else each.topic_id or ZERO_UUID,
                 error_code=outcome.error,
                 error_message=outcome.sentence,
             )
             for each, outcome in zip(doomed, outcomes, strict=True)
-        ]
-        return DeleteTopicsResponse(responses=results)
+        }
+        return DeleteTopicsResponse(responses=list(results.values()))
 
     async def grow(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-        """One result for each topic of the request."""
+        """As `create`."""
         outcomes = await self._controller.create_partitions(
             request.topics, request.timeout_ms, request.validate_only
         )
-        results = [
-            GrownTopicResult(
+        results = {
+            grown.name: GrownTopicResult(
                 name=grown.name, error_code=outcome.error, error_message=outcome.sentence
             )
             for grown, outcome in zip(request.topics, outcomes, strict=True)
-        ]
-        return CreatePartitionsResponse(results=results)
+        }
+        return CreatePartitionsResponse(results=list(results.values()))

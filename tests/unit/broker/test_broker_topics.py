@@ -104,6 +104,26 @@ def test_a_topic_that_is_only_validated_is_not_created() -> None:
     cluster.run(scenario())
 
 
+def test_a_topic_named_twice_gets_one_answer() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        await create(client, "views")
+        asked = CreateTopicsRequest(topics=[new(), new()], timeout_ms=1_000)
+        (made,) = (await client.send(asked, 7)).topics
+        grow = GrownTopic(name="views", count=2, assignments=None)
+        more = CreatePartitionsRequest(topics=[grow, grow], timeout_ms=1_000, validate_only=False)
+        (grown,) = (await client.send(more, 3)).results
+        doomed = DeleteTopicsRequest(topic_names=["views", "views"], timeout_ms=1_000)
+        (deleted,) = (await client.send(doomed, 5)).responses
+        errors = [made.error_code, grown.error_code, deleted.error_code]
+        assert errors == [Error.INVALID_REQUEST] * 3
+
+    cluster.run(scenario())
+
+
 def test_another_broker_than_the_controller_sends_clients_away() -> None:
     cluster = Cluster()
 
