@@ -93,7 +93,10 @@ class FetchHandler:
 
 
 _Found = tuple[Cached, Partition | None, Slice | FetchPartitionResult | None]
-"""What there is for a partition: records, nothing, or a result that says something else."""
+"""What there is for a partition: records, nothing, or a result that says something else.
+
+Only of what is refused the partition may not be known.
+"""
 
 
 class _Fetch(Delayed):
@@ -332,9 +335,10 @@ class _Fetch(Delayed):
         is_told, results = self._context.session is not None, []
         for cached, partition, what in self._found:
             key = cached.key
-            if partition is None or isinstance(what, FetchPartitionResult):
-                results.append((key, cast(FetchPartitionResult, what)))
+            if isinstance(what, FetchPartitionResult):
+                results.append((key, what))
                 continue
+            assert partition is not None
             log = partition.log
             if what is None and is_told and cached.was_told(log.exposable_offset, log.start_offset):
                 continue
