@@ -13,8 +13,6 @@ of plain items that nobody else holds, so that what was measured is what is writ
 
 from __future__ import annotations
 
-from array import array
-
 import cython
 
 if not cython.compiled:
@@ -99,31 +97,6 @@ def _encode(
             at = _put_record(at, i, deltas[i], keys[i], values[i], headers[i])
     assert at == cython.cast(_Pointer, PyByteArray_AS_STRING(out)) + size
     return out
-
-
-def running_sizes(values: list, keys: list | None, overhead_bytes: _Size) -> object:
-    """As `_reference.running_sizes`: 50 ns for a record that is not in the core's cache."""
-    count: _Size = len(values)
-    check_lengths(count, keys=keys)
-    sizes = array("q", bytes(8 * (count + 1)))
-    out: cython.longlong[::1] = sizes
-    total: _Long = 0
-    i: _Size
-    for i in range(count):
-        value = values[i]
-        if value is not None:
-            if type(value) is not bytes:
-                return None
-            total += PyBytes_GET_SIZE(value)
-        if keys is not None:
-            key = keys[i]
-            if key is not None:
-                if type(key) is not bytes:
-                    return None
-                total += PyBytes_GET_SIZE(key)
-        total += overhead_bytes
-        out[i + 1] = total
-    return sizes
 
 
 @cython.cfunc

@@ -275,7 +275,7 @@ def test_each_request_has_its_own_limit_and_one_that_was_answered_has_none(world
 class Resolving(TurnLoop):
     """Says that every host has two addresses, of which nobody listens at the first."""
 
-    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         addresses = [("127.0.0.2", port), ("127.0.0.1", port)] if host == "two" else [(host, port)]
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each) for each in addresses]
 
