@@ -7,7 +7,8 @@ connects and sees the first record, behind it closes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import aiokafka
 import confluent_kafka
@@ -79,7 +80,15 @@ def _kdist(address: str, topic: str) -> Consumer:
 
 def confluent_consume(address: str, topic: str, count: int) -> Iterator[None]:
     """confluent-kafka, lists of messages."""
-    consumer = _confluent(address, topic)
+    return _confluent_consume(_confluent(address, topic), count)
+
+
+def confluent_checked(address: str, topic: str, count: int) -> Iterator[None]:
+    """The same with CRCs checked, as all others do by default."""
+    return _confluent_consume(_confluent(address, topic, {"check.crcs": True}), count)
+
+
+def _confluent_consume(consumer: confluent_kafka.Consumer, count: int) -> Iterator[None]:
     left = count - len(consumer.consume(1, _WAIT_S))
     yield
     while left > 0:
@@ -104,10 +113,11 @@ def confluent_poll(address: str, topic: str, count: int) -> Iterator[None]:
     consumer.close()
 
 
-def _confluent(address: str, topic: str) -> confluent_kafka.Consumer:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False}
-    )
+def _confluent(
+    address: str, topic: str, settings: Mapping[str, object] = MappingProxyType({})
+) -> confluent_kafka.Consumer:
+    usual = {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({**usual, **settings})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     return consumer
 
@@ -159,6 +169,7 @@ def aiokafka_many(address: str, topic: str, count: int) -> Iterator[None]:
 
 BATCHES: dict[str, Contender] = {
     "confluent consume": confluent_consume,
+    "confluent consume, CRCs": confluent_checked,
     "kdist batches": kdist_batches,
     "kdist arrow": kdist_arrow,
     "aiokafka getmany": aiokafka_many,
