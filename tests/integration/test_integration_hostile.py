@@ -38,6 +38,7 @@ def test_hostile_peers_harm_nobody_but_themselves(broker: BrokerProcess) -> None
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(600)
 def test_every_request_survives_a_flip_of_each_of_its_bytes(broker: BrokerProcess) -> None:
     prepare(broker)
     arena = Arena(broker.port, seed=1)

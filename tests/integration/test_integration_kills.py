@@ -50,7 +50,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize(
     "kills",
-    [QUICK_KILLS, pytest.param(KILLS, marks=[pytest.mark.stress, pytest.mark.timeout(600)])],
+    [QUICK_KILLS, pytest.param(KILLS, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])],
 )
 def test_what_was_acknowledged_outlives_each_kill(broker: BrokerProcess, kills: int) -> None:
     chance = random.Random(kills)
