@@ -115,7 +115,6 @@ class _Fetch(Delayed):
         "_handler",
         "_is_due",
         "_is_warmed",
-        "_reach",
         "_reply",
         "_request",
         "_size",
@@ -193,7 +192,7 @@ class _Fetch(Delayed):
         warm(handler.tasks, cold, warmed)
 
     def _is_enough(self) -> bool:
-        return self._is_due or self._reach >= min(self._request.min_bytes, self._bytes_max)
+        return self._is_due or self._size >= min(self._request.min_bytes, self._bytes_max)
 
     # Reading
 
@@ -204,7 +203,7 @@ class _Fetch(Delayed):
         each time that one of them grows: so that takes one call, and no result is made of it.
         """
         self._is_due = False
-        self._size = self._reach = 0
+        self._size = 0
         self._found: list[_Found] = []
         self._cold: list[Slice] = []  # what would have to come from the disk
         self._watched_partitions: list[Partition] = []
@@ -285,7 +284,6 @@ class _Fetch(Delayed):
             part.release()
             return None
         self._size += part.size
-        self._reach += part.reach
         return part
 
     def _refuse(self, key: TopicPartition, error: ApiError) -> FetchPartitionResult:

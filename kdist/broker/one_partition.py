@@ -153,8 +153,8 @@ class Reader:
             cold.release()
             return None
         part = read(log, offset, bytes_max, end_offset=end)
-        reach = 0 if part is None else part.reach
-        return Found(partition, offsets, asked, part, reach >= kind.bytes_min)
+        size = 0 if part is None else part.size
+        return Found(partition, offsets, asked, part, size >= kind.bytes_min)
 
     def begin(self) -> int:
         """See to it that all is done that was asked for before; when this turn's fetches began."""

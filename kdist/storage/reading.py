@@ -7,12 +7,10 @@ process.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import ApiError, Error
-from kdist.records.batch import HEADER_SIZE, LENGTH_PREFIX_SIZE
 from kdist.records.build import read_records
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
@@ -21,23 +19,17 @@ from kdist.storage.segment import Segment
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_PREFIX = struct.Struct(">qi")  # of a batch: base offset, and the length of what follows
-# Up to so many in what may be read it pays to find out where the last whole one ends.
-_LARGE_BATCHES_MAX = 8
-
 
 class Slice:
     """`size` bytes of batches at `position`; a byte limit may have cut the last one.
 
-    Or may have left it out: `reach` is what there was up to the limit. Pins its segment: whoever
-    got it calls `release` once, when it was sent.
+    Pins its segment: whoever got it calls `release` once, when it was sent.
     """
 
-    __slots__ = ("file", "is_cold", "position", "reach", "segment", "size")
+    __slots__ = ("file", "is_cold", "position", "segment", "size")
 
     def __init__(self, segment: Segment, position: int, size: int, *, is_cold: bool) -> None:
         segment.pin()
-        self.reach = size
         self.segment = segment
         self.file = segment.file  # opened now: later its name may have changed
         self.position = position
@@ -89,42 +81,14 @@ def read(
         return None
     segment, position, first_size = found
     end = segment.size if limit == log.end_offset else _end_position(log, segment, limit)
-    size = reach = min(bytes_max, end - position)
-    if size < end - position:
+    size = min(bytes_max, end - position)
+    if whole and size < end - position:
         first_size = first_size or next(segment.walk_headers(position))[1].size
-        if whole:
-            size = reach = max(size, min(first_size, end - position))
-        if first_size <= size <= first_size * _LARGE_BATCHES_MAX:
-            size = _whole_size(segment, position, first_size, size)
+        size = max(size, min(first_size, end - position))
     if size <= 0:
         return None
     is_cold = segment is not log.segments[-1] and _is_cold(log, segment, position)
-    part = Slice(segment, position, size, is_cold=is_cold)
-    part.reach = reach
-    return part
-
-
-def _whole_size(segment: Segment, start: int, first_size: int, size_max: int) -> int:
-    """How many bytes the batches from `start` on take that are whole within `size_max`.
-
-    Who reads a batch in part throws that away, and asks for all of it next: with the batches of up
-    to 1 MB that librdkafka sends, and its limit of 1 MiB, that was a tenth of all that was sent.
-    The next batch's place is remembered for then.
-    """
-    size = first_size
-    while size + _PREFIX.size <= size_max:
-        prefix = segment.file.read(start + size, _PREFIX.size)
-        if len(prefix) < _PREFIX.size:
-            return size_max  # the file was cut short: who sends it finds out
-        base_offset, length = _PREFIX.unpack(prefix)
-        next_size = LENGTH_PREFIX_SIZE + length
-        if next_size < HEADER_SIZE:
-            return size_max  # damaged: who reads from there on is told
-        if size + next_size > size_max:
-            segment.note_place(base_offset, start + size, next_size)
-            break
-        size += next_size
-    return size
+    return Slice(segment, position, size, is_cold=is_cold)
 
 
 def with_sound_index(log: Log, segment: Segment, look_up: Callable[[Segment], T]) -> T:
