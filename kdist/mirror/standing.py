@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeGuard
 from kdist.client.cluster import Cluster
 from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.offsets import find_ranges
-from kdist.errors import UserError
+from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.looking import look_at
 from kdist.mirror.trace import Run, last_run
 from kdist.model import NO_EPOCH, TopicPartition
@@ -55,7 +55,7 @@ async def find_standing(
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
     if _wins(committed, run):
-        return Standing(committed.offset, NO_EPOCH, None, end)
+        return Standing(committed.offset, NO_EPOCH, run, end)
     if run is not None:
         same = committed is not None and committed.offset == run.next_offset
         epoch = committed.leader_epoch if committed is not None and same else NO_EPOCH
@@ -68,6 +68,24 @@ async def find_standing(
             " was it deleted and made anew? `kdist mirror seek` says from where to fill it again"
         )
     return Standing(committed.offset, committed.leader_epoch, None, end)
+
+
+async def find_end(
+    cluster: Cluster, target: TopicPartition, mark: int, run: Run | None, known_end: int
+) -> int:
+    """The target's log end now. `run` was its last of ours, or None, when it ended at `known_end`.
+
+    `ApiError` if another mirror has gone on meanwhile, or the log has lost its end.
+    """
+    bounds = (await find_ranges(cluster, [target]))[target]
+    _, end = bounds
+    found = await _find_run(cluster, target, mark, known_end, bounds)
+    if end < known_end or found not in (None, run):
+        raise ApiError(
+            Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"another mirror has gone on with {target} of the target, or it has lost its end",
+        )
+    return end
 
 
 def _wins(committed: OffsetAndMetadata | None, run: Run | None) -> TypeGuard[OffsetAndMetadata]:

@@ -9,7 +9,8 @@ There is one way back from every doubt (a lost answer, a new leader, a sequence 
 follow, a restart): forget what is under way, ask the target's log where it stands, read on from
 there. The first batch of a run flies alone, since a broker that does not know a producer id takes
 whatever sequence comes first; so does the first one after a doubt, and after a silence, in which
-the broker may have forgotten the id.
+the broker may have forgotten the id. After a long one, in which this process may have been frozen,
+the target's log is asked first whether another mirror has gone on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from kdist.client.consumer.opening import CorruptFetch
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.parcel import Parcel
-from kdist.mirror.standing import find_standing, note_of
+from kdist.mirror.standing import find_end, find_standing, note_of
 from kdist.mirror.target import Target, result_of
 from kdist.mirror.trace import Run, run_for
 from kdist.mirror.trouble import Trouble
@@ -40,6 +41,7 @@ IN_FLIGHT_MAX = 5  # so many batches of a producer a broker remembers
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
 _SILENCE_S = 1.0  # brokers may forget a producer whose records are old at any time it is idle
+_PROOF_S = 60.0  # well under the 10 minutes after which brokers look what to forget
 _FROM_TARGET = frozenset(  # what the target refuses since it knows better where we stand
     (
         Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -89,6 +91,14 @@ class Route(NamedTuple):
     mark: int
 
 
+class _Flight(NamedTuple):
+    """A parcel that was posted, and when: its answer tells of no later moment, however late."""
+
+    parcel: Parcel
+    answered: asyncio.Future[Any]
+    posted_at_s: float
+
+
 class Stream:
     """Owner: the loop. `start` it, `put` what was read, and in the end `stop` it."""
 
@@ -114,11 +124,11 @@ class Stream:
         self._metrics = metrics
         self._on_change = on_change
         self._waiting: deque[Parcel] = deque()
-        self._flying: deque[tuple[Parcel, asyncio.Future[Any]]] = deque()
+        self._flying: deque[_Flight] = deque()
         self._run: Run | None = None
         self._is_alone = True  # whether the next batch is to fly alone
         self._read_to = -1  # where the next batch is to begin; -1: none is wanted
-        self._acknowledged_at_s = 0.0
+        self._proven_at_s = 0.0  # when the question was asked that the target last answered
         self._news = asyncio.Event()
         self._is_draining = False
         self._task: asyncio.Task[None] | None = None
@@ -156,7 +166,7 @@ class Stream:
     def oldest(self) -> Parcel | None:
         """The first that was read and is not acknowledged, if there is one."""
         if self._flying:
-            return self._flying[0][0]
+            return self._flying[0].parcel
         return self._waiting[0] if self._waiting else None
 
     @property
@@ -175,7 +185,7 @@ class Stream:
         self._is_draining = True
         self._news.set()
         if self._task is not None and self._flying:
-            await asyncio.wait([each for _, each in self._flying], timeout=timeout_s)
+            await asyncio.wait([each.answered for each in self._flying], timeout=timeout_s)
             await asyncio.sleep(0)  # its task takes the answers in
             self._settle_quietly()
 
@@ -217,7 +227,7 @@ class Stream:
 
     async def _find(self) -> None:
         """Ask where we stand, and have the source give what comes behind it."""
-        route = self.route
+        route, asked_at_s = self.route, _now_s()
         committed = await self._source.committed(route.source)
         standing = await find_standing(self._target.cluster, route.target, route.mark, committed)
         position = standing.position
@@ -228,6 +238,7 @@ class Stream:
             first = OffsetAndMetadata(position, note_of(standing.target_end))
             await self._source.commit({route.source: first})
         self._run = standing.run
+        self._proven_at_s = asked_at_s
         self._is_alone = True
         self.position = self._read_to = position
         self.target_end = standing.target_end
@@ -242,19 +253,35 @@ class Stream:
             await self._news.wait()
             self._news.clear()
             self._settle()
+            while self._waiting and not self._flying and self._silence_s() > _PROOF_S:
+                await self._prove()
             while (parcel := self._next()) is not None:
                 self._waiting.popleft()
+                posted_at_s = _now_s()
                 answered = connection.post(self.route.target, parcel.data)
                 answered.add_done_callback(lambda _: self._news.set())
-                self._flying.append((parcel, answered))
+                self._flying.append(_Flight(parcel, answered, posted_at_s))
         return self.failure
+
+    def _silence_s(self) -> float:
+        return _now_s() - self._proven_at_s
+
+    async def _prove(self) -> None:
+        """Ask the target whether we still stand where we stood. `ApiError` if we do not."""
+        route, asked_at_s = self.route, _now_s()
+        known = (self._run, self.target_end)
+        self.target_end = await find_end(self._target.cluster, route.target, route.mark, *known)
+        self._proven_at_s = asked_at_s
+        self._is_alone = True
 
     def _next(self) -> Parcel | None:
         """The parcel to be sent now, stamped; None while none may be."""
         if not self._waiting or len(self._flying) >= IN_FLIGHT_MAX or self._is_draining:
             return None
-        now_s = asyncio.get_running_loop().time()
-        if not self._flying and now_s - self._acknowledged_at_s > _SILENCE_S:
+        silence_s = self._silence_s()
+        if silence_s > _PROOF_S:
+            return None  # not before it is proven where we stand
+        if not self._flying and silence_s > _SILENCE_S:
             self._is_alone = True
         parcel = self._waiting[0]
         run = run_for(self.route.mark, self._run, parcel.start, parcel.end)
@@ -268,8 +295,8 @@ class Stream:
 
     def _settle(self) -> None:
         """Take in the answers that are there, in order. `ApiError` for the first that is bad."""
-        while self._flying and self._flying[0][1].done():
-            parcel, answered = self._flying[0]
+        while self._flying and self._flying[0].answered.done():
+            parcel, answered, posted_at_s = self._flying[0]
             try:
                 result = result_of(answered, self.route.target)
             except ApiError as error:
@@ -278,6 +305,7 @@ class Stream:
             else:
                 self.target_end = result.base_offset + parcel.count
             self._flying.popleft()
+            self._proven_at_s = posted_at_s
             self._acknowledge(parcel)
 
     def _settle_quietly(self) -> None:
@@ -291,7 +319,6 @@ class Stream:
         self.position = parcel.end
         self.leader_epoch = parcel.leader_epoch
         self._is_alone = False
-        self._acknowledged_at_s = asyncio.get_running_loop().time()
         self.trouble.end()
         metrics = self._metrics
         metrics.passed_batches += 1
@@ -313,8 +340,8 @@ class Stream:
 
     def _forget(self) -> None:
         """Nothing is under way any more; what the source gives is not wanted until `_find`."""
-        for _, answered in self._flying:
-            answered.add_done_callback(_retrieve)
+        for flight in self._flying:
+            flight.answered.add_done_callback(_retrieve)
         self._flying.clear()
         self._waiting.clear()
         self.held_bytes = 0
@@ -331,6 +358,10 @@ class Stream:
         self.failure = error
         logger.error("%s is mirrored no more: %s", self.route.source, error)
         self._on_change(self)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _may_pass(error: ApiError | NoBroker) -> bool:

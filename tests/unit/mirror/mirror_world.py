@@ -73,6 +73,10 @@ class Log(Kept):
         self.records += read_batch(kept)
         return Error.NONE, base
 
+    def forget_producers(self) -> None:
+        """As a broker does that has looked for those whose newest record is old."""
+        self._states = ProducerStates()
+
     def read(self, offset: int) -> bytes:
         """The batches from the one that has this offset on."""
         return b"".join(each for each in self.data if read_header(each).next_offset > offset)
@@ -151,6 +155,7 @@ class Mirror:
         self.target = Target(network, parse_addresses(f"b0:{PORT}"), settings)
         self.metrics = FlowMetrics()
         self.stream = Stream(ROUTE, self, self.target, self.metrics, lambda _: None)
+        self.sought: list[int] = []  # from where the stream wanted to read
         self._reading: asyncio.Task[None] | None = None
         self.stream.start()
 
@@ -169,6 +174,7 @@ class Mirror:
             self.scene.committed = OffsetAndMetadata(self.stream.position, note)
 
     def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
+        self.sought.append(offset)
         self.read_no_more(partition)
         left = [each for each in self.scene.source if each.end > offset]
         self._reading = asyncio.get_running_loop().create_task(self._read(left))

@@ -142,6 +142,52 @@ def test_with_others_writing_too_our_last_batch_is_looked_for_behind_the_commit(
     play(work)
 
 
+@pytest.mark.parametrize("gaps", [0.0, 1.0])
+def test_a_mirror_that_was_frozen_sends_nothing_twice_under_an_id_that_was_forgotten(
+    gaps: float,
+) -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 30, gaps)
+        expected = values_of(scene.source)
+        slow(scene)
+        frozen = scene.mirror()
+        await scene.until(lambda: bool(frozen.stream._flying and frozen.stream._waiting))
+        woken, frozen.stream._news = frozen.stream._news, asyncio.Event()
+        other = scene.mirror()
+        await scene.until(lambda: scene.arrived == expected)
+        scene.brokers.log().forget_producers()
+        await asyncio.sleep(90)
+        woken.set()
+        await scene.until(lambda: frozen.stream.position == scene.source[-1].end)
+        await asyncio.sleep(30)
+        assert scene.arrived == expected
+        await frozen.die()
+        await other.die()
+
+    play(work)
+
+
+def test_what_comes_after_a_long_silence_goes_on_where_nobody_else_did() -> None:
+    async def work(scene: Scene) -> None:
+        *before, late, last = source_batches(scene.chance, 12, 0.0)
+        scene.source = before
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(before))
+        await asyncio.sleep(3600)
+        mirror.stream.put([late])
+        await scene.until(lambda: scene.arrived == values_of([*before, late]))
+        scene.brokers.log().append(bytes(build_batch([b"other"] * 3, timestamp_ms=0)))
+        await asyncio.sleep(3600)
+        mirror.stream.put([last])
+        await scene.until(lambda: mirror.stream.is_idle)
+        assert scene.arrived == [*values_of([*before, late]), *[b"other"] * 3, *values_of([last])]
+        assert mirror.sought == [0]
+        assert mirror.metrics.doubts == 0
+        await mirror.die()
+
+    play(work)
+
+
 def test_a_target_that_was_made_anew_stops_the_stream_with_a_sentence() -> None:
     async def work(scene: Scene) -> None:
         scene.committed = OffsetAndMetadata(500, "target=400")
@@ -183,6 +229,27 @@ def test_what_somebody_sought_wins_over_the_target_but_never_backwards() -> None
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.is_idle)
         assert mirror.stream.position == whole[-1].end
+        await mirror.die()
+
+    play(work)
+
+
+def test_what_somebody_sought_holds_however_late_the_first_batch_comes() -> None:
+    async def work(scene: Scene) -> None:
+        *before, sought = source_batches(scene.chance, 11, 0.0)
+        scene.source = before
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(before))
+        await mirror.die()
+        scene.committed = OffsetAndMetadata(sought.start + 5, SOUGHT)
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.is_idle)
+        mirror.commit_position()
+        await asyncio.sleep(3600)
+        data = build_batch([b"late"], timestamp_ms=0, base_offset=sought.start + 5)
+        mirror.stream.put([Batch(PARTITION, read_header(data), bytes(data), 0, 0)])
+        await scene.until(lambda: scene.arrived == [*values_of(before), b"late"])
+        assert mirror.sought == [sought.start + 5]
         await mirror.die()
 
     play(work)
