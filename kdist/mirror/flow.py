@@ -90,6 +90,8 @@ class RunningFlow(RebalanceListener):
         self.target = Target(world.network, parse_addresses(flow.settings.target), client)
         self._consumer = Consumer.over(self._core())
         self._source_id = ""
+        self._wanted: frozenset[str] | None = None  # the topics to be subscribed, by the last look
+        self._subscribed: frozenset[str] | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._trouble = Trouble(f"flow {flow.name}")
         self._reading = Trouble(f"flow {flow.name}, reading")
@@ -166,16 +168,12 @@ class RunningFlow(RebalanceListener):
     async def _refresh_on(self) -> None:
         """Follow topics, tell how far behind we are, again and again."""
         assert self.topics is not None
-        subscribed: frozenset[str] | None = None
         while True:
             try:
                 selection = await self.topics.refresh(self._world.clock.now_ms())
                 self.metrics.mirrored_topics = len(selection.mirrored)
                 self.metrics.held_topics = len(selection.held)
-                wanted = frozenset(selection.mirrored)
-                if wanted != subscribed:
-                    await self._subscribe(wanted)
-                    subscribed = wanted
+                self._wanted = frozenset(selection.mirrored)
                 await measure_lag(self, self._world.clock.now_ms())
                 self.heard_at_s = self._world.network.loop.time()
                 self._trouble.end()
@@ -183,20 +181,25 @@ class RunningFlow(RebalanceListener):
                 self._trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
 
-    async def _subscribe(self, topics: frozenset[str]) -> None:
-        name = self.flow.name
+    async def _subscribe(self) -> None:
+        """Read the topics that are wanted now. Not while a poll may be within a rebalance."""
+        name, topics = self.flow.name, self._wanted
+        if topics == self._subscribed:
+            return
         if topics:
             logger.info("flow %s: topics to mirror: %s", name, len(topics))
             self._consumer.subscribe(sorted(topics), self)
         else:
             logger.warning("flow %s: no topic of the source is to be mirrored", name)
             await self._consumer.unsubscribe()
+        self._subscribed = topics
 
     async def _read(self) -> None:
         """One poll. What is wrong with a partition stops that one, all else passes."""
         if self.loss is not None:
             raise self.loss
         try:
+            await self._subscribe()
             batches = await self._consumer.poll_batches(_POLL_S, _BATCHES_MAX)
         except OffsetOutOfRange as error:
             await self._lose(error)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
 from kdist.client.cluster import Address, Cluster
+from kdist.client.consumer.rebalancing import Partitions
 from kdist.errors import ApiError, Error
 from kdist.mirror.loss import Loss
 from kdist.mirror.seeking import seek
+from kdist.mirror.selection import Selection
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -130,6 +134,36 @@ def test_a_batch_that_cannot_be_built_anew_stops_its_partition_and_no_other() ->
         assert stream is not None
         assert stream.position == 1
         assert "t-0, at offset 1: " in str(stream.failure)
+        await scene.stop()
+
+    play(work)
+
+
+def test_a_mirror_whose_topics_go_while_a_rebalance_is_under_way_leaves_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        await create(scene.client, "t2")
+        flow = flow_of(scene.start())
+        await scene.cluster.until(lambda: len(flow.streams) == 2)
+        selections = [Selection({"t2": "copy.t2"}, {})]
+        waits_s, revoke = [5], flow.on_revoked
+
+        async def find_fewer(_: int) -> Selection:
+            return selections.pop() if selections else Selection({}, {})
+
+        async def revoke_slowly(partitions: Partitions) -> None:
+            await asyncio.sleep(waits_s.pop() if waits_s else 0)
+            await revoke(partitions)
+
+        monkeypatch.setattr(flow.topics, "refresh", find_fewer)
+        monkeypatch.setattr(flow, "on_revoked", revoke_slowly)
+        await asyncio.sleep(30)
+        assert flow.streams == {}
+        membership = flow._consumer._core.membership
+        assert membership is not None
+        assert not membership.is_member
         await scene.stop()
 
     play(work)
