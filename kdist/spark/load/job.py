@@ -21,7 +21,7 @@ from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
 from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay
-from kdist.spark.load.report import RunReport, TopicReport, write_report
+from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
 from kdist.zk.server import find_java
@@ -73,7 +73,11 @@ class LoadRun:
         self._resources = ExitStack()
 
     def run(self, wish: Wish, tell: Callable[[Loaded], object]) -> list[Loaded]:
-        """Load every topic, and `tell` of each; what became of them."""
+        """Load every topic, and `tell` of each; what became of them.
+
+        `UserError` if it could not be told to Prometheus in the end.
+        """
+        require_directory(self._world.files, self._job)
         started_ms = self._world.clock.now_ms()
         outcomes = []
         with self._resources:

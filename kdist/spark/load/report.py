@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from os.path import dirname
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from kdist.config.load_job import LoadSettings
+from kdist.errors import UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.exposition import Exposition
 from kdist.metrics.load import LoadMetrics, TopicLoadMetrics
@@ -38,6 +40,17 @@ class RunReport(NamedTuple):
     ended_ms: int
     is_failed: bool
     topics: tuple[TopicReport, ...]
+
+
+def require_directory(files: Files, job: LoadSettings) -> None:
+    """`UserError` if the directory of the job's metrics file is not there.
+
+    For before a run: after it the loads are committed, and the run would fail all the same.
+    """
+    if job.metrics_file is not None:
+        directory = dirname(job.metrics_file) or "."
+        if not files.is_directory(directory):
+            raise UserError(f"{job.metrics_file} cannot be written, as {directory} is not there")
 
 
 def write_report(files: Files, job: LoadSettings, run: RunReport) -> None:

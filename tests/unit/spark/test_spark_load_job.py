@@ -17,16 +17,19 @@ from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, Wish
 from kdist.spark.load.plan import Topic
 
-JOB = load_job(f"bootstrap.servers=b1:9092\ntopics=clicks\noutput={OUTPUT}\n", "x")
+SETTINGS = f"bootstrap.servers=b1:9092\ntopics=clicks\noutput={OUTPUT}\n"
 
 
 def loaded(
-    disk: SimulatedDisk, look: Callable[[], Topic], monkeypatch: pytest.MonkeyPatch
+    disk: SimulatedDisk,
+    look: Callable[[], Topic],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str = SETTINGS,
 ) -> Loaded:
     """What comes of the topic, which each look finds as `look` has it."""
     monkeypatch.setattr("kdist.spark.load.job.look_at_topic", lambda *_, **__: look())
     world = LoadWorld(disk, VirtualClock(), {}, 2, "0")
-    (outcome,) = LoadRun(JOB, world).run(Wish(), lambda _: None)
+    (outcome,) = LoadRun(load_job(settings, "x"), world).run(Wish(), lambda _: None)
     return outcome
 
 
@@ -54,3 +57,22 @@ def test_a_topic_that_is_not_there_leaves_no_directory(monkeypatch: pytest.Monke
     outcome = loaded(disk, look, monkeypatch)
     assert str(outcome.error) == "there is no topic clicks"
     assert not disk.exists(OUTPUT)
+
+
+def test_a_metrics_file_without_a_directory_is_told_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    looks: list[None] = []
+
+    def look() -> Topic:
+        looks.append(None)
+        raise UserError("there is no topic clicks")
+
+    settings = f"{SETTINGS}metrics.file=/prom/load.prom\n"
+    with pytest.raises(UserError, match="cannot be written, as /prom is not there"):
+        loaded(disk, look, monkeypatch, settings)
+    assert not looks
+    disk.make_directory("/prom")
+    loaded(disk, look, monkeypatch, settings)
+    assert disk.exists("/prom/load.prom")
