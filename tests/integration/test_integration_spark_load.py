@@ -165,6 +165,15 @@ def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
     assert outcome.manifest.undecoded == 8
 
 
+def test_dates_stay_dates_with_years_that_have_more_than_four_digits(job: Job) -> None:
+    far = ["2013-01-01T12:00:00", "+55840-11-08T22:13:20", "-6060-01-02T00:00:00"]
+    produce(job.address, "far", as_json({"at": each} for each in far))
+    assert job.run("far", event_time_field="at").error is None
+    found = job.seen("far").selectExpr("typeof(date)", "cast(date as string)").collect()
+    dates = {"2013-01-01", "+55840-11-08", "-6060-01-02"}
+    assert {tuple(row) for row in found} == {("date", each) for each in dates}
+
+
 def test_inferred_columns_stay_and_what_is_new_to_them_keeps_its_bytes(job: Job) -> None:
     produce(job.address, "pinned", [b'{"a": 1, "date": "x"}'])
     first = job.run("pinned")
