@@ -226,6 +226,7 @@ def test_a_corrupt_manifest_is_told_and_nothing_is_written(job: Job) -> None:
     assert job.directories("corrupt") == ["load=000001"]
 
 
+@pytest.mark.timeout(300)  # a Spark for each step
 def test_a_load_that_is_killed_as_a_process_is_done_by_the_next(
     job: Job, cluster: Standalone, tmp_path: Path
 ) -> None:

@@ -22,12 +22,12 @@ from kdist.client.consumer.partition import Partition, Shelf
 from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
 from kdist.client.consumer.settings import ConsumerSettings
-from kdist.client.consumer.topics import Topics
+from kdist.client.consumer.topics import Topics, checked_names
 from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndTimestamp, list_offsets
 from kdist.config.kinds import INT64_MAX
 from kdist.errors import ApiError, Error, KdistError, UserError
-from kdist.model import TopicPartition, topic_name_fault
+from kdist.model import TopicPartition
 from kdist.network.world import Network
 from kdist.runtime.heap import keep_freed_blocks
 
@@ -104,7 +104,7 @@ class Core:
             self.topics.pattern, self.topics.wanted = topics, set()
             self.topics.matched = frozenset()
         else:
-            names = _checked_names(topics)
+            names = checked_names(topics)
             self.topics.pattern, self.topics.wanted = None, names
             self._want(frozenset(names))
         self.topics.start()
@@ -138,7 +138,7 @@ class Core:
         if self._is_subscribed:
             raise UserError("topics are subscribed: unsubscribe first")
         wanted = [TopicPartition(*each) for each in partitions]
-        _checked_names(each.topic for each in wanted)
+        checked_names(each.topic for each in wanted)
         for gone in set(self.partitions) - set(wanted):
             self.partitions.pop(gone).is_revoked = True
         for each in wanted:
@@ -398,12 +398,3 @@ class Core:
 def _log_failure(_: Offsets, error: KdistError | None) -> None:
     if error is not None:
         logger.warning("an auto-commit failed: %s", error)
-
-
-def _checked_names(topics: Iterable[str]) -> set[str]:
-    names = set(topics)
-    for name in names:
-        fault = topic_name_fault(name)
-        if fault:
-            raise UserError(f"topic {name!r} {fault}")
-    return names

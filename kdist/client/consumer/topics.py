@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kdist.client.cluster import NO_LEADER, NoBroker, raise_for
 from kdist.client.consumer.world import World, may_pass
-from kdist.errors import ApiError, Error
-from kdist.model import NO_EPOCH, TopicPartition
+from kdist.errors import ApiError, Error, UserError
+from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
 from kdist.protocol.metadata import MetadataResponse
 
 
@@ -121,3 +121,13 @@ class Topics:
             for name in set(self.counts) - {topic.name for topic in answer.topics}:
                 del self.counts[name]
             self.matched = frozenset(name for name in found if self.pattern.match(name))
+
+
+def checked_names(topics: Iterable[str]) -> set[str]:
+    """These topics; `UserError` for a name that no topic can have."""
+    names = set(topics)
+    for name in names:
+        fault = topic_name_fault(name)
+        if fault:
+            raise UserError(f"topic {name!r} {fault}")
+    return names
