@@ -30,7 +30,6 @@ from kdist.metrics.declare import Family
 from kdist.metrics.mirror import FlowMetrics, StreamMetrics
 from kdist.mirror.behind import measure_lag
 from kdist.mirror.loss import Loss, loss_of
-from kdist.mirror.standing import note_of
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
 from kdist.mirror.topics import FlowTopics
@@ -365,8 +364,8 @@ class RunningFlow(RebalanceListener):
                 stream.note_position(await self._consumer.position(partition, 0))
             position = stream.position
             if position is not None and position != self._committed.get(partition):
-                note = note_of(stream.target_end)
-                offsets[partition] = OffsetAndMetadata(position, note, stream.leader_epoch)
+                found = OffsetAndMetadata(position, stream.note, stream.leader_epoch)
+                offsets[partition] = found
         if offsets:
             await self.commit(offsets)
             self._committed.update((each, found.offset) for each, found in offsets.items())

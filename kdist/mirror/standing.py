@@ -3,7 +3,8 @@
 The last batch of the target partition that bears the mirror's mark says it (`trace.py`). It is the
 very last one, unless others write there too: then the log is read from where it ended when the
 mirror last committed, a note that every commit to the source carries. A commit by `kdist mirror
-seek` carries another note, and wins over the log.
+seek` carries another note, and wins over the log; so does the mirror's own commit of such a
+position, and of one that nothing but markers lead to, until the log says it, too.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from kdist.model import NO_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-SOUGHT = "sought"  # the note of a commit by `kdist mirror seek`
-_NOTE = re.compile(r"target=(\d+)")
+SOUGHT = "sought"  # what the note begins with of a commit that wins over the target's log
+_NOTE = re.compile(rf"(?:{SOUGHT} )?target=(\d+)")
 
 
 class Standing(NamedTuple):
@@ -38,9 +39,9 @@ class Standing(NamedTuple):
     target_end: int
 
 
-def note_of(target_end: int) -> str:
-    """The note of a commit: where the target's log ended then."""
-    return f"target={target_end}"
+def note_of(target_end: int, *, wins: bool = False) -> str:
+    """The note of a commit: where the target's log ended then, and whether it wins over that."""
+    return f"{SOUGHT} target={target_end}" if wins else f"target={target_end}"
 
 
 async def find_standing(
@@ -54,19 +55,19 @@ async def find_standing(
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
+    if run is None and noted_end is not None and end < noted_end:
+        raise UserError(
+            f"{target} of the target ends at offset {end}, but was mirrored into up to {noted_end}:"
+            " was it deleted and made anew? `kdist mirror seek` says from where to fill it again"
+        )
     if _wins(committed, run):
-        return Standing(committed.offset, NO_EPOCH, run, end)
+        return Standing(committed.offset, committed.leader_epoch, run, end)
     if run is not None:
         same = committed is not None and committed.offset == run.next_offset
         epoch = committed.leader_epoch if committed is not None and same else NO_EPOCH
         return Standing(run.next_offset, epoch, run, end)
     if committed is None:
         return Standing(None, NO_EPOCH, None, end)
-    if noted_end is not None and end < noted_end:
-        raise UserError(
-            f"{target} of the target ends at offset {end}, but was mirrored into up to {noted_end}:"
-            " was it deleted and made anew? `kdist mirror seek` says from where to fill it again"
-        )
     return Standing(committed.offset, committed.leader_epoch, None, end)
 
 
@@ -90,7 +91,7 @@ async def find_end(
 
 def _wins(committed: OffsetAndMetadata | None, run: Run | None) -> TypeGuard[OffsetAndMetadata]:
     """Whether somebody said to go on from further than the target's log says."""
-    if committed is None or committed.metadata != SOUGHT:
+    if committed is None or not committed.metadata.startswith(SOUGHT):
         return False
     return run is None or run.next_offset < committed.offset
 

@@ -127,6 +127,7 @@ class Stream:
         self._flying: deque[_Flight] = deque()
         self._run: Run | None = None
         self._is_alone = True  # whether the next batch is to fly alone
+        self._is_ahead = False  # `position` is behind what the target's log says
         self._read_to = -1  # where the next batch is to begin; -1: none is wanted
         self._proven_at_s = 0.0  # when the question was asked that the target last answered
         self._news = asyncio.Event()
@@ -174,10 +175,16 @@ class Stream:
         """Whether all that was read is acknowledged."""
         return self.state is State.FLOWING and not self._waiting and not self._flying
 
+    @property
+    def note(self) -> str:
+        """What a commit of `position` is to say beside it."""
+        return note_of(self.target_end, wins=self._is_ahead)
+
     def note_position(self, position: int) -> None:
         """The source has nothing for us before `position`: markers, or what compaction left."""
         if self.is_idle and self.position is not None and self._read_to == self.position:
             self.trouble.end()
+            self._is_ahead |= position > self.position
             self.position = self._read_to = max(position, self.position)
 
     async def drain(self, timeout_s: float) -> None:
@@ -237,7 +244,8 @@ class Stream:
             # Before the first batch: with others' batches behind ours, it says where to look.
             first = OffsetAndMetadata(position, note_of(standing.target_end))
             await self._source.commit({route.source: first})
-        self._run = standing.run
+        self._run = run = standing.run
+        self._is_ahead = run is None or run.next_offset < position
         self._proven_at_s = asked_at_s
         self._is_alone = True
         self.position = self._read_to = position
@@ -317,6 +325,7 @@ class Stream:
     def _acknowledge(self, parcel: Parcel) -> None:
         self.held_bytes -= len(parcel)
         self.position = parcel.end
+        self._is_ahead = False
         self.leader_epoch = parcel.leader_epoch
         self._is_alone = False
         self.trouble.end()

@@ -16,7 +16,6 @@ from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.errors import ApiError, Error
 from kdist.metrics.mirror import FlowMetrics
-from kdist.mirror.standing import note_of
 from kdist.mirror.stream import Route, Stream
 from kdist.mirror.target import Target
 from kdist.mirror.trace import mark_of
@@ -170,8 +169,7 @@ class Mirror:
 
     def commit_position(self) -> None:
         if self.stream.position is not None:
-            note = note_of(self.stream.target_end)
-            self.scene.committed = OffsetAndMetadata(self.stream.position, note)
+            self.scene.committed = OffsetAndMetadata(self.stream.position, self.stream.note)
 
     def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
         self.sought.append(offset)

@@ -234,6 +234,48 @@ def test_what_somebody_sought_wins_over_the_target_but_never_backwards() -> None
     play(work)
 
 
+def test_what_somebody_sought_outlives_the_mirrors_that_sent_nothing_from_there() -> None:
+    async def work(scene: Scene) -> None:
+        whole = source_batches(scene.chance, 30, 0.0)
+        scene.source = whole[:10]
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(whole[:10]))
+        await mirror.die()
+        scene.source, scene.committed = [], OffsetAndMetadata(whole[20].start, SOUGHT)
+        for _ in range(2):
+            mirror = scene.mirror()
+            await scene.until(lambda m=mirror: m.stream.state is State.FLOWING)
+            mirror.commit_position()
+            await mirror.die()
+        scene.source = whole
+        mirror = scene.mirror()
+        expected = values_of(whole[:10] + whole[20:])
+        await scene.until(lambda: len(scene.arrived) == len(expected))
+        assert scene.arrived == expected
+        mirror.commit_position()
+        assert scene.committed.metadata == f"target={len(expected)}"
+        await mirror.die()
+
+    play(work)
+
+
+def test_what_only_markers_lead_to_is_where_the_next_mirror_begins() -> None:
+    async def work(scene: Scene) -> None:
+        scene.source = source_batches(scene.chance, 10, 0.0)
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.is_idle and mirror.stream.position is not None)
+        await scene.until(lambda: mirror.stream.position == scene.source[-1].end)
+        mirror.stream.note_position(scene.source[-1].end + 2)
+        mirror.commit_position()
+        await mirror.die()
+        mirror = scene.mirror()
+        await scene.until(lambda: mirror.stream.is_idle)
+        assert mirror.sought == [scene.source[-1].end + 2]
+        await mirror.die()
+
+    play(work)
+
+
 def test_what_somebody_sought_holds_however_late_the_first_batch_comes() -> None:
     async def work(scene: Scene) -> None:
         *before, sought = source_batches(scene.chance, 11, 0.0)
