@@ -55,12 +55,13 @@ async def find_standing(
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
-    if run is None and noted_end is not None and end < noted_end:
+    has_lost = noted_end is not None and end < noted_end
+    if run is None and has_lost:
         raise UserError(
             f"{target} of the target ends at offset {end}, but was mirrored into up to {noted_end}:"
             " was it deleted and made anew? `kdist mirror seek` says from where to fill it again"
         )
-    if _wins(committed, run):
+    if _wins(committed, run) and not has_lost:
         return Standing(committed.offset, committed.leader_epoch, run, end)
     if run is not None:
         same = committed is not None and committed.offset == run.next_offset

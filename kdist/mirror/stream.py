@@ -127,7 +127,7 @@ class Stream:
         self._flying: deque[_Flight] = deque()
         self._run: Run | None = None
         self._is_alone = True  # whether the next batch is to fly alone
-        self._is_ahead = False  # `position` is behind what the target's log says
+        self._is_ahead = False  # `position` is further than the target's log says
         self._read_to = -1  # where the next batch is to begin; -1: none is wanted
         self._proven_at_s = 0.0  # when the question was asked that the target last answered
         self._news = asyncio.Event()

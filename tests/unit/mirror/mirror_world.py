@@ -76,6 +76,11 @@ class Log(Kept):
         """As a broker does that has looked for those whose newest record is old."""
         self._states = ProducerStates()
 
+    def lose_last(self) -> None:
+        """Without its last batch, as after an unclean election."""
+        del self.records[read_header(self.data.pop()).base_offset :]
+        self.forget_producers()
+
     def read(self, offset: int) -> bytes:
         """The batches from the one that has this offset on."""
         return b"".join(each for each in self.data if read_header(each).next_offset > offset)

@@ -271,6 +271,11 @@ def test_what_only_markers_lead_to_is_where_the_next_mirror_begins() -> None:
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.is_idle)
         assert mirror.sought == [scene.source[-1].end + 2]
+        mirror.commit_position()
+        await mirror.die()
+        scene.brokers.log().lose_last()
+        mirror = scene.mirror()
+        await scene.until(lambda: scene.arrived == values_of(scene.source))
         await mirror.die()
 
     play(work)
