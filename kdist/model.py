@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import uuid
 from typing import NamedTuple
 
 TOPIC_NAME_MAX = 249  # with "-<partition>" and a suffix the directory name must fit in 255 bytes
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+\Z")
+_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
@@ -72,3 +74,17 @@ def topic_name_fault(name: str) -> str | None:
     if not _TOPIC_NAME.match(name):
         return "has a character other than ASCII letters, digits, '.', '_' and '-'"
     return None
+
+
+def format_uuid(value: uuid.UUID) -> str:
+    """A topic or directory id as Kafka prints it: 22 characters of base64url, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
+
+
+def parse_uuid(text: str) -> uuid.UUID | None:
+    """The id that `format_uuid` printed; None for any other text."""
+    if not _UUID_TEXT.match(text):
+        return None
+    value = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    # 22 characters hold 132 bits: of the texts for one id only the one with zeros in the last 4.
+    return value if format_uuid(value) == text else None

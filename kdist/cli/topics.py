@@ -15,8 +15,7 @@ from kdist.cli.table import Column, Row, print_table
 from kdist.cli.topics_apply import apply
 from kdist.cli.topics_change import alter, create, delete
 from kdist.cli.topics_records import delete_records
-from kdist.model import OffsetRange, TopicPartition
-from kdist.storage.meta import format_uuid
+from kdist.model import OffsetRange, TopicPartition, format_uuid
 
 if TYPE_CHECKING:
     from kdist.client.admin.topics import Partition, Topic

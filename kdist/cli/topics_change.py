@@ -12,7 +12,7 @@ from kdist.cli.options import json_option, print_json
 from kdist.cli.settings_given import parse_given
 from kdist.cli.show import show_count
 from kdist.errors import ApiError, Error
-from kdist.storage.meta import format_uuid
+from kdist.model import format_uuid
 
 if TYPE_CHECKING:
     from kdist.client.admin.topics import CreatedTopic, NewTopic

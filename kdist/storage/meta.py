@@ -11,14 +11,13 @@ to the wrong slot would else lose its replicas. Format: docs/formats/meta-proper
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import uuid
 from typing import NamedTuple
 
 from kdist.errors import UserError
-from kdist.model import NO_EPOCH, ZERO_UUID
+from kdist.model import NO_EPOCH, ZERO_UUID, format_uuid, parse_uuid
 from kdist.runtime.files import Files
 from kdist.storage.checkpoints import INT32_MAX, parse_number
 from kdist.storage.faults import CorruptFile
@@ -27,7 +26,6 @@ from kdist.storage.names import META_PROPERTIES, parse_directory_name
 _ID_KEYS = {"0": "broker.id", "1": "node.id"}  # by the file's version
 _PARTITION_METADATA_VERSION = 0
 _CLEAN_SHUTDOWN_VERSION = 0
-_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}\Z")
 
 
 class MetaProperties(NamedTuple):
@@ -135,20 +133,6 @@ def _claim_blank(files: Files, directory: str, meta: MetaProperties) -> MetaProp
         )
     files.replace(f"{directory}/{META_PROPERTIES}", encode_meta(meta))
     return meta
-
-
-def format_uuid(value: uuid.UUID) -> str:
-    """A topic or directory id as Kafka prints it: 22 characters of base64url, without padding."""
-    return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")
-
-
-def parse_uuid(text: str) -> uuid.UUID | None:
-    """The id that `format_uuid` printed; None for any other text."""
-    if not _UUID_TEXT.match(text):
-        return None
-    value = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-    # 22 characters hold 132 bits: of the texts for one id only the one with zeros in the last 4.
-    return value if format_uuid(value) == text else None
 
 
 def encode_partition_metadata(topic_id: uuid.UUID) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.errors import UserError
+from kdist.model import format_uuid
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.faults import CorruptFile
 from kdist.storage.meta import (
@@ -22,10 +23,8 @@ from kdist.storage.meta import (
     encode_clean_shutdown,
     encode_meta,
     encode_partition_metadata,
-    format_uuid,
     load_clean_shutdown,
     load_partition_metadata,
-    parse_uuid,
     save_clean_shutdown,
     save_partition_metadata,
 )
@@ -143,21 +142,6 @@ def test_unreadable_meta_properties_are_not_replaced(disk):
     with pytest.raises(CorruptFile):
         claim_directory(disk, "/d", 3, CLUSTER)
     assert disk.read(PATH) == b""
-
-
-def test_ids_are_printed_as_kafka_prints_them():
-    assert format_uuid(TOPIC_ID) == "SRhZxbLaSrKu6FxwtBZnbg"
-    assert format_uuid(uuid.UUID(int=1)) == "AAAAAAAAAAAAAAAAAAAAAQ"
-
-
-@given(st.uuids(allow_nil=True))
-def test_every_id_reads_back(value):
-    assert parse_uuid(format_uuid(value)) == value
-
-
-@pytest.mark.parametrize("text", ["", "A" * 21, "A" * 23, "A" * 21 + "=", "A" * 21 + "B", "é" * 22])
-def test_other_text_is_no_id(text):
-    assert parse_uuid(text) is None
 
 
 def test_partition_metadata_is_what_kafka_writes():
