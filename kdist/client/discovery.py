@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 from kdist.client.cluster import Address, parse_addresses
 from kdist.errors import UserError
-from kdist.zk import znodes
-from kdist.zk.client import ZooKeeper
-from kdist.zk.errors import NoNode
 
 
 def given_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
@@ -25,27 +22,9 @@ async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Addr
     given = given_brokers(servers, zk_connect)
     if given:
         return given
-    from kdist.client.zookeeper_session import zookeeper_at  # kazoo, which few wait for
+    from kdist.client.zookeeper_session import registered_brokers  # kazoo, which few wait for
 
-    async with zookeeper_at(zk_connect) as zookeeper:
-        found = await _registered(zookeeper)
+    found = await registered_brokers(zk_connect)
     if not found:
         raise UserError(f"no broker is registered at {zk_connect}")
-    return found
-
-
-async def _registered(zookeeper: ZooKeeper) -> list[Address]:
-    try:
-        names = await zookeeper.children(znodes.BROKERS.path())
-    except NoNode:
-        return []
-    found = []
-    for name in sorted(names, key=int):
-        path = znodes.BROKER.path(int(name))
-        try:
-            data = (await zookeeper.get(path)).data
-        except NoNode:
-            continue  # gone since
-        registration = znodes.BROKER.decode(path, data)
-        found += [Address(e.listener.host, e.listener.port) for e in registration.endpoints]
     return found

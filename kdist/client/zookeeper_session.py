@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from kdist.client.cluster import Address
 from kdist.errors import UserError
+from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.connect_string import ConnectString
-from kdist.zk.errors import ConnectionLoss
+from kdist.zk.errors import ConnectionLoss, NoNode
 from kdist.zk.kazoo_client import KazooZooKeeper
 
 _TIMEOUT_MS = 6_000
@@ -26,3 +28,26 @@ async def zookeeper_at(address: str) -> AsyncIterator[ZooKeeper]:
         yield keeper
     finally:
         await keeper.close()
+
+
+async def registered_brokers(address: str) -> list[Address]:
+    """Where the brokers listen that are registered there; `UserError`."""
+    async with zookeeper_at(address) as zookeeper:
+        return await _registered(zookeeper)
+
+
+async def _registered(zookeeper: ZooKeeper) -> list[Address]:
+    try:
+        names = await zookeeper.children(znodes.BROKERS.path())
+    except NoNode:
+        return []
+    found = []
+    for name in sorted(names, key=int):
+        path = znodes.BROKER.path(int(name))
+        try:
+            data = (await zookeeper.get(path)).data
+        except NoNode:
+            continue  # gone since
+        registration = znodes.BROKER.decode(path, data)
+        found += [Address(e.listener.host, e.listener.port) for e in registration.endpoints]
+    return found
