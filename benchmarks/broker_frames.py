@@ -19,6 +19,7 @@ from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.protocol.versions import api_for
 from kdist.records.build import build_batch
 
 RECORD_BYTES = 100
@@ -98,7 +99,7 @@ def receive(connection: socket.socket) -> bytes:
 def check_answer(frame: bytes, answer: bytes, fetched_bytes: int = 0) -> None:
     """Raise unless `answer` to `frame` has no error and as many bytes of records as it should."""
     key, version = struct.unpack_from(">hh", frame, _SIZE.size)
-    _, response = decode_response(key, version, answer[_SIZE.size :])
+    _, response = decode_response(api_for(key), version, answer[_SIZE.size :])
     if key == produce.API.key:
         result = response.responses[0].partition_responses[0]
     else:

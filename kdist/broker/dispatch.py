@@ -77,7 +77,7 @@ class Call:
         if response is None:
             self._slot.discard()
         else:
-            frame = encode_response(self.api_key, self.version, self.correlation_id, response)
+            frame = encode_response(self.version, self.correlation_id, response)
             self._slot.send((frame,) if frame.splices is None else frame.chunks())
         metrics = self._metrics
         metrics.answered += 1

@@ -18,7 +18,7 @@ from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection, Reply
 from kdist.network.sending import copied_if_small
 from kdist.protocol.envelope import encode_response
-from kdist.protocol.fetch import API, FetchRequest, FetchResponse
+from kdist.protocol.fetch import FetchRequest, FetchResponse
 from kdist.protocol.fetch_forms import AnswerForm, from_offset
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.replication.delayed import Delayed
@@ -253,7 +253,7 @@ class OneFetch(Delayed):
 
     def _reply(self, response: FetchResponse | None) -> None:
         """Send what the long way says."""
-        frame = encode_response(API.key, self.kind.version, self.correlation_id, response)
+        frame = encode_response(self.kind.version, self.correlation_id, response)
         self._send(frame.chunks())
 
 

@@ -25,7 +25,6 @@ from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import INTERNAL_TOPICS, NO_EPOCH, TopicPartition
 from kdist.network.connection import Connection, Reply
-from kdist.protocol import produce
 from kdist.protocol.envelope import decode_request, encode_response
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
@@ -192,7 +191,7 @@ class UsualProduces:
 
     def _answer(self, header: RequestHeader, reply: Reply, started_ns: int, response: Any) -> None:
         version, correlation_id = header.api_version, header.correlation_id
-        reply.send((encode_response(produce.API.key, version, correlation_id, response),))
+        reply.send((encode_response(version, correlation_id, response),))
         self._note_answered(started_ns, 1)
 
     def _note_answered(self, started_ns: int, count: int) -> None:
@@ -246,7 +245,7 @@ def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int
     )
     results = ProduceTopicResult(name=topic, partition_responses=[result])
     response = ProduceResponse(responses=[results])
-    answer = bytes(encode_response(produce.API.key, version, 0, response))
+    answer = bytes(encode_response(version, 0, response))
     # The topic's name is before it, so the last place that looks like it is the right one.
     before, _, end = answer.rpartition(_INT64.pack(_BASE_OFFSET))
     size, middle = before[:SIZE_BYTES], before[SIZE_BYTES + _INT32.size :]

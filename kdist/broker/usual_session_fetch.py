@@ -23,7 +23,7 @@ from kdist.broker.one_partition import Found, Kind, OneFetch, Reader, answer_of,
 from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection
 from kdist.protocol.envelope import encode_request, encode_response
-from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kdist.protocol.fetch_forms import OFFSET, difference, from_offset
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader, get_correlation_id
@@ -193,7 +193,7 @@ def _kind_of(
         unnamed=bytes(encode_request(header, unnamed)[rest_at:]),
         before=bytes(zeros[rest_at:start]),
         behind=bytes(zeros[end:]),
-        nothing=bytes(encode_response(API.key, header.api_version, 0, response)),
+        nothing=bytes(encode_response(header.api_version, 0, response)),
     )
 
 

@@ -1,6 +1,6 @@
 """What the commands that ask a cluster share: `--broker`, a loop to ask on, what they ask first.
 
-The client is imported when a command runs: it takes 0.2 s that no `--help` should wait for.
+The client is imported when a command runs: it takes 0.1 s that no `--help` should wait for.
 """
 
 from __future__ import annotations

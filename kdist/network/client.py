@@ -17,13 +17,11 @@ from kdist.network.receiving import LARGE_BYTES, FrameReceiver
 from kdist.network.world import Network
 from kdist.protocol import api_versions
 from kdist.protocol.api import Api
-from kdist.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader, get_response_header
-from kdist.protocol.versions import TABLE
 from kdist.wire.varint import Buffer
 
-_API_OF = {api.request: api for api in TABLE}
 _CORRELATION_ID_MAX = (1 << 31) - 1
 _UNSUPPORTED = Error.UNSUPPORTED_VERSION.code.to_bytes(2, "big")
 
@@ -70,7 +68,7 @@ class Client(FrameReceiver):
 
     def __init__(self, network: Network, settings: ClientSettings, name: str) -> None:
         super().__init__(network.turn, settings.frame_bytes_max)
-        self.versions: dict[int, int] = {}  # by API key, once negotiated
+        self.versions: dict[int, ApiVersion] = {}  # what the broker speaks, by API key
         self.name = name
         self._loop = network.loop
         self._settings = settings
@@ -142,7 +140,7 @@ class Client(FrameReceiver):
         """Send it: its correlation id, what it is, and in which version."""
         if self.is_closed:
             raise self._network_exception("the connection is closed")
-        api = _API_OF[type(request)]
+        api: Api = request.api
         if version is None:
             version = self.version_of(api)
         header = RequestHeader(
@@ -187,16 +185,18 @@ class Client(FrameReceiver):
         return self._last_correlation_id
 
     def version_of(self, api: Api) -> int:
-        """The negotiated version; `ApiError` UNSUPPORTED_VERSION if the two have none in common."""
-        try:
-            return self.versions[api.key]
-        except KeyError:
-            raise ApiError(
-                Error.UNSUPPORTED_VERSION, f"{self.name} and we share no version of {api.name}"
-            ) from None
+        """The highest common version; `ApiError` UNSUPPORTED_VERSION if there is none."""
+        theirs = self.versions.get(api.key)
+        if theirs is not None:
+            common = min(api.newest, theirs.max_version)
+            if common >= max(api.oldest, theirs.min_version):
+                return common
+        raise ApiError(
+            Error.UNSUPPORTED_VERSION, f"{self.name} and we share no version of {api.name}"
+        )
 
-    async def negotiate(self) -> dict[int, int]:
-        """Ask for the broker's versions: the highest common one of each API, by key.
+    async def negotiate(self) -> None:
+        """Ask for the broker's versions, which `version_of` compares with our own.
 
         Keys 4 to 7 are not advertised; who sends those knows their version.
         """
@@ -207,15 +207,7 @@ class Client(FrameReceiver):
             answer = await self._ask_versions(min(version, theirs.get(api_versions.API.key, 0)))
         if answer.error_code:
             raise ApiError(Error.of(answer.error_code))
-        theirs_by_key = {each.api_key: each for each in answer.api_keys}
-        self.versions = {}
-        for api in TABLE:
-            their = theirs_by_key.get(api.key)
-            if their is not None and api.oldest <= their.max_version:
-                common = min(api.newest, their.max_version)
-                if common >= their.min_version:
-                    self.versions[api.key] = common
-        return self.versions
+        self.versions = {each.api_key: each for each in answer.api_keys}
 
     async def _ask_versions(self, version: int) -> ApiVersionsResponse:
         request = ApiVersionsRequest(
@@ -254,7 +246,7 @@ class Client(FrameReceiver):
             if waiting.api is api_versions.API and frame[4:6] == _UNSUPPORTED:
                 answer = _read_refusal(frame)
             else:
-                _, answer = decode_response(waiting.api.key, version, self._kept(frame))
+                _, answer = decode_response(waiting.api, version, self._kept(frame))
         except ProtocolError as error:
             _fail(waiting, self._network_exception(str(error)))
             raise
@@ -308,7 +300,7 @@ def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
     Some servers write another form; what they speak is then asked for again, in version 0.
     """
     try:
-        _, answer = decode_response(api_versions.API.key, 0, bytes(frame))
+        _, answer = decode_response(api_versions.API, 0, bytes(frame))
     except ProtocolError:
         return ApiVersionsResponse(error_code=Error.UNSUPPORTED_VERSION.code, api_keys=[])
     return cast(ApiVersionsResponse, answer)

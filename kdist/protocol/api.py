@@ -2,6 +2,8 @@
 
 Header versions follow from these: a flexible request has header v2 and a flexible response v1, with
 one exception each, which the API's own file declares.
+
+Both messages know it as `api`: who has one at hand needs no version table.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ class Api:
     is_version_0_nameless: bool = False
     # ApiVersions: a client may get a v0 body whatever it asked for, and must find where it begins.
     has_plain_response_header: bool = False
+
+    def __post_init__(self) -> None:
+        self.request.api = self.response.api = self
 
     def has(self, version: int) -> bool:
         """Whether `version` is one of those built."""

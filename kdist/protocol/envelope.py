@@ -24,7 +24,6 @@ from kdist.protocol.headers import (
     put_response_header,
 )
 from kdist.protocol.splice import SplicedBuffer
-from kdist.protocol.versions import api_for
 from kdist.wire.varint import Buffer
 
 _SIZE = struct.Struct(">i")
@@ -60,23 +59,23 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
     key, version, correlation_id = get_fixed_fields(frame)
     route = _ROUTES.get((key, version))
     if route is None:
+        from kdist.protocol.versions import api_for  # every message there is: a client needs few
+
         api = api_for(key)
         if not api.has(version):
             # The client id is in the same place in every header that a newer peer may send.
             client_id, _ = get_client_id(frame, header_version=1)
             header = RequestHeader(key, version, correlation_id, client_id)
             raise UnsupportedVersionError(api, header)
-        route = _route(key, version)
+        route = _route(api, version)
     client_id, position = get_client_id(frame, route.request_header_version)
     request, _ = route.request.decode(memoryview(frame), position)
     return RequestHeader(key, version, correlation_id, client_id), request
 
 
-def encode_response(
-    api_key: int, api_version: int, correlation_id: int, response: Any
-) -> SplicedBuffer:
+def encode_response(api_version: int, correlation_id: int, response: Any) -> SplicedBuffer:
     """The frame of a response. If it has `splices`, send its `chunks()`, else itself."""
-    route = _route(api_key, api_version)
+    route = _route(response.api, api_version)
     out = _start_frame()
     put_response_header(out, correlation_id, route.response_header_version)
     route.response.encode(response, out)
@@ -84,32 +83,31 @@ def encode_response(
 
 
 def encode_request(header: RequestHeader, request: Any) -> SplicedBuffer:
-    """The frame of a request; its header says which API and version."""
-    route = _route(header.api_key, header.api_version)
+    """The frame of a request; its header says in which version."""
+    route = _route(request.api, header.api_version)
     out = _start_frame()
     put_request_header(out, header, route.request_header_version)
     route.request.encode(request, out)
     return _finish_frame(out)
 
 
-def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Any]:
+def decode_response(api: Api, api_version: int, frame: Buffer) -> tuple[int, Any]:
     """The correlation id and the API's response message, of a request sent as `api_version`."""
-    route = _route(api_key, api_version)
+    route = _route(api, api_version)
     correlation_id, position = get_response_header(frame, route.response_header_version)
     response, _ = route.response.decode(memoryview(frame), position)
     return correlation_id, response
 
 
-_ROUTES: dict[tuple[int, int], _Route] = {}
+_ROUTES: dict[tuple[int, int], _Route] = {}  # by API key and version
 
 
-def _route(key: int, version: int) -> _Route:
+def _route(api: Api, version: int) -> _Route:
     """The route of a version that is built; compiled on first use."""
-    route = _ROUTES.get((key, version))
+    route = _ROUTES.get((api.key, version))
     if route is None:
-        api = api_for(key)
         assert api.has(version), f"{api.name} version {version} is not built"
-        route = _ROUTES[key, version] = _Route(
+        route = _ROUTES[api.key, version] = _Route(
             codec_for(api.request, version),
             api.request_header_version(version),
             codec_for(api.response, version),

@@ -111,7 +111,7 @@ def _answer(version: int, request: FetchRequest, offset: int) -> SplicedBuffer:
     )
     topics = [FetchTopicResult(topic=topic.topic, partitions=[result])]
     response = FetchResponse(session_id=request.session_id, responses=topics)
-    return encode_response(API.key, version, 0, response)
+    return encode_response(version, 0, response)
 
 
 def difference(one: bytearray, other: bytearray) -> tuple[int, int]:

@@ -126,8 +126,8 @@ def make_attack(chance: random.Random) -> Attack:
         frame = bytes(encode_request(header, sample(case, chance)))
         if target == "response":
             case = case._replace(cls=api.response)
-            frame = bytes(encode_response(api.key, version, 7, sample(case, chance)))
-            arguments = (api.key, version)
+            frame = bytes(encode_response(version, 7, sample(case, chance)))
+            arguments = (api, version)
         frame = frame if target == "framing" else frame[4:]
     noise = chance.randbytes(chance.randrange(64)) if chance.randrange(20) == 0 else None
     return Attack(target, arguments, noise or damage(frame, chance))

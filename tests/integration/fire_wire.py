@@ -43,7 +43,7 @@ class Wire:
     def ask(self, api: Api, version: int, request: Any) -> Any:
         """The answer to one request."""
         self.send(request_frame(api, version, request))
-        return decode_response(api.key, version, self.receive_frame())[1]
+        return decode_response(api, version, self.receive_frame())[1]
 
     def receive_frame(self) -> bytes:
         """The next answer without its size."""

@@ -74,11 +74,11 @@ def _librdkafka(directory: Path) -> Iterator[Server]:
 def _in_old_versions() -> Iterator[None]:
     negotiate = Client.negotiate
 
-    async def negotiate_old(client: Client) -> dict[int, int]:
-        common = await negotiate(client)
+    async def negotiate_old(client: Client) -> None:
+        await negotiate(client)
         for key, newest in _OLD_OF_GROUPS.items():
-            common[key] = min(newest, common[key])
-        return common
+            theirs = client.versions[key]
+            theirs.max_version = min(newest, theirs.max_version)
 
     with mock.patch.object(Client, "negotiate", negotiate_old):
         yield

@@ -10,10 +10,8 @@ from kdist.client.cluster import Cluster, raise_for
 from kdist.errors import ApiError
 from kdist.model import Broker
 from kdist.protocol.api_versions import ApiVersionsRequest
-from kdist.protocol.versions import TABLE
 
 _OLDEST = 0  # the version of ApiVersions that every broker since Kafka 0.10 answers
-_NAMES = {api.key: api.name for api in TABLE}
 
 
 class VersionRange(NamedTuple):
@@ -52,13 +50,16 @@ async def describe_versions(
 
     A broker that does not answer, within `patience_s` seconds if given, has its error in its place.
     """
+    from kdist.protocol.versions import TABLE  # every message there is: others need few
+
+    names = {api.key: api.name for api in TABLE}
 
     async def ask(broker: int) -> Mapping[str, VersionRange]:
         client = await cluster.client(broker)
         answer = await client.send(ApiVersionsRequest(), _OLDEST)
         raise_for(answer.error_code, f"broker {broker}")
         return {
-            _NAMES.get(each.api_key, str(each.api_key)): VersionRange(
+            names.get(each.api_key, str(each.api_key)): VersionRange(
                 each.min_version, each.max_version
             )
             for each in answer.api_keys

@@ -93,7 +93,7 @@ class Fetch:
 
     def send(self) -> list[bytes]:
         """What the network does: encode at the version, send the slices, let go of them."""
-        assert encode_response(1, self.version, 1, self.response)
+        assert encode_response(self.version, 1, self.response)
         sent = []
         for result in self.results:
             records = result.records

@@ -17,7 +17,7 @@ from kdist.protocol.envelope import (
     encode_response,
 )
 from kdist.protocol.headers import RequestHeader
-from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.protocol.produce import API, ProducePartition, ProduceRequest, ProduceTopic
 from tests.unit.replication.replication_world import CLICKS, Client, World, batch
 
 Answer = list[bytes]
@@ -76,7 +76,7 @@ class Broker:
         def reply(response: Any) -> None:
             if response is not None:
                 version, correlation_id = header.api_version, header.correlation_id
-                slot.send([encode_response(0, version, correlation_id, response)])
+                slot.send([encode_response(version, correlation_id, response)])
 
         self.handler.handle(request, header.api_version, reply, peer)
         return False
@@ -114,7 +114,7 @@ def errors_of(peer: Peer, version: int = 9) -> list[int]:
     """The error of each answer."""
     found = []
     for answer in peer.answers:
-        _, response = decode_response(0, version, b"".join(answer)[4:])
+        _, response = decode_response(API, version, b"".join(answer)[4:])
         found.append(response.responses[0].partition_responses[0].error_code)
     return found
 

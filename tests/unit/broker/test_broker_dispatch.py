@@ -21,7 +21,7 @@ from kdist.protocol.list_offsets import (
     ListOffsetsTopic,
 )
 from kdist.protocol.metadata import MetadataRequest
-from kdist.protocol.versions import TABLE, advertised_versions
+from kdist.protocol.versions import TABLE, advertised_versions, api_for
 from tests.unit.broker.broker_cluster import (
     PORT,
     Cluster,
@@ -111,7 +111,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
         way = await raw(cluster)
         way.send(frame(18, 99))
         await cluster.until(lambda: way.received)
-        correlation_id, answer = decode_response(18, 0, way.frames()[0])
+        correlation_id, answer = decode_response(api_for(18), 0, way.frames()[0])
         assert (correlation_id, answer.error_code) == (7, Error.UNSUPPORTED_VERSION)
         (own,) = answer.api_keys
         assert (own.api_key, own.min_version, own.max_version) == (18, 0, 4)
@@ -192,10 +192,10 @@ def test_a_request_finds_done_what_came_before_it_in_the_same_turn() -> None:
         offsets = []
         for number, each in enumerate(way.frames()):
             if number % 3 == 2:
-                _, ends = decode_response(2, 1, each)
+                _, ends = decode_response(api_for(2), 1, each)
                 offsets.append(ends.topics[0].partitions[0].offset)
             else:
-                correlation_id, answer = decode_response(0, 9, each)
+                correlation_id, answer = decode_response(api_for(0), 9, each)
                 assert correlation_id == number
                 offsets.append(answer.responses[0].partition_responses[0].base_offset)
         assert offsets == [1, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8, 9]

@@ -18,7 +18,7 @@ from kdist.broker.usual_fetch import UsualFetches
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response, encode_request, encode_response
-from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice, read
 from tests.unit.broker.broker_fetches import Broker
@@ -57,7 +57,7 @@ class Wait:
         return self
 
     def reply(self, response: Any) -> None:
-        self.send(encode_response(1, VERSION, 1, response).chunks())
+        self.send(encode_response(VERSION, 1, response).chunks())
 
     def send(self, chunks: Any) -> None:
         assert self.size is None
@@ -65,7 +65,7 @@ class Wait:
         for chunk in chunks:
             if isinstance(chunk, Slice):
                 chunk.release()
-        _, response = decode_response(1, VERSION, data[4:])
+        _, response = decode_response(API, VERSION, data[4:])
         self.size = len(response.responses[0].partitions[0].records)
         self.answered_ms = self.broker.clock.monotonic_ns() / _NS_PER_MS
 

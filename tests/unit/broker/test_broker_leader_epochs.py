@@ -26,7 +26,7 @@ def ask(
     topics = [AskedEpochTopic(topic=key.topic, partitions=[asked])]
     answer = LeaderEpochsHandler(world.replicas).answer(OffsetForLeaderEpochRequest(topics=topics))
     for version in range(API.newest + 1):
-        assert encode_response(API.key, version, 1, answer)
+        assert encode_response(version, 1, answer)
     (result,) = answer.topics[0].partitions
     assert result.partition == key.partition
     return result.error_code, result.leader_epoch, result.end_offset

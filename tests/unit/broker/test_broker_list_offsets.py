@@ -50,7 +50,7 @@ def ask(
     heard: list[ListOffsetsResponse | None] = []
     ListOffsetsHandler(world.replicas, world.clock).handle(request, version, heard.append)
     assert heard[0] is not None
-    assert encode_response(2, version, 1, heard[0])
+    assert encode_response(version, 1, heard[0])
     return heard[0].topics[0].partitions[0]
 
 

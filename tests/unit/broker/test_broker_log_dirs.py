@@ -23,7 +23,7 @@ def ask(world: World, asked: Iterable[TopicPartition] | None = None) -> LogDirRe
         topics = [AskedLogDirTopic(topic=each.topic, partitions=[each.partition]) for each in asked]
     answer = LogDirsHandler(world.directory).answer(DescribeLogDirsRequest(topics=topics))
     for version in range(API.newest + 1):
-        assert encode_response(API.key, version, 1, answer)
+        assert encode_response(version, 1, answer)
     (result,) = answer.results
     return result
 

@@ -13,6 +13,7 @@ from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response, encode_response
 from kdist.protocol.produce import (
+    API,
     ProducePartition,
     ProducePartitionResult,
     ProduceRequest,
@@ -75,8 +76,8 @@ class Call:
         """As a client of the version reads them."""
         (answer,) = self.answers
         assert answer is not None
-        frame = encode_response(0, self.version, 1, answer)
-        _, read = decode_response(0, self.version, memoryview(frame)[4:])
+        frame = encode_response(self.version, 1, answer)
+        _, read = decode_response(API, self.version, memoryview(frame)[4:])
         return [result for topic in read.responses for result in topic.partition_responses]
 
     @property

@@ -16,7 +16,7 @@ from kdist.errors import Error
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response, encode_request, encode_response
-from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice
 from kdist.storage.trimming import truncate
@@ -92,7 +92,7 @@ class Asked:
         answers: list[bytes] = []
 
         def reply(response: Any) -> None:
-            frame = encode_response(1, self.version, CORRELATION_ID, response)
+            frame = encode_response(self.version, CORRELATION_ID, response)
             answers.append(b"".join(map(sent, frame.chunks())))
 
         self.broker.handler.handle(self.request(offset), self.version, reply, Connection())
@@ -138,7 +138,7 @@ def test_every_answer_is_the_long_ways(
     usual, expected = asked.take(offset), asked.long_way(offset)
     if usual is None:
         (answer,) = expected
-        _, response = decode_response(1, version, answer[4:])
+        _, response = decode_response(API, version, answer[4:])
         assert response.responses[0].partitions[0].error_code == Error.OFFSET_OUT_OF_RANGE
     else:
         assert usual == expected

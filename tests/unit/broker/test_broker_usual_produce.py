@@ -19,7 +19,7 @@ from kdist.protocol.envelope import (
     decode_response,
 )
 from kdist.protocol.headers import RequestHeader
-from kdist.protocol.produce import ProduceTopic
+from kdist.protocol.produce import API, ProduceTopic
 from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
 from kdist.storage.trimming import delete_records
@@ -329,7 +329,7 @@ def test_a_duplicate_within_a_group_has_the_offset_of_the_first(broker: Broker) 
     broker.usual.settle()
     offsets = []
     for answer in peer.answers:
-        _, response = decode_response(0, 9, b"".join(answer)[4:])
+        _, response = decode_response(API, 9, b"".join(answer)[4:])
         offsets.append(response.responses[0].partition_responses[0].base_offset)
     assert offsets == [1, 2, 2, 3]
     assert values_in(broker.contents())[1:] == [(1, b"0"), (2, b"1"), (3, b"2")]

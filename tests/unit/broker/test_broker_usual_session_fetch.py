@@ -25,7 +25,7 @@ from kdist.protocol.envelope import (
     encode_request,
     encode_response,
 )
-from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from kdist.protocol.headers import RequestHeader
 from kdist.storage.reading import Slice
 from tests.unit.broker.broker_fetches import Broker
@@ -115,7 +115,7 @@ class Consumer:
             self.known = self.path.learn(frame, *decode_request(frame))
 
         def reply(response: Any) -> None:
-            self.send(encode_response(1, self.version, header.correlation_id, response).chunks())
+            self.send(encode_response(self.version, header.correlation_id, response).chunks())
 
         _, decoded = decode_request(frame)
         self.broker.handler.handle(decoded, self.version, reply, self)
@@ -127,7 +127,7 @@ class Consumer:
         assert self.session_id
 
     def responses(self) -> list[Any]:
-        return [decode_response(1, self.version, answer[4:])[1] for answer in self.answers]
+        return [decode_response(API, self.version, answer[4:])[1] for answer in self.answers]
 
     def skip(self, epochs: int) -> None:
         """Count the epoch wrongly."""

@@ -58,7 +58,8 @@ def test_a_command_that_asks_loads_no_more_than_it_needs(words: list[str]) -> No
         "import sys; from kdist.cli.main import kdist\n"
         f"try: kdist({[*words, '--broker', '127.0.0.1:1']!r})\n"
         "except SystemExit: print([m for m in ('rich', 'kazoo', 'kdist.broker', 'kdist.config',"
-        " 'kdist.client.producer', 'kdist.client.consumer') if m in sys.modules])"
+        " 'kdist.client.producer', 'kdist.client.consumer', 'kdist.protocol.versions',"
+        " 'kdist.storage') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60

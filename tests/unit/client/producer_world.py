@@ -248,7 +248,7 @@ class Served(FrameReceiver):
             self.is_closed = True
             self._transport.abort()
             return
-        data = encode_response(header.api_key, header.api_version, header.correlation_id, answer)
+        data = encode_response(header.api_version, header.correlation_id, answer)
         loop = self._brokers.loop
         self._not_before_s = max(self._not_before_s, loop.time() + fault.delay_s)
         self._answers.append(bytes(data))  # a loop calls what is due at one time in any order

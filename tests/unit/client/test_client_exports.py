@@ -44,6 +44,16 @@ def test_who_imports_kdist_alone_imports_no_client() -> None:
     assert done.stdout == b"[]\n"
 
 
+@pytest.mark.parametrize("name", ["Producer", "Consumer", "Admin"])
+def test_a_client_loads_no_more_messages_than_it_sends_and_no_zookeeper(name: str) -> None:
+    program = (
+        f"import sys; from kdist import {name}\n"
+        "print([m for m in ('kazoo', 'kdist.zk', 'kdist.protocol.versions') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
 def test_the_papers_names_are_the_connectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector, "create", lambda config: ("created", config))
     monkeypatch.setattr(connector, "create_message_streams", lambda *given: given)

@@ -49,9 +49,9 @@ def test_requests_come_back_with_their_header(api, version):
 @every_version
 def test_responses_come_back_with_their_correlation_id(api, version):
     response = sample(Case(api.response, version), random.Random(version))
-    frame = encode_response(api.key, version, 2**31 - 1, response)
+    frame = encode_response(version, 2**31 - 1, response)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-    assert decode_response(api.key, version, frame[4:]) == (2**31 - 1, response)
+    assert decode_response(api, version, frame[4:]) == (2**31 - 1, response)
 
 
 @every_version
@@ -80,7 +80,7 @@ def test_kafka_python_reads_our_frames_with_their_headers():
         ]
     )
     for version in (8, 9):
-        frame = bytes(encode_response(0, version, 17, response))
+        frame = bytes(encode_response(version, 17, response))
         read = PeerProduceResponse.decode(frame, version=version, header=True, framed=True)
         assert read.header.correlation_id == 17
         assert read.responses[0].partition_responses[0].base_offset == 42
@@ -104,7 +104,7 @@ def test_an_api_versions_request_of_an_unknown_version_can_be_answered():
         error_code=Error.UNSUPPORTED_VERSION,
         api_keys=[api for api in advertised_versions() if api.api_key == 18],
     )
-    frame = encode_response(18, 0, caught.value.header.correlation_id, answer)
+    frame = encode_response(0, caught.value.header.correlation_id, answer)
     read = PeerApiVersionsResponse.decode(io.BytesIO(frame), version=4, header=True, framed=True)
     assert read.error_code == 35
     assert [(api.api_key, api.min_version, api.max_version) for api in read.api_keys] == [
@@ -139,6 +139,11 @@ def test_requests_between_brokers_are_built_but_not_advertised():
 def test_request_and_response_turn_flexible_together():
     for api in TABLE:
         assert flexible_since(api.request) == flexible_since(api.response), api.name
+
+
+def test_no_message_is_of_two_apis():
+    for api in TABLE:
+        assert api.request.api is api.response.api is api, api.name
 
 
 def test_keys_and_names_are_unique():
