@@ -1,7 +1,8 @@
-"""kdist beside Apache Kafka, in one run, by a client that nobody here wrote: `make bench-peer`.
+"""kdist beside Apache Kafka, in one run, by clients that nobody here wrote: `make bench-peer`.
 
 Both brokers are up at the same time with their defaults, each on a directory of its own, and are
-loaded in turn by confluent-kafka, in the order A B B A; nobody is pinned. wall is what the client
+loaded in turn by confluent-kafka, and by Java's producer and consumer where a task says so, in the
+order A B B A; nobody is pinned. wall is what the client
 saw, and often the client is what limits it; CPU is what the broker's process had of the cores
 meanwhile, which tells what a busy host would pay. Kafka's JVM is warmed up before it is measured,
 as the longest-running broker would be: one uncounted round of each task.
@@ -26,11 +27,13 @@ sys.path += [str(Path(__file__).parents[1] / "tests" / "integration")]
 import broker_world
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from java_tools import java_consume, java_produce
 from peer.kafka_broker import KafkaBroker
 
 GROUP_WAIT_S = 30
 LATENCY_RATE = 1000  # messages a second, in the part that times each
 _TOPIC_PARTITIONS = 4
+_JAVA_PARTITIONS = 16
 _LOOK_S, _LOOKS_MAX, _IDLE_SHARE = 0.5, 20, 0.1
 # As its own start script has them for a server; the threads are Kafka's defaults too.
 KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -207,6 +210,19 @@ def _create_topics(contender: Contender, scale: Scale) -> tuple[float, int]:
     return time.perf_counter() - started_s, scale.topics
 
 
+def _java_produce(contender: Contender, scale: Scale) -> tuple[float, int]:
+    """To a new topic, which `_java_consume` then reads."""
+    topic = _filled[f"{contender.name}, Java"] = _topic(contender, _JAVA_PARTITIONS)
+    return java_produce(contender.address, topic, scale.messages, 100), scale.messages
+
+
+def _java_consume(contender: Contender, scale: Scale) -> tuple[float, int]:
+    if f"{contender.name}, Java" not in _filled:
+        _java_produce(contender, scale)
+    topic = _filled[f"{contender.name}, Java"]
+    return java_consume(contender.address, topic, scale.messages), scale.messages
+
+
 TASKS = (
     Task("produce 100 B, acks=1", "messages/s", True, _produce(100, acks=1)),
     Task("produce 100 B, idempotent", "messages/s", True, _produce(100, enable_idempotence=True)),
@@ -215,6 +231,8 @@ TASKS = (
     Task("consume 1 KiB", "messages/s", True, _consume),
     Task("produce one by one", "ms, median", False, _one_by_one),
     Task("end to end at 1,000/s", "ms, p99", False, _end_to_end),
+    Task("Java: produce 100 B", "messages/s", True, _java_produce),
+    Task("Java: consume 100 B", "messages/s", True, _java_consume),
     Task("create and delete topics", "s", False, _create_topics),
 )
 
