@@ -171,9 +171,8 @@ class Reign:
         """Topics' znodes were written, or removed, by us or by someone else."""
         names, self._written = self._written & self._watched, set()
         self._watched -= names
-        await self._load_and_begin(
-            sorted(names & self.cluster.topics.keys())
-        )  # not what we removed
+        left = names & self.cluster.topics.keys()  # without those that we have removed
+        await self._load_and_begin(sorted(left))
 
     async def _look_at_deletions(self) -> None:
         """Somebody asked for topics to be deleted."""

@@ -83,11 +83,10 @@ class Target:
         async with self._locks[address]:
             connection = self._connections.get(address)
             if connection is None or connection.is_closed:
-                connection = self._connections[
-                    address
-                ] = await ProduceConnection.connect_negotiated(
+                connection = await ProduceConnection.connect_negotiated(
                     self._network, *address, self._settings
                 )
+                self._connections[address] = connection
             return connection
 
     def forget_leader(self, partition: TopicPartition) -> None:

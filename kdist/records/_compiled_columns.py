@@ -53,18 +53,22 @@ def running_sizes(values: list, keys: list | None, overhead_bytes: _Size) -> obj
     check_lengths(count, keys=keys)
     sizes = array("q", bytes(8 * (count + 1)))
     out: cython.longlong[::1] = sizes
+    # They may be a caller's own lists, and what was called above may have let a thread change them;
+    # nothing below does.
+    if len(values) != count or (keys is not None and len(keys) != count):
+        return None
     total: _Long = 0
     i: _Size
     for i in range(count):
         value = values[i]
         if value is not None:
-            if type(value) is not bytes:
+            if not isinstance(value, bytes):
                 return None
             total += PyBytes_GET_SIZE(value)
         if keys is not None:
             key = keys[i]
             if key is not None:
-                if type(key) is not bytes:
+                if not isinstance(key, bytes):
                     return None
                 total += PyBytes_GET_SIZE(key)
         total += overhead_bytes

@@ -110,16 +110,16 @@ def running_sizes(
 ) -> array[int] | None:
     """How many bytes the records before each index take together, the end of all included.
 
-    A record takes the bytes of its key and value, and `overhead_bytes`. None if one of them is of
-    another type than bytes or None, a subclass included. `ValueError` for columns that differ in
-    length.
+    A record takes the bytes of its key and value, and `overhead_bytes`. None if one of them is
+    neither bytes nor None. `ValueError` for columns that differ in length.
     """
     check_lengths(len(values), keys=keys)
     columns = (values,) if keys is None else (values, keys)
-    if not {type(item) for column in columns for item in column} <= {bytes, type(None)}:
+    if not all(item is None or isinstance(item, bytes) for column in columns for item in column):
         return None
     sizes = (
-        overhead_bytes + sum(map(len, filter(None, row))) for row in zip(*columns, strict=True)
+        overhead_bytes + sum(bytes.__len__(item) for item in row if item is not None)
+        for row in zip(*columns, strict=True)
     )
     return array("q", accumulate(sizes, initial=0))
 

@@ -43,7 +43,7 @@ class Bulk:
     ) -> None:
         self._accumulator = accumulator
         self._topic = topic
-        self._values: Column = values if isinstance(values, list) else list(values)
+        self._values: Column = values if type(values) is list else list(values)
         self._keys: Column | None = None if keys is None else list(keys)
         sizes = _sizes(self._values, self._keys)
         if sizes is None:

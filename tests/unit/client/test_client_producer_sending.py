@@ -140,6 +140,22 @@ def test_a_batch_that_is_too_large_is_cut_until_it_fits() -> None:
     play(work)
 
 
+def test_many_may_come_in_kinds_of_lists_and_bytes_of_ones_own() -> None:
+    class Rows(list[bytes]):
+        pass
+
+    class Text(bytes):
+        pass
+
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            await (await producer.send_many("t", Rows([b"a", b"b"])))
+            await (await producer.send_many("t", [Text(b"c"), bytearray(b"d"), Text(b"e")]))
+        assert scene.brokers.kept[T0].values() == [b"a", b"b", b"c", b"d", b"e"]
+
+    play(work)
+
+
 def test_a_record_that_is_too_large_fails_alone() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.batch_bytes_max = 150

@@ -12,7 +12,7 @@ from lab.demo import stage
 from lab.demo.stage import Stage
 
 STUBBORN = """
-import json, os, signal, time
+import json, os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = os.fork()
 if child:
@@ -20,7 +20,7 @@ if child:
 else:
     os.setsid()
 while True:
-    time.sleep(60)
+    signal.pause()
 """
 
 
