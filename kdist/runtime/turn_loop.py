@@ -1,4 +1,4 @@
-"""The broker's event loop: asyncio's own, with a shorter way from a socket to who reads it.
+"""The event loop of brokers and clients: asyncio's own, with a shorter way from a socket to who reads it.
 
 `before_wait` tells when the loop is about to wait. That is the moment when all that was ready has
 been read: who gathers work does it then. `call_soon` would do as well, but costs another round of
@@ -15,11 +15,14 @@ nothing else happens the selector waits again by itself, where asyncio would go 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import selectors
+import sys
 from collections.abc import Callable
 from functools import partial
+from io import FileIO
 from typing import Any
 
 READABLE, WRITABLE = select.EPOLLIN, select.EPOLLOUT
@@ -27,6 +30,7 @@ OnReady = Callable[[int], None]
 """Told what a descriptor is ready for: READABLE, WRITABLE, and the kernel's own flags of errors."""
 
 _EVENTS_MAX = 256  # for one round: then timers and callbacks have their turn
+_RING = (1).to_bytes(8, sys.byteorder)  # an eventfd's unit
 _LONE_TURNS = 3  # in which nobody is looked for who comes late, after one that nobody else was in
 _Events = list[tuple[selectors.SelectorKey, int]]
 
@@ -85,7 +89,7 @@ class _Selector(selectors.EpollSelector):
         if served == 1 and self._lone_turns:
             self._lone_turns -= 1
             return
-        served_max = min(len(self._watched), _EVENTS_MAX)
+        served_max = min(len(self._watched) - 1, _EVENTS_MAX)  # all but the loop's own bell
         while served < served_max and not self._found:
             self._polled = self._epoll.poll(0, _EVENTS_MAX)
             if not self._polled:
@@ -131,13 +135,16 @@ class _Selector(selectors.EpollSelector):
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop for Unix, with `before_wait` and `watch`."""
+    """asyncio's loop for Unix, with `before_wait`, `watch`, and a bell for other threads."""
 
     def __init__(self) -> None:
         self._turn_selector = _Selector()
         super().__init__(self._turn_selector)
         self._turn_selector.serving = asyncio.Handle(self._turn_selector.serve, (), self)
         self._turn_selector.loop = self
+        self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
+        self._has_rung = False
+        self.watch(self._bell.fileno(), READABLE, self._hear)
 
     def before_wait(self, callback: Callable[[], None]) -> Callable[[], None]:
         """A trigger: once called, `callback` runs before the loop waits next, or polls."""
@@ -151,6 +158,25 @@ class TurnLoop(asyncio.SelectorEventLoop):
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
         """As the function `watch`."""
         self._turn_selector.watch(descriptor, events, on_ready)
+
+    def _write_to_self(self) -> None:
+        """Wake up, for what another thread has just put into the loop's queue.
+
+        asyncio's way is a byte through a pair of sockets each time, and two receives here. Who
+        finds that it has rung need not ring: the loop looks into its queue once more after `_hear`.
+        """
+        if not self._has_rung:
+            self._has_rung = True
+            with contextlib.suppress(ValueError):  # closed meanwhile: nobody is there to hear
+                self._bell.write(_RING)
+
+    def _hear(self, _events: int) -> None:
+        self._bell.read(len(_RING))
+        self._has_rung = False  # only now: the other way round a ring could be lost in between
+
+    def close(self) -> None:
+        super().close()
+        self._bell.close()
 
 
 def ending_turns(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -244,3 +245,48 @@ def test_what_ends_the_process_passes_through(
     watch(socket_loop, mine.fileno(), READABLE, leave)
     with pytest.raises(SystemExit):
         socket_loop.run_forever()
+
+
+def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> None:
+    loop, seen, count = TurnLoop(), list[int](), 5_000
+
+    def heard(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 4 * count:
+            loop.stop()
+
+    def ring(thread: int) -> None:
+        for number in range(count):
+            loop.call_soon_threadsafe(heard, thread * count + number)
+
+    threads = [threading.Thread(target=ring, args=(number,)) for number in range(4)]
+    late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
+    for thread in threads:
+        thread.start()
+    loop.run_forever()
+    for thread in threads:
+        thread.join()
+    late.cancel()
+    assert sorted(seen) == list(range(4 * count))
+    loop.close()
+
+
+def test_a_call_from_another_thread_wakes_a_loop_that_waits() -> None:
+    loop = TurnLoop()
+    loop.call_soon(loop.call_later, 30, loop.stop)
+    for _ in range(3):
+        ringing = threading.Timer(0.02, loop.call_soon_threadsafe, (loop.stop,))
+        ringing.start()
+        began_s = loop.time()
+        loop.run_forever()
+        assert loop.time() - began_s < 20
+        ringing.join()
+    loop.close()
+
+
+def test_a_closed_loop_hears_nothing_more_and_says_so() -> None:
+    loop = TurnLoop()
+    loop.close()
+    loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        loop.call_soon_threadsafe(print)
