@@ -123,6 +123,9 @@ class Lane:
 
         `UserError` once the lane is closed: who tries again shall not open it anew.
         """
+        client = self._clients.get(address)
+        if client is not None and not client.is_closed:
+            return client
         async with self._locks[address]:
             if self._is_closed:
                 raise UserError("the client is closed")

@@ -75,9 +75,8 @@ class Client(FrameReceiver):
         self._last_correlation_id = 0
         self._waiting: deque[Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._in_flight = asyncio.Semaphore(settings.in_flight_max)
-        self._may_write = asyncio.Event()
-        self._may_write.set()
+        self._is_blocked = False  # until the broker takes more
+        self._may_go_on = asyncio.Event()  # set whenever somebody who waits for room may find some
 
     @classmethod
     async def connect(
@@ -117,9 +116,9 @@ class Client(FrameReceiver):
         after `timeout_ms`, which ends the connection, since what would follow cannot come sooner.
         `UserError` for a number that the request has no room for: nothing was sent.
         """
-        async with self._in_flight:
-            await self._may_write.wait()
-            return await self.ask(request, version, timeout_ms)
+        if self._is_blocked or len(self._waiting) >= self._settings.in_flight_max:
+            await self._room(self._settings.in_flight_max)
+        return await self.ask(request, version, timeout_ms)
 
     def ask(
         self, request: Any, version: int | None = None, timeout_ms: float | None = None
@@ -133,8 +132,16 @@ class Client(FrameReceiver):
 
     async def tell(self, request: Any, version: int | None = None) -> None:
         """Send a request that has no answer: a produce with acks=0."""
-        await self._may_write.wait()
+        await self._room()
         self._send(request, version)
+
+    async def _room(self, in_flight_max: int | None = None) -> None:
+        """Until the broker has taken what was sent, and owes few enough answers; or the end."""
+        while not self.is_closed and (
+            self._is_blocked or (in_flight_max is not None and len(self._waiting) >= in_flight_max)
+        ):
+            self._may_go_on.clear()
+            await self._may_go_on.wait()
 
     def _send(self, request: Any, version: int | None) -> tuple[int, Api, int]:
         """Send it: its correlation id, what it is, and in which version."""
@@ -221,11 +228,19 @@ class Client(FrameReceiver):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
+    def buffer_updated(self, nbytes: int) -> None:
+        """As its base, without a turn: no answer stays where it was received, see `_kept`."""
+        if self._own is None:
+            self.find_frames(self._turn.space(), nbytes)
+        else:
+            super().buffer_updated(nbytes)
+
     def pause_writing(self) -> None:
-        self._may_write.clear()
+        self._is_blocked = True
 
     def resume_writing(self) -> None:
-        self._may_write.set()
+        self._is_blocked = False
+        self._may_go_on.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(self._network_exception(str(exc) if exc else "it closed the connection"))
@@ -236,6 +251,7 @@ class Client(FrameReceiver):
         if not self._waiting:
             raise ProtocolError("an answer that nobody asked for")
         waiting = self._waiting.popleft()
+        self._may_go_on.set()
         try:
             correlation_id, _ = get_response_header(frame, 0)
             if correlation_id != waiting.correlation_id:
@@ -287,7 +303,7 @@ class Client(FrameReceiver):
         self.is_closed = self._is_held = True
         self.drop_received()
         self._transport.abort()
-        self._may_write.set()
+        self._may_go_on.set()
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:

@@ -67,7 +67,8 @@ class SocketTransport(asyncio.Transport):
         address: Any,
         protocol: asyncio.BaseProtocol,
     ) -> None:
-        super().__init__({"peername": address, "socket": connected})
+        own_address = connected.getsockname()
+        super().__init__({"peername": address, "sockname": own_address, "socket": connected})
         assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
         self._loop = loop
         self._socket = connected
@@ -81,6 +82,7 @@ class SocketTransport(asyncio.Transport):
         self._watched = 0  # the events that are
         self._unsent = bytearray()
         self._is_blocked = False  # until the kernel takes more
+        self._is_ending = False  # the sending side alone, once nothing is unsent
         self._is_closing = False
         self._is_lost = False
         protocol.connection_made(self)
@@ -190,6 +192,8 @@ class SocketTransport(asyncio.Transport):
         if self._is_closing:
             self._lose(None)
             return
+        if self._is_ending:
+            self._socket.shutdown(socket.SHUT_WR)
         self._protocol.resume_writing()
         if not self._is_blocked:
             self._watch(self._watched & ~WRITABLE)
@@ -201,7 +205,13 @@ class SocketTransport(asyncio.Transport):
         return len(self._unsent)
 
     def can_write_eof(self) -> bool:
-        return False
+        return True
+
+    def write_eof(self) -> None:
+        """Send what is left, then nothing more; what the peer still sends is received."""
+        self._is_ending = True
+        if not self._unsent and not self._is_lost:
+            self._socket.shutdown(socket.SHUT_WR)
 
     # The end
 

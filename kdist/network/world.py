@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from kdist.errors import UserError
 from kdist.network.accepting import Accepting
+from kdist.network.socket_transport import SocketTransport
 from kdist.network.turn import Turn
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -70,7 +71,7 @@ class Network(Protocol):
 
 
 class AsyncioNetwork:
-    """The machine's network. Who connects has asyncio's transports, who listens a shorter way."""
+    """The machine's network."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -105,8 +106,32 @@ class AsyncioNetwork:
         return Accepting(self.loop, sockets, make)
 
     async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
-        _, protocol = await self.loop.create_connection(make, host, port)
+        connected = await _connected(self.loop, host, port)
+        protocol = make()
+        SocketTransport(self.loop, connected, connected.getpeername(), protocol)
         return protocol
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """A socket to the first address of the host that answers; `OSError`, the last, if none does."""
+    refused = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.setblocking(False)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.sock_connect(connected, address)
+        except OSError as error:
+            connected.close()
+            refused = error
+        except BaseException:
+            connected.close()
+            raise
+        else:
+            return connected
+    raise refused
 
 
 def _sentence(error: OSError, host: str, port: int) -> str:

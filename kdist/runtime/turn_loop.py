@@ -1,4 +1,4 @@
-"""The event loop of brokers and clients: asyncio's own, with a shorter way from a socket to who reads it.
+"""An event loop: asyncio's own, with a shorter way from a socket to who reads it.
 
 `before_wait` tells when the loop is about to wait. That is the moment when all that was ready has
 been read: who gathers work does it then. `call_soon` would do as well, but costs another round of

@@ -62,7 +62,7 @@ class Pipe(Client):
     @property
     def is_writable(self) -> bool:
         """Whether the socket takes more."""
-        return self._may_write.is_set()
+        return not self._is_blocked
 
     def resume_writing(self) -> None:
         super().resume_writing()

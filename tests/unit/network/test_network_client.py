@@ -140,6 +140,23 @@ def test_no_more_than_the_allowed_requests_are_under_way(world: World) -> None:
     world.run(scenario())
 
 
+def test_who_waits_for_room_hears_of_the_connections_end(world: World) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served, in_flight_max=2)
+            sending = [
+                asyncio.ensure_future(client.send(heartbeat(n, "later"), 1)) for n in range(5)
+            ]
+            await until(lambda: len(broker.waiting) == 2)
+            client.close()
+            for outcome in await asyncio.gather(*sending, return_exceptions=True):
+                assert isinstance(outcome, ApiError)
+                assert outcome.error is Error.NETWORK_EXCEPTION
+
+    world.run(scenario())
+
+
 def test_large_answers_stay_what_they_were_while_others_come(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Broker()) as served:
