@@ -306,7 +306,7 @@ def _skip_headers(cursor: cython.pointer[_Cursor], count: _Long) -> cython.void:
 
 @cython.cfunc
 def _headers(cursor: _Cursor, count: _Long) -> tuple:
-    """The headers at the cursor, which `_skip_headers` has found sound but for UTF-8."""
+    """The headers at the cursor, which `_skip_headers` has found sound."""
     headers: list = []
     size: _Long
     data: _Pointer

@@ -101,7 +101,7 @@ def decode_records(
 
 
 def decode_values(body: Buffer, count: int) -> list[bytes | None]:
-    """Only the values of the `count` records; the rest is checked but for header keys' UTF-8."""
+    """Only the values of the `count` records; the rest is checked too."""
     return [fields.value for fields in _iter_fields(body, count)]
 
 

@@ -9,7 +9,7 @@ One record in a batch's body, signed varints but where it says so:
         key length, -1 null              key
         value length, -1 null            value
         header count                     then of each header:
-            key length                   key, UTF-8
+            key length                   key, meant to be UTF-8
             value length, -1 null        value
 
 Source: KIP-98, KIP-82 (headers).
@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kdist.errors import CorruptRecords
 from kdist.wire.varint import Buffer
 
 BATCH_BYTES_MAX = 0x7FFF_FFFF
@@ -83,11 +82,12 @@ def deltas_column(timestamps: Iterable[int], base_timestamp: int) -> list[int]:
 
 
 def header_key_text(key: bytes) -> str:
-    """A header's key off the wire; `CorruptRecords` if it is not UTF-8."""
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        raise CorruptRecords("a header's key is not UTF-8") from None
+    """A header's key off the wire, with U+FFFD for what is not UTF-8, as Java's clients show it.
+
+    Not refused: C's clients send any bytes as a key, brokers take them, and a consumer that stops
+    there would never get past that record.
+    """
+    return key.decode(errors="replace")
 
 
 def _as_bytes(item: object, what: str, index: int) -> bytes | None:
