@@ -167,8 +167,8 @@ class Partition:
         batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
         if not batches:
             return NOTHING
-        if len(records) > settings.segment_bytes:
-            size = len(records)
+        size = sum(len(data) for _, data in batches)  # as stored: smaller than it came, or larger
+        if size > settings.segment_bytes:
             raise ApiError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit a segment")
         appended = self._append(batches, self.leader_epoch, now_ms, done)
         if self.watchers and appended is not None:

@@ -11,6 +11,7 @@ import pytest
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
 from kdist.records.batch import Batch, TimestampType, read_header
+from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
 from kdist.replication.partition import NOTHING, READ_COMMITTED, Partition, rules_of
@@ -76,6 +77,19 @@ def test_an_empty_message_set_appends_nothing(partition: Partition) -> None:
 def test_a_batch_larger_than_a_segment_is_refused(world: World) -> None:
     partition = world.lead(segment_bytes=200)
     assert refusal(partition, batch([bytes(300)])) is Error.RECORD_LIST_TOO_LARGE
+
+
+def test_what_fits_a_segment_once_it_is_compressed_is_taken(world: World) -> None:
+    partition = world.lead(segment_bytes=200, compression_type="gzip")
+    assert append(world, partition, bytes(300)) == 0
+    assert partition.log.size < 200
+
+
+def test_what_outgrows_a_segment_by_its_conversion_is_refused(world: World) -> None:
+    partition = world.lead(segment_bytes=200, compression_type="uncompressed")
+    packed = build_batch([bytes(300)], timestamp_ms=START_MS, codec=Codec.GZIP)
+    assert len(packed) < 200
+    assert refusal(partition, packed) is Error.RECORD_LIST_TOO_LARGE
 
 
 def test_acks_all_needs_min_insync_replicas(world: World) -> None:
