@@ -55,7 +55,7 @@ class Rules:
     timestamp_after_max_ms: int = NO_LIMIT
     """`message.timestamp.after.max.ms`: how far ahead."""
     body_bytes_max: int = BODY_BYTES_MAX
-    """What a body may take decompressed, where it must be; more is CORRUPT_MESSAGE."""
+    """What a body may take decompressed, where it must be; more is refused."""
 
     is_plain: bool = dataclasses.field(init=False)
     """Nothing here asks for more of a batch than its header and checksum, nor changes it."""
@@ -97,8 +97,8 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     one. A batch that nothing needs to change is a view into `records`, or a copy if `records`
     cannot be written to. Log append time is stamped, the topic's codec applied.
 
-    Raises ApiError: CORRUPT_MESSAGE (checksum, size, format), MESSAGE_TOO_LARGE, INVALID_RECORD,
-    INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7).
+    Raises ApiError: CORRUPT_MESSAGE (size, checksum, old formats), MESSAGE_TOO_LARGE,
+    INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7).
     """
     if rules.is_plain and (batch := usual_batch(records, rules, api_version)) is not None:
         return [batch]
@@ -141,26 +141,32 @@ def _magic(records: Buffer, api_version: int) -> int:
 
 def _accept(batch: Buffer, rules: Rules, api_version: int, now_ms: int) -> Batch:
     header = _checked_header(batch, rules, api_version)
-    if rules.is_compacted:
-        _check_keys(batch, header, rules)
-    is_append_time = rules.is_append_time
-    if not is_append_time:
-        _check_timestamps(batch, header, rules, now_ms)
-    if rules.codec is not None and rules.codec != header.attributes & CODEC_MASK:
-        batch = recompress(batch, header, rules.codec, rules.body_bytes_max)
-        _check_size(len(batch), rules)
-        header = batch_format.read_header(batch)
+    try:
+        if rules.is_compacted:
+            _check_keys(batch, header, rules)
+        if not rules.is_append_time:
+            _check_timestamps(batch, header, rules, now_ms)
+        if rules.codec is not None and rules.codec != header.attributes & CODEC_MASK:
+            batch = recompress(batch, header, rules.codec, rules.body_bytes_max)
+            _check_size(len(batch), rules)
+            header = batch_format.read_header(batch)
+    except CorruptRecords as unreadable:
+        raise _invalid(f"the batch cannot be read: {unreadable.detail}") from unreadable
     view = memoryview(batch)
     if view.readonly:
         view = memoryview(bytearray(view))
-    if is_append_time:
+    if rules.is_append_time:
         batch_format.stamp_append_time(view, 0, now_ms)
         header = batch_format.read_header(view)
     return Batch(header, view)
 
 
 def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeader:
-    """The header of the one batch that `batch` must be. Kafka's order: size, checksum, content."""
+    """The header of the one batch that `batch` must be. Kafka's order: size, checksum, content.
+
+    What is wrong although the checksum is right was sent so: INVALID_RECORD, upon which a producer
+    gives up, where upon CORRUPT_MESSAGE it would send the same again until its time is up.
+    """
     header = batch_format.read_header(batch)
     size = len(batch)
     if header.batch_length != size - batch_format.LENGTH_PREFIX_SIZE:
@@ -174,7 +180,7 @@ def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeade
         raise _invalid(f"the batch {fault}")
     fault = batch_format.header_fault(header, size)
     if fault:
-        raise CorruptRecords(fault)
+        raise _invalid(fault)
     if header.is_transactional:
         raise ApiError(
             Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "this release has no transactions"

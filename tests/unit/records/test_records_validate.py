@@ -151,8 +151,8 @@ def test_a_batch_may_be_as_large_as_the_limit_and_no_larger() -> None:
         ({"last_offset_delta": -1, "record_count": 0}, Error.INVALID_RECORD),
         ({"attributes": int(Attribute.CONTROL)}, Error.INVALID_RECORD),
         ({"producer_id": 5, "base_sequence": -1}, Error.INVALID_RECORD),
-        ({"last_offset_delta": 999, "record_count": 1000}, Error.CORRUPT_MESSAGE),
-        ({"attributes": 5}, Error.CORRUPT_MESSAGE),
+        ({"last_offset_delta": 999, "record_count": 1000}, Error.INVALID_RECORD),
+        ({"attributes": 5}, Error.INVALID_RECORD),
         ({"attributes": int(Attribute.LOG_APPEND_TIME)}, Error.INVALID_TIMESTAMP),
     ],
 )
@@ -183,13 +183,22 @@ def test_a_compacted_topic_needs_a_key_in_every_record(codec: Codec) -> None:
     assert [fault.batch_index for fault in raised.value.faults] == [1, 3]
 
 
-def test_a_compacted_topic_refuses_records_that_cannot_be_read() -> None:
-    compacted = Rules(message_bytes_max=10_000, is_compacted=True)
-    records = batch_of(codec=Codec.LZ4)
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(message_bytes_max=10_000, is_compacted=True),
+        Rules(message_bytes_max=10_000, timestamp_before_max_ms=1000),
+        Rules(message_bytes_max=10_000, codec=Codec.GZIP),
+    ],
+)
+def test_records_sent_so_that_nobody_can_read_them_are_refused_for_good(rules: Rules) -> None:
+    records = batch_of(NOW_MS, codec=Codec.LZ4)
     records[61] ^= 0xFF  # the frame's magic number
     seal(records, 0, len(records))
     assert accepted(records)
-    assert refusal(records, compacted) == Error.CORRUPT_MESSAGE
+    error = refusal(records, rules)
+    assert error == Error.INVALID_RECORD
+    assert not error.retriable
 
 
 def test_timestamps_may_lie_as_far_back_and_ahead_as_the_limits_say() -> None:
@@ -241,10 +250,10 @@ def test_a_batch_may_not_outgrow_the_limit_by_recompressing() -> None:
     assert refusal(records, rules) == Error.MESSAGE_TOO_LARGE
 
 
-def test_a_bomb_is_corrupt_where_it_must_be_unpacked() -> None:
+def test_a_bomb_is_refused_where_it_must_be_unpacked() -> None:
     records = build_batch([bytes(5000)], timestamp_ms=0, codec=Codec.GZIP)
     rules = Rules(message_bytes_max=10_000, codec=Codec.LZ4, body_bytes_max=4000)
-    assert refusal(records, rules) == Error.CORRUPT_MESSAGE
+    assert refusal(records, rules) == Error.INVALID_RECORD
 
 
 # --- message sets -------------------------------------------------------------------------------
