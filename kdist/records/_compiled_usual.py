@@ -126,6 +126,8 @@ def _check(
     producer_id: _Long = _int64(at + 43)
     sequence: _Long = _int32(at + 53)
     count: _Long = _int32(at + 57)
+    base_timestamp: _Long = _int64(at + 27)
+    max_timestamp: _Long = _int64(at + 35)
     crc: _Long = _int32(at + 17) & 0xFFFF_FFFF
     if not (
         at[16] == _MAGIC
@@ -133,6 +135,7 @@ def _check(
         and 0 <= attributes <= codec_max
         and _int64(at) == 0
         and 0 < count == delta + 1
+        and base_timestamp <= max_timestamp
         and (attributes or count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE)
         and (producer_id < 0 or sequence >= 0)
         and _crc32c(whole[start + _CHECKED_POSITION : end]) == crc
@@ -146,8 +149,8 @@ def _check(
         crc,
         attributes,
         delta,
-        _int64(at + 27),
-        _int64(at + 35),
+        base_timestamp,
+        max_timestamp,
         producer_id,
         _int16(at + 51),
         sequence,

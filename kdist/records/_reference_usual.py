@@ -84,6 +84,7 @@ def check_batch(
         and 0 <= header.attributes <= codec_max  # a codec, and no other bit
         and header.base_offset == 0
         and 0 < count == header.last_offset_delta + 1
+        and header.base_timestamp <= header.max_timestamp  # else it is not set
         and (header.attributes or count * RECORD_SIZE_MIN <= size - HEADER_SIZE)
         and (header.producer_id < 0 or header.base_sequence >= 0)
         and crc32c(buffer[start + CHECKED_POSITION : end]) == header.crc

@@ -240,6 +240,12 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
     seal(buffer, position, header.size)
 
 
+def set_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
+    """Write what the records' newest timestamp is, CRC included."""
+    _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    seal(buffer, position, read_header(buffer, position).size)
+
+
 def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
     """Write the CRC of the batch of `size` bytes at `position`, once all else in it stands."""
     checksum = crc32c(memoryview(buffer)[position + CHECKED_POSITION : position + size])

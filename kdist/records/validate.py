@@ -145,6 +145,7 @@ def _accept(batch: Buffer, rules: Rules, api_version: int, now_ms: int) -> Batch
         if rules.is_compacted:
             _check_keys(batch, header, rules)
         if not rules.is_append_time:
+            batch, header = _with_max_timestamp(batch, header, rules)
             _check_timestamps(batch, header, rules, now_ms)
         if rules.codec is not None and rules.codec != header.attributes & CODEC_MASK:
             batch = recompress(batch, header, rules.codec, rules.body_bytes_max)
@@ -224,6 +225,25 @@ def _check_keys(batch: Buffer, header: BatchHeader, rules: Rules) -> None:
         if record.key is None
     ]
     raise InvalidRecords(Error.INVALID_RECORD, faults)
+
+
+def _with_max_timestamp(
+    batch: Buffer, header: BatchHeader, rules: Rules
+) -> tuple[Buffer, BatchHeader]:
+    """The batch with the newest timestamp of its records in its header, if there was none.
+
+    Kafka's brokers write it for everybody, so clients may not: Sarama sends -1 until 2025. Lookups
+    by time, retention and the memory of idempotent producers go by it.
+    """
+    if header.max_timestamp >= header.base_timestamp:
+        return batch, header
+    records = read_records(batch, 0, header, body_bytes_max=rules.body_bytes_max)
+    newest_ms = max(record.timestamp for record in records)
+    if newest_ms == header.max_timestamp:  # clients may count from any base
+        return batch, header
+    mended = bytearray(batch)
+    batch_format.set_max_timestamp(mended, 0, newest_ms)
+    return mended, batch_format.read_header(mended)
 
 
 def _check_timestamps(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> None:

@@ -113,6 +113,8 @@ def test_a_size_that_never_ends_is_left_alone(codec: ModuleType) -> None:
         {"last_offset_delta": 1},
         {"last_offset_delta": -1, "record_count": 0},
         {"last_offset_delta": 99, "record_count": 100},
+        {"max_timestamp": NOW_MS - 1},
+        {"max_timestamp": NO_TIMESTAMP},
         {"record_count": -1},
         {"producer_id": 1, "base_sequence": -1},
     ],

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from kdist.errors import ApiError, Error
 from kdist.records.batch import (
     HEADER,
+    HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
     Attribute,
     Batch,
     BatchHeader,
@@ -20,6 +22,7 @@ from kdist.records.batch import (
     seal,
 )
 from kdist.records.build import build_batch, read_batch
+from kdist.records.codec import encode_records
 from kdist.records.compression import Codec
 from kdist.records.message_set import Message, write_message, write_message_set
 from kdist.records.record import Record
@@ -199,6 +202,31 @@ def test_records_sent_so_that_nobody_can_read_them_are_refused_for_good(rules: R
     error = refusal(records, rules)
     assert error == Error.INVALID_RECORD
     assert not error.retriable
+
+
+@codecs
+@pytest.mark.parametrize("max_timestamp", [-1, NOW_MS - 1])
+def test_a_max_timestamp_that_was_not_set_is_that_of_the_records(
+    codec: Codec, max_timestamp: int
+) -> None:
+    header, batch = accepted(bytes(batch_of(codec=codec, max_timestamp=max_timestamp)))
+    assert header == read_header(batch)
+    assert header._replace(crc=0) == read_header(batch_of(codec=codec))._replace(crc=0)
+    assert [record.timestamp for record in read_batch(batch)] == [NOW_MS, NOW_MS + 1, NOW_MS - 1]
+
+
+def test_all_timestamps_may_be_below_the_base() -> None:
+    records = encode_records([b"v"], None, None, [NOW_MS - 5], NOW_MS, HEADER_SIZE)
+    size = len(records) - LENGTH_PREFIX_SIZE
+    fields = {"batch_length": size, "base_timestamp": NOW_MS, "max_timestamp": NOW_MS - 5}
+    header = read_header(build_batch([b"v"], timestamp_ms=0))._replace(**fields)
+    assert accepted(altered(records, lambda _: header)).data == records
+
+
+def test_no_timestamp_is_too_new_for_having_no_max_timestamp() -> None:
+    rules = Rules(10_000, timestamp_after_max_ms=50)
+    records = batch_of(NOW_MS + 51, max_timestamp=-1)
+    assert refusal(records, rules) == Error.INVALID_TIMESTAMP
 
 
 def test_timestamps_may_lie_as_far_back_and_ahead_as_the_limits_say() -> None:
