@@ -240,7 +240,8 @@ class GroupCoordinator:
         found = [describing.described(each, *self._registry.find(each)) for each in request.groups]
         if request.include_authorized_operations:
             for each in found:
-                each.authorized_operations = ON_GROUP
+                if not each.error_code:
+                    each.authorized_operations = ON_GROUP
         self._world.answer(reply, DescribeGroupsResponse(groups=found))
         self._world.actions.run()
 

@@ -167,6 +167,17 @@ def test_what_one_may_do_with_a_group_is_told_if_it_is_asked_for() -> None:
         assert heard[0].groups[0].authorized_operations == told
 
 
+def test_what_one_may_do_with_a_group_is_told_by_its_coordinator_alone() -> None:
+    coordinator = GroupsWorld().coordinator
+    coordinator.unload(coordinator.partition_for("g"))
+    heard: list[DescribeGroupsResponse] = []
+    request = DescribeGroupsRequest(groups=["g"], include_authorized_operations=True)
+    coordinator.describe_groups(request, Caller(5, "me", "/here"), heard.append)
+    described = heard[0].groups[0]
+    assert described.error_code == Error.NOT_COORDINATOR
+    assert described.authorized_operations == OMITTED
+
+
 def test_an_empty_list_of_topics_fetches_nothing() -> None:
     world = GroupsWorld()
     commit(world, "g")
