@@ -92,7 +92,10 @@ class Deleter:
                 response = _offsets_response(request, {**results, **outcome})
                 self._world.answer(reply, response)
 
-            self._upkeep.delete_offsets(group, doomed, answer)
+            if doomed:
+                self._upkeep.delete_offsets(group, doomed, answer)
+            else:
+                answer(Error.NONE)
 
     def _fault(self, group: Group, partition: TopicPartition) -> Error:
         if not self._world.is_known(partition):

@@ -195,6 +195,29 @@ def test_single_offsets_are_forgotten_by_an_empty_group() -> None:
     """)
 
 
+def test_a_group_that_is_asked_to_forget_nothing_stays() -> None:
+    check("""
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        leave a
+            log: readers generation 2 empty
+            leave NONE: NONE
+        forget nowhere-0
+            forgot nowhere-0 UNKNOWN_TOPIC_OR_PARTITION
+        forget
+            forgot NONE
+        list
+            groups readers Empty consumer NONE
+        forget t-0
+            log: readers gone
+            forgot t-0 NONE
+        list
+            groups none NONE
+    """)
+
+
 def test_consumers_keep_the_offsets_of_what_they_read() -> None:
     check("""
         set initial_rebalance_delay_ms=0
