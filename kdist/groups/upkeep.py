@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 
 from kdist.errors import Error
@@ -21,6 +21,7 @@ from kdist.runtime.tasks import Timer
 
 GROUPS_PER_TURN = 50  # that are looked over before the event loop goes on with other work
 MINUTE_MS = 60_000
+TOMBSTONE_BYTES_MAX = 1 << 17  # of keys in a batch: far below any usual max.message.bytes
 
 Done = Callable[[Error], None]
 
@@ -119,10 +120,19 @@ class Upkeep:
         self._append(group, records, done)
 
     def _append(self, group: Group, records: list[LogRecord], done: Done) -> None:
-        if records:
-            self._world.append(group.group_id, records, partial(self._appended, done))
-        else:
+        """In as many batches as it takes; `done` after the last, with the first error of any."""
+        parts = list(_parts(records))
+        errors: list[Error] = []
+
+        def ended(error: Error) -> None:
+            errors.append(error)
+            if len(errors) == len(parts):
+                done(next(filter(None, errors), Error.NONE))
+
+        if not parts:
             done(Error.NONE)
+        for part in parts:
+            self._world.append(group.group_id, part, partial(self._appended, ended))
 
     def _appended(self, done: Done, error: Error) -> None:
         """If they are not in the log, the next load brings the offsets back, and they expire."""
@@ -139,3 +149,22 @@ class Upkeep:
             self._rebalancer.answer_sync(group, member_id, sync_refused(Error.NOT_COORDINATOR))
         group.stop_timers()
         group.become(DEAD, self._world.clock.now_ms())
+
+
+def _parts(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
+    """Tombstones in their order, in lists that fit a batch.
+
+    Of ten thousands of offsets they would be more than `max.message.bytes`, and be refused: what is
+    gone would come back with the next load.
+    """
+    part: list[LogRecord] = []
+    part_bytes = 0
+    for record in records:
+        key_bytes = len(record[0])
+        if part and part_bytes + key_bytes > TOMBSTONE_BYTES_MAX:
+            yield part
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += key_bytes
+    if part:
+        yield part

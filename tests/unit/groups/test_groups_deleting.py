@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import pytest
 from groups_transcript import GROUP, Options, Player, _partition, play, told
+from groups_world import GroupsWorld
 
 from kdist.errors import Error
+from kdist.groups.member import Caller
+from kdist.groups.world import LogRecord
 from kdist.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
 from kdist.protocol.offset_delete import (
     ForgottenPartition,
     ForgottenTopic,
@@ -261,3 +269,48 @@ def test_a_group_that_is_not_there_has_no_offsets_to_forget(group: str, error: s
         forget t-0 group={group}
             forgot {error}
     """)
+
+
+COMMITTED = 3000
+TOPIC = "t" * 240  # their tombstones are 750 kB
+CALLER = Caller(2, "admin", "/here")
+
+
+def committed_much() -> GroupsWorld:
+    world = GroupsWorld()
+    positions = [
+        OffsetCommitPartition(partition_index=each, committed_offset=1, committed_metadata=None)
+        for each in range(COMMITTED)
+    ]
+    topics = [OffsetCommitTopic(name=TOPIC, partitions=positions)]
+    request = OffsetCommitRequest(group_id=GROUP, topics=topics)
+    world.coordinator.offset_commit(request, CALLER, lambda _response: None)
+    world.log.appended = {}
+    return world
+
+
+def removed(world: GroupsWorld) -> list[Error]:
+    answers: list[DeleteGroupsResponse] = []
+    request = DeleteGroupsRequest(groups_names=[GROUP])
+    world.coordinator.delete_groups(request, CALLER, answers.append)
+    return [Error.of(each.results[0].error_code) for each in answers]
+
+
+def test_many_tombstones_are_batches_that_the_topic_takes() -> None:
+    world = committed_much()
+    assert removed(world) == [Error.NONE]
+    (partition,) = world.log.appended
+    batches = world.log.appended[partition]
+    assert all(len(batch) < 200_000 for batch in world.log.batches(partition))
+    keys = [key for batch in batches for key, value in batch if value is None]
+    assert len(set(keys)) == len(keys) == COMMITTED
+
+
+def test_many_tombstones_are_answered_once_and_with_the_error_of_those_that_failed() -> None:
+    world = committed_much()
+
+    def note(_partition: int, _records: list[LogRecord]) -> None:
+        world.log.error = Error.NOT_LEADER_OR_FOLLOWER  # from the second batch on
+
+    world.log.on_append = note
+    assert removed(world) == [Error.NOT_COORDINATOR]
