@@ -291,7 +291,8 @@ class Broker:
         closing = asyncio.ensure_future(self._gateway.close(drain_ms))
         await asyncio.sleep(0)  # from here on nobody is accepted
         try:
-            await asyncio.wait_for(self._leave(service), drain_ms / 1000)
+            async with asyncio.timeout(drain_ms / 1000):
+                await self._leave(service)
         except TimeoutError:
             logger.warning("ZooKeeper does not answer; the session's end will do")
         await self._cancel_running()

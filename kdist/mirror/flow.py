@@ -374,7 +374,8 @@ class RunningFlow(RebalanceListener):
         """Let what flies arrive, commit, leave the group."""
         await self._drain(list(self.streams.values()))
         try:
-            await asyncio.wait_for(self._consumer.unsubscribe(), DRAIN_S)
+            async with asyncio.timeout(DRAIN_S):
+                await self._consumer.unsubscribe()
         except (KdistError, TimeoutError) as error:
             why = str(error) or "no answer in time"
             logger.warning("flow %s: the group was not left: %s", self.flow.name, why)

@@ -134,7 +134,8 @@ class Listener:
         for connection in list(self.connections):
             connection.finish()
         try:
-            await asyncio.wait_for(self._is_empty.wait(), drain_ms / 1000)
+            async with asyncio.timeout(drain_ms / 1000):
+                await self._is_empty.wait()
         except TimeoutError:
             logger.warning("%d connections were closed unanswered", len(self.connections))
             for connection in list(self.connections):

@@ -22,7 +22,8 @@ async def output_of(argv: Sequence[str], timeout_ms: float) -> bytes:
         logger.warning("%s does not run: %s", argv[0], error.strerror or error)
         return b""
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), timeout_ms / 1000)
+        async with asyncio.timeout(timeout_ms / 1000):
+            output, _ = await process.communicate()
     except TimeoutError:
         logger.warning("%s took more than %d ms and was ended", argv[0], timeout_ms)
         return b""

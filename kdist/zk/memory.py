@@ -222,7 +222,8 @@ class MemoryZooKeeper(SessionClient):
         self._opened = asyncio.get_running_loop().create_future()
         self._ensemble.maybe_accept(self)
         try:
-            await asyncio.wait_for(self._opened, self._connection_timeout_ms / 1000)
+            async with asyncio.timeout(self._connection_timeout_ms / 1000):
+                await self._opened
         except TimeoutError:
             raise ConnectionLoss(
                 f"no ZooKeeper server of {self._connect} answered within "

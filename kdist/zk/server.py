@@ -248,7 +248,8 @@ async def _serves(settings: ServerSettings) -> bool:
         return False
     try:
         writer.write(b"conf")
-        answer = await asyncio.wait_for(reader.read(), _ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+            answer = await reader.read()
         return f"dataDir={settings.directory}/data".encode() in answer
     except (OSError, TimeoutError):
         return False

@@ -136,7 +136,11 @@ class SessionClient(ABC):
 
     async def connect(self) -> None:
         assert self._state is SessionState.CLOSED, "connect is for the first session"
-        await self._open_with_chroot()
+        try:
+            await self._open_with_chroot()
+        except BaseException:  # a cancellation may come when the session is there already
+            await self.close()
+            raise
 
     async def reconnect(self) -> None:
         assert self._state is SessionState.EXPIRED, "reconnect is for after EXPIRED"

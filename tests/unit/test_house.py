@@ -106,6 +106,12 @@ def idle_test(path: Path, tree: ast.Module) -> Iterator[Breach]:
         yield from ((line, name) for line, name in uses(tree) if IDLING.fullmatch(name))
 
 
+def lost_cancellation(path: Path, tree: ast.Module) -> Iterator[Breach]:
+    """In 3.11 who is cancelled in `wait_for` as its answer comes goes on: `timeout` it is."""
+    if path.parts[0] == "kdist":
+        yield from ((line, name) for line, name in uses(tree) if name == "asyncio.wait_for")
+
+
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (f for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef))
 
@@ -140,6 +146,7 @@ RULES: dict[str, Callable[[Path, ast.Module], Iterator[Breach]]] = {
         public_docstring,
         sentence_name,
         idle_test,
+        lost_cancellation,
     )
 }
 EXAMPLES = [  # rule, file, source that breaks it once
@@ -164,6 +171,8 @@ EXAMPLES = [  # rule, file, source that breaks it once
     ("sentence name", "tests/unit/test_log.py", "def test_append(): f()"),
     ("idle test", "tests/unit/test_log.py", "import time\ntime.sleep(1)"),
     ("idle test", "tests/unit/test_log.py", "import pytest\n@pytest.mark.skip\ndef f(): pass"),
+    ("lost cancellation", "kdist/log.py", "import asyncio\nasyncio.wait_for(f(), 1)"),
+    ("lost cancellation", "kdist/log.py", "from asyncio import wait_for as w\nw(f(), 1)"),
 ]
 
 

@@ -47,6 +47,29 @@ def test_a_peer_that_ends_its_side_after_asking_is_answered(world: World) -> Non
     world.run(scenario())
 
 
+def test_a_close_that_is_cancelled_as_the_last_connection_goes_is_cancelled(world: World) -> None:
+    async def scenario() -> None:
+        served = Served(world)
+        await served.__aenter__()
+        peer = await served.peer()
+        peer.send(b"park")
+        await until(lambda: len(served.handler.parked) == 1)
+        closing = asyncio.ensure_future(served.listener.close(drain_ms=5000))
+        await asyncio.sleep(0)
+        forget = served.listener.forget
+
+        def forget_and_cancel(connection: Connection) -> None:
+            forget(connection)
+            closing.cancel()
+
+        served.listener.forget = forget_and_cancel  # type: ignore[method-assign]
+        peer.transport.abort()
+        await asyncio.wait([closing])
+        assert closing.cancelled()
+
+    world.run(scenario())
+
+
 def test_closing_answers_what_is_under_way_and_accepts_no_more(world: World) -> None:
     async def scenario() -> None:
         served = Served(world)

@@ -44,6 +44,20 @@ class SessionContract:
             assert await zk.create("/a") == "/a"
 
     @in_loop
+    async def test_a_connect_that_is_cancelled_as_it_succeeds_leaves_no_session(
+        self, enter: Any
+    ) -> None:
+        async with enter() as world:
+            zk = await world.client()
+            await zk.close()
+            connecting = asyncio.ensure_future(zk.connect())
+            remove = zk.add_listener(lambda state: connecting.cancel())
+            await asyncio.wait([connecting])
+            remove()
+            assert connecting.cancelled()
+            assert zk.state is SessionState.CLOSED
+
+    @in_loop
     async def test_a_session_lives_through_a_short_cut(self, enter: Any) -> None:
         async with enter() as world:
             zk, other = await world.client(), await world.client()
