@@ -50,14 +50,7 @@ class Outcome:
 class Pipe(Client):
     """A connection that frames go out on as they are, without a copy."""
 
-    on_writable: Callable[[], None]
-
-    @classmethod
-    async def opened(cls, network: Network, address: Address, settings: ClientSettings) -> Pipe:
-        """A connected one. `ApiError` NETWORK_EXCEPTION, `TimeoutError`."""
-        pipe = await cls.connect(network, *address, settings)
-        assert isinstance(pipe, Pipe), "it makes what it is called on"
-        return pipe
+    on_writable: Callable[[], None] | None = None  # until it carries anything
 
     @property
     def is_writable(self) -> bool:
@@ -66,7 +59,8 @@ class Pipe(Client):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.on_writable()
+        if self.on_writable is not None:
+            self.on_writable()
 
     def post(self, frame: bytearray, version: int, outcome: Outcome, *, is_answered: bool) -> None:
         """Send a produce request. `outcome` hears of it soon if there is to be no answer."""
@@ -157,22 +151,26 @@ class Link:
             self._connecting = self._network.loop.create_task(self._connect(address))
 
     async def _connect(self, address: Address) -> None:
-        pipe = None
         try:
-            pipe = await Pipe.opened(self._network, address, self._settings.client)
-            pipe.on_writable = self._on_change
-            await pipe.negotiate()
-            self.version = pipe.produce_version(oldest=self._settings.version_min)
+            pipe = await Pipe.connect_negotiated(self._network, *address, self._settings.client)
         except (ApiError, TimeoutError):  # metadata, asked for meanwhile, tells who leads instead
-            if pipe is not None:
-                pipe.close()
             self._fail()
         else:
-            self.pipe = pipe
-            self._failures = 0
+            self._take(pipe)
         finally:
             self._connecting = None
         self._on_change()
+
+    def _take(self, pipe: Pipe) -> None:
+        try:
+            self.version = pipe.produce_version(oldest=self._settings.version_min)
+        except ApiError:
+            pipe.close()
+            self._fail()
+            return
+        pipe.on_writable = self._on_change
+        self.pipe = pipe
+        self._failures = 0
 
     def _fail(self) -> None:
         pause_ms = self._settings.backoff_ms * 2 ** min(self._failures, 16)
