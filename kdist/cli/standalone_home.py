@@ -57,8 +57,9 @@ class Home:
         self._lock: Lock | None = None
 
     def claim(self, wanted: int | None) -> int:
-        """Lock it, and return how many brokers there are to be: `wanted`, else as before, else 1.
+        """How many brokers there are to be: `wanted`, else as before, else 1.
 
+        It is locked if it has data, and as it was if not: `prepare` locks what is new.
         `UserError` if it is somebody else's, in use, or has more brokers' data than wanted.
         """
         known = self._known_brokers()
@@ -67,14 +68,16 @@ class Home:
                 f"{self.path} has the data of {known} brokers, and partitions on those left out"
                 f" could not be read: say --brokers {known}, or name another directory with --data"
             )
-        count = wanted or known or 1
-        self._make_directories(self.path)
+        if known is not None:
+            self._hold()
+            self._require_no_leftovers()
+        return wanted or known or 1
+
+    def _hold(self) -> None:
         try:
             self._lock = self._files.lock(f"{self.path}/{_LOCK}")
         except BlockingIOError:
             raise UserError(f"{self.path} is in use by another `kdist standalone`") from None
-        self._require_no_leftovers()
-        return count
 
     def _require_no_leftovers(self) -> None:
         """A run that was killed could stop nothing: its children may still be at work here."""
@@ -138,7 +141,7 @@ class Home:
     ) -> list[BrokerPlan]:
         """Mark it as ours, with directories and configurations for `count` brokers.
 
-        `UserError` if a setting of `given` is refused.
+        `UserError` if a setting of `given` is refused; then nothing was written.
         """
         for name in _OWN.intersection(given):
             raise UserError(f"{name} cannot be set by --config: it is `kdist standalone`'s own")
@@ -146,6 +149,9 @@ class Home:
         settings = [_settings(plan, zookeeper_address, given) for plan in plans]
         for each in settings:
             broker_from(each, "--config")
+        if self._lock is None:
+            self._make_directories(self.path)
+            self._hold()
         self.record(count, {})
         for directory in ("zookeeper", "conf", "logs"):
             self._make_directories(f"{self.path}/{directory}")

@@ -167,6 +167,7 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     running = home(tmp_path)
     running.claim(1)
+    running.prepare(1, 19092, "127.0.0.1:19091", {})
     assert refused("--data", tmp_path) == f"{tmp_path} is in use by another `kdist standalone`"
     running.close()
 
@@ -189,7 +190,7 @@ def test_a_taken_port_is_one_sentence_and_nothing_is_begun(tmp_path: Path, taken
         f"cannot listen on 127.0.0.1, port {taken_port}: another process does already;"
         " choose another with --port"
     )
-    assert not (tmp_path / "data/standalone.json").exists()
+    assert not (tmp_path / "data").exists()
 
 
 def test_the_port_of_a_further_broker_is_looked_at_too(tmp_path: Path, taken_port: int) -> None:
@@ -236,6 +237,7 @@ def test_a_misspelt_setting_gets_the_nearest(tmp_path: Path, free_port: int) -> 
     arguments = ("--data", tmp_path / "data", "--port", free_port)
     sentence = refused(*arguments, "--config", "num.partitons=3")
     assert sentence == ("num.partitons is not a setting: did you mean num.partitions (--config)?")
+    assert not (tmp_path / "data").exists()
 
 
 def test_what_is_its_own_cannot_be_set(tmp_path: Path, free_port: int) -> None:
