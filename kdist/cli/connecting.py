@@ -22,6 +22,9 @@ DEFAULT_BROKER = "127.0.0.1:9092"
 
 broker_option = click.option(
     "--broker",
+    "--bootstrap-server",  # as Kafka's tools have it, and its clients
+    "--bootstrap-servers",
+    "broker",
     default=DEFAULT_BROKER,
     envvar="KDIST_BROKER",
     metavar="HOST:PORT",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.completing import complete_groups, complete_topics
+from kdist.cli.completing import complete_groups
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition, require_no_members
 from kdist.cli.options import json_option, print_json
 from kdist.cli.times import TIME_FORMS, Time
+from kdist.cli.topic_given import topic_given
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -41,7 +42,7 @@ class Start(NamedTuple):
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@topic_given
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest record there is.")
 @click.option("--offset", type=click.IntRange(min=0), help="Begin at this offset.")
 @click.option(

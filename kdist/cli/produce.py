@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition
 from kdist.cli.options import json_option, print_json
 from kdist.cli.show import show_count, show_size
+from kdist.cli.topic_given import topic_given
 from kdist.errors import UserError
 from kdist.runtime.clock import Clock, SystemClock
 
@@ -33,7 +33,7 @@ _PROGRESS_NS = 200_000_000
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@topic_given
 @click.option("--file", "path", metavar="FILE", help="Read this instead of standard input.")
 @click.option(
     "--key-separator",

@@ -52,6 +52,7 @@ def test_names_come_from_the_cluster(cluster: CliCluster) -> None:
     both = ["complete-a", "complete-b"]
     assert offered("kdist topics describe complete", cluster.address) == both
     assert offered("kdist consume complete", cluster.address) == both
+    assert offered("kdist consume --topic complete", cluster.address) == both
     assert offered("kdist configs describe topic complete", cluster.address) == both
     assert offered("kdist groups describe compl", cluster.address) == ["completer"]
 

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kdist.cli.main import kdist
 from kdist.records.build import build_batch
 from tests.unit.cli.cli_cluster import CliCluster
 from tests.unit.cli.cli_records import write
@@ -48,6 +50,25 @@ def values(cluster: CliCluster, *arguments: object) -> list[int]:
 def test_from_the_beginning_to_the_end(cluster: CliCluster, hundred: str) -> None:
     found = values(cluster, hundred, "--from-beginning", "--until-end")
     assert found == list(range(100))
+
+
+def test_the_topic_may_be_given_as_kafkas_tools_have_it(cluster: CliCluster, hundred: str) -> None:
+    words = ("--topic", hundred, "--bootstrap-server", cluster.address)
+    assert values(cluster, *words, "--from-beginning", "--max", 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "Missing argument 'TOPIC'."),
+        (("a", "--topic", "b"), "Give one topic: a, or --topic b."),
+    ],
+)
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_one_topic_is_given(command: str, words: tuple[str, ...], sentence: str) -> None:
+    result = CliRunner().invoke(kdist, [command, *words])
+    assert result.exit_code == 2
+    assert sentence in result.stderr
 
 
 @pytest.mark.parametrize("offset", [0, 1, 49, 50, 99])

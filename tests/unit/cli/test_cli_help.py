@@ -74,6 +74,16 @@ def test_where_to_ask_is_said_in_the_help(words: list[str]) -> None:
     assert "127.0.0.1:9092" in text
 
 
+@pytest.mark.parametrize("words", ASKING)
+@pytest.mark.parametrize("option", ["--broker", "--bootstrap-server", "--bootstrap-servers"])
+def test_where_to_ask_is_taken_under_the_names_that_kafkas_tools_have(
+    words: list[str], option: str
+) -> None:
+    result = CliRunner().invoke(kdist, [*words, option, "127.0.0.1:1", "--help"])
+    assert result.exit_code == 0, result.stderr
+    assert option in result.stdout
+
+
 def test_a_command_that_asks_nobody_yet_starts_fast() -> None:
     taken = []
     for _ in range(5):

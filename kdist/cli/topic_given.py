@@ -1,0 +1,46 @@
+"""The topic of a command: as `TOPIC` or, as who is used to Kafka's tools types it, `--topic`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kdist.cli.completing import complete_topics
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BY_OPTION = "kdist.topic"
+
+
+def topic_given(function: F) -> F:
+    """The command gets one `topic`, however it is given."""
+    option = click.option(
+        "--topic",
+        "topic_option",
+        metavar="TOPIC",
+        shell_complete=complete_topics,
+        callback=_keep,
+        is_eager=True,  # before the argument is looked at
+        expose_value=False,
+        help="TOPIC, as Kafka's tools have it.",
+    )
+    argument = click.argument(
+        "topic", metavar="TOPIC", required=False, shell_complete=complete_topics, callback=_choose
+    )
+    return argument(option(function))
+
+
+def _keep(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    ctx.meta[_BY_OPTION] = value
+
+
+def _choose(ctx: click.Context, argument: click.Parameter, value: str | None) -> str | None:
+    by_option: str | None = ctx.meta[_BY_OPTION]
+    if value is not None and by_option is not None:
+        raise click.UsageError(f"Give one topic: {value}, or --topic {by_option}.", ctx)
+    topic = by_option if value is None else value
+    if topic is None and not ctx.resilient_parsing:  # completion parses what is begun
+        raise click.MissingParameter(ctx=ctx, param=argument)
+    return topic
