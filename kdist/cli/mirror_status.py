@@ -110,6 +110,8 @@ def _rows(found: FlowStatus) -> Iterator[Row]:
 def _below(each: PartitionStatus) -> Iterable[str]:
     if each.lost:
         yield f"    {show_count(each.lost, 'record')} were lost before they were mirrored"
+    if each.stopped is not None:
+        yield f"    stopped: {each.stopped}"
 
 
 def _as_json(found: FlowStatus) -> dict[str, Any]:
@@ -127,6 +129,7 @@ def _as_json(found: FlowStatus) -> dict[str, Any]:
                 "lag_bytes": int(each.lag.bytes_about),
                 "lag_seconds": round(each.lag.seconds, 3),
                 "lost_records": each.lost,
+                "stopped": each.stopped,
             }
             for each in found.partitions
         ],

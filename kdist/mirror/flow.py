@@ -91,7 +91,7 @@ class RunningFlow(RebalanceListener):
         self._source_id = ""
         self._wanted: frozenset[str] | None = None  # the topics to be subscribed, by the last look
         self._subscribed: frozenset[str] | None = None
-        self._committed: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, tuple[int | None, bool]] = {}  # and is it stopped
         self._trouble = Trouble(f"flow {flow.name}")
         self._reading = Trouble(f"flow {flow.name}, reading")
         self._paused: set[TopicPartition] = set()
@@ -356,19 +356,20 @@ class RunningFlow(RebalanceListener):
                 logger.debug("flow %s: positions are not committed: %s", self.flow.name, error)
 
     async def _commit(self, streams: list[Stream]) -> None:
-        """Where the streams stand, of those that went on since the last time."""
+        """Where the streams stand, of those that went on, or stopped, since the last time."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        noted: dict[TopicPartition, tuple[int | None, bool]] = {}
         for stream in streams:
             partition = stream.route.source
             if stream.is_idle and self._is_read(partition):
                 stream.note_position(await self._consumer.position(partition, 0))
-            position = stream.position
-            if position is not None and position != self._committed.get(partition):
-                found = OffsetAndMetadata(position, stream.note, stream.leader_epoch)
-                offsets[partition] = found
+            at = (stream.position, stream.state is State.STOPPED)
+            if at[0] is not None and at != self._committed.get(partition):
+                offsets[partition] = OffsetAndMetadata(at[0], stream.note, stream.leader_epoch)
+                noted[partition] = at
         if offsets:
             await self.commit(offsets)
-            self._committed.update((each, found.offset) for each, found in offsets.items())
+            self._committed |= noted
 
     async def _end(self) -> None:
         """Let what flies arrive, commit, leave the group."""

@@ -4,7 +4,8 @@ The last batch of the target partition that bears the mirror's mark says it (`tr
 very last one, unless others write there too: then the log is read from where it ended when the
 mirror last committed, a note that every commit to the source carries. A commit by `kdist mirror
 seek` carries another note, and wins over the log; so does the mirror's own commit of such a
-position, and of one that nothing but markers lead to, until the log says it, too.
+position, and of one that nothing but markers lead to, until the log says it, too. A partition that
+is mirrored no more has the reason in its note, for `kdist mirror status`, until it goes on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from kdist.model import NO_EPOCH, TopicPartition
 logger = logging.getLogger(__name__)
 
 SOUGHT = "sought"  # what the note begins with of a commit that wins over the target's log
-_NOTE = re.compile(rf"(?:{SOUGHT} )?target=(\d+)")
+_NOTE = re.compile(rf"(?:{SOUGHT} )?target=(\d+)(?: stopped: (.*))?", re.DOTALL)
+_REASON_LENGTH_MAX = 1000  # a broker takes 4096 characters beside an offset
 
 
 class Standing(NamedTuple):
@@ -39,9 +41,19 @@ class Standing(NamedTuple):
     target_end: int
 
 
-def note_of(target_end: int, *, wins: bool = False) -> str:
-    """The note of a commit: where the target's log ended then, and whether it wins over that."""
-    return f"{SOUGHT} target={target_end}" if wins else f"target={target_end}"
+def note_of(target_end: int, *, wins: bool = False, stopped: object = None) -> str:
+    """The note of a commit: where the target's log ended then, and whether it wins over that.
+
+    `stopped` is why the partition is mirrored no more, if it is not.
+    """
+    note = f"{SOUGHT} target={target_end}" if wins else f"target={target_end}"
+    return note if stopped is None else f"{note} stopped: {stopped}"[:_REASON_LENGTH_MAX]
+
+
+def why_stopped(note: str) -> str | None:
+    """Why a partition with this note is mirrored no more; None if it is, for all that is known."""
+    noted = _NOTE.fullmatch(note)
+    return noted[2] if noted else None
 
 
 async def find_standing(

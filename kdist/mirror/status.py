@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kdist.client.admin.offsets import group_offsets
+from kdist.client.admin.offsets import group_commits
 from kdist.client.cluster import Cluster
 from kdist.client.offsets import find_ranges
 from kdist.config.mirror import Flow
@@ -17,11 +17,15 @@ from kdist.mirror.behind import Lag, look_behind
 from kdist.mirror.copying import count_partitions
 from kdist.mirror.origins import read_origins
 from kdist.mirror.selection import Selection, select
+from kdist.mirror.standing import why_stopped
 from kdist.model import TopicPartition
 
 
 class PartitionStatus(NamedTuple):
-    """One partition; `position` is None before it was mirrored. `lost` records are gone unread."""
+    """One partition; `position` is None before it was mirrored. `lost` records are gone unread.
+
+    `stopped` is why it was mirrored no more when that was last said, or None.
+    """
 
     source: TopicPartition
     target: TopicPartition
@@ -29,6 +33,7 @@ class PartitionStatus(NamedTuple):
     end: int
     lag: Lag
     lost: int
+    stopped: str | None
 
 
 class FlowStatus(NamedTuple):
@@ -43,7 +48,7 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     """Ask. `ApiError`, `NoBroker`."""
     counts = await count_partitions(source)
     selection = await _selection(flow, source, target, counts)
-    committed = await group_offsets(source, flow.group)
+    committed = await group_commits(source, flow.group)
     partitions = [
         TopicPartition(topic, number)
         for topic in selection.mirrored
@@ -52,13 +57,14 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     ranges = await find_ranges(source, partitions, is_committed_only=True)
     rows = []
     for each in partitions:
-        position, (start, end) = committed.get(each), ranges[each]
+        found, (start, end) = committed.get(each), ranges[each]
+        position, stopped = (found.offset, why_stopped(found.metadata)) if found else (None, None)
         first = start if flow.settings.start == "earliest" else end
         begin = first if position is None else position
         lost = max(0, start - begin)
         lag = await look_behind(source, each, (max(begin, start), end), now_ms)
         name = TopicPartition(flow.renamed(each.topic), each.partition)
-        rows.append(PartitionStatus(each, name, position, end, lag, lost))
+        rows.append(PartitionStatus(each, name, position, end, lag, lost, stopped))
     return FlowStatus(flow.name, rows, selection.held)
 
 

@@ -178,7 +178,8 @@ class Stream:
     @property
     def note(self) -> str:
         """What a commit of `position` is to say beside it."""
-        return note_of(self.target_end, wins=self._is_ahead)
+        stopped = self.failure if self.state is State.STOPPED else None
+        return note_of(self.target_end, wins=self._is_ahead, stopped=stopped)
 
     def note_position(self, position: int) -> None:
         """The source has nothing for us before `position`: markers, or what compaction left."""
@@ -306,7 +307,7 @@ class Stream:
         while self._flying and self._flying[0].answered.done():
             parcel, answered, posted_at_s = self._flying[0]
             try:
-                result = result_of(answered, self.route.target)
+                result = result_of(answered, self.route.target, parcel)
             except ApiError as error:
                 if error.error is not Error.DUPLICATE_SEQUENCE_NUMBER:
                     raise

@@ -15,6 +15,7 @@ from typing import Any, cast
 from kdist.client.cluster import NO_LEADER, Address, Cluster, raise_for
 from kdist.client.producing import ACKS_ALL
 from kdist.errors import ApiError, Error
+from kdist.mirror.parcel import Parcel
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.world import Network
@@ -30,6 +31,11 @@ from kdist.wire.varint import Buffer
 RETRY_MS = 2_000  # what passes sooner, as a new topic without a leader, is nobody's trouble
 _ACKNOWLEDGE_MS = 20_000  # what the target's broker may wait for its replicas
 _VERSION_MIN = 3  # from then on record batches
+_LIMITS = {
+    Error.MESSAGE_TOO_LARGE.code: "max.message.bytes",
+    Error.RECORD_LIST_TOO_LARGE.code: "segment.bytes",
+}
+"""The topic's setting that a refused batch is larger than."""
 
 
 class ProduceConnection(Client):
@@ -49,10 +55,20 @@ class ProduceConnection(Client):
         return self.ask(request, version)
 
 
-def result_of(answered: asyncio.Future[Any], partition: TopicPartition) -> ProducePartitionResult:
+def result_of(
+    answered: asyncio.Future[Any], partition: TopicPartition, parcel: Parcel
+) -> ProducePartitionResult:
     """What the broker says of a batch that was posted; `ApiError` if it refused it."""
     (topic,) = answered.result().responses
     (result,) = cast(Sequence[ProducePartitionResult], topic.partition_responses)
+    limit = _LIMITS.get(result.error_code)
+    if limit is not None:
+        raise ApiError(
+            Error.of(result.error_code),
+            f"{partition} of the target refuses the batch that ends at source offset {parcel.end}:"
+            f" let topic {partition.topic} of the target have a {limit} of {len(parcel)} or more,"
+            " as large as the source's, and restart the mirror",
+        )
     raise_for(result.error_code, str(partition), result.error_message)
     return result
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from kdist.cli.connecting import ask_cluster
 from kdist.cli.main import kdist
+from kdist.client.admin.offsets import alter_group_offsets
+from kdist.client.cluster import Cluster
 from kdist.errors import UserError
+from kdist.model import TopicPartition
 from tests.unit.cli.cli_cluster import CliCluster
 
 GOOD = "flow.f.source=127.0.0.1:1\nflow.f.target=127.0.0.1:2\n"
@@ -101,3 +106,28 @@ def test_a_flow_without_topics_is_not_said_to_be_up_to_date(
     assert cluster.done("mirror", "status", "--config", file) == (
         "f: no topic of the source is to be mirrored.\n"
     )
+
+
+def test_why_a_partition_is_stopped_stands_below_its_row(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    cluster.done("topics", "create", "halted")
+    halted = {TopicPartition("halted", 0): 0}
+
+    async def stop(asked: Cluster) -> None:
+        await alter_group_offsets(asked, "kdist-mirror-h", halted, "target=0 stopped: no room")
+
+    ask_cluster(cluster.address, stop)
+    file = tmp_path / "m.properties"
+    given = {
+        "source": cluster.address,
+        "target": cluster.address,
+        "prefix": "b.",
+        "topics": "halted",
+    }
+    file.write_text("".join(f"flow.h.{name}={value}\n" for name, value in given.items()))
+    lines = cluster.done("mirror", "status", "--config", file).splitlines()
+    assert lines[1].split()[:3] == ["h", "halted-0", "b.halted-0"]
+    assert lines[2] == "    stopped: no room"
+    (flow,) = json.loads(cluster.done("mirror", "status", "--config", file, "--json"))
+    assert flow["partitions"][0]["stopped"] == "no room"

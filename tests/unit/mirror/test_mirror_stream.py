@@ -302,19 +302,6 @@ def test_what_somebody_sought_holds_however_late_the_first_batch_comes() -> None
     play(work)
 
 
-def test_a_batch_that_the_target_never_takes_stops_the_stream() -> None:
-    async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 5, 0.0)
-        scene.brokers.batch_bytes_max = 10
-        mirror = scene.mirror()
-        await scene.until(lambda: mirror.stream.state is State.STOPPED)
-        assert str(mirror.stream.failure).startswith("MESSAGE_TOO_LARGE: t-0")
-        assert mirror.stream.held_bytes == 0
-        await mirror.stream.stop()
-
-    play(work)
-
-
 def test_the_first_commit_says_where_to_look_before_anything_is_sent() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.log().append(bytes(build_batch([b"other"] * 3, timestamp_ms=0)))

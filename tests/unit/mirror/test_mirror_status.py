@@ -1,0 +1,54 @@
+"""What `kdist mirror status` asks for, of a whole mirror in virtual time."""
+
+from __future__ import annotations
+
+from flow_world import FlowScene, flow_of, is_stopped, play
+
+from kdist.client.cluster import Address, Cluster
+from kdist.mirror.status import PartitionStatus, flow_status
+from kdist.model import TopicPartition
+from kdist.network.client import ClientSettings
+from tests.unit.broker.broker_cluster import PORT, create, produce
+from tests.unit.broker.broker_configs import replace
+
+
+async def status(scene: FlowScene) -> PartitionStatus:
+    """Of the one partition that is mirrored."""
+    network = scene.cluster.network.host("asking")
+    cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
+    flow = flow_of(scene.mirror).flow
+    (found,) = (await flow_status(flow, cluster, cluster, scene.cluster.clock.now_ms())).partitions
+    cluster.close()
+    return found
+
+
+async def limit(scene: FlowScene, size_bytes: int) -> None:
+    """Have the copy take batches of this size at most."""
+    await replace(scene.client, {"max.message.bytes": str(size_bytes)}, "copy.t")
+    log = scene.cluster.brokers[1].service.directory.logs[TopicPartition("copy.t", 0)]
+    await scene.cluster.until(lambda: log.settings.max_message_bytes == size_bytes)
+
+
+def test_why_a_partition_is_stopped_is_told_until_it_goes_on() -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        scene.start()
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        assert (await status(scene)).stopped is None
+        await limit(scene, 100)
+        await produce(scene.client, "t", b"2" * 100)
+        await scene.cluster.until(lambda: is_stopped(scene.mirror))
+        await scene.stop()
+        found = await status(scene)
+        assert (found.position, found.lag.records) == (1, 1)
+        assert found.stopped is not None
+        assert "let topic copy.t of the target have a max.message.bytes of 1" in found.stopped
+        await limit(scene, 1000)
+        scene.start()
+        await scene.until_copied("t", b"1", b"2" * 100)
+        await scene.stop()
+        found = await status(scene)
+        assert (found.position, found.stopped) == (2, None)
+
+    play(work)
