@@ -21,12 +21,13 @@ from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, Operation, Set, ZooKeeper
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import Leadership, fenced_multi
-from kdist.zk.errors import MultiFailed, NoNode, TooLarge
+from kdist.zk.errors import MultiFailed, NoNode
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 
 CHUNK = 500  # partitions or znodes in a multi
 CHUNK_BYTES = 400_000  # of their paths and data, well below a megabyte
 CHUNKS_IN_FLIGHT = 8
+_OF_A_TOPIC = 4  # znodes that it has whatever its partitions
 
 T = TypeVar("T")
 
@@ -97,7 +98,7 @@ class Writer:
             # ZooKeeper syncs once for writes that come together, and carries them out in order.
             outcomes = await asyncio.gather(*map(self._remove_shown, some), return_exceptions=True)
             for portion, outcome in zip(some, outcomes, strict=True):
-                if isinstance(outcome, OutOfDate | TooLarge):
+                if isinstance(outcome, OutOfDate):
                     for each in portion:
                         await self._remove_topic(each.name)
                 elif outcome is not None:
@@ -105,7 +106,13 @@ class Writer:
                 yield [each.name for each in portion]
 
     async def _remove_shown(self, removed: Iterable[Removed]) -> None:
-        await self._write([op for each in removed for op in _removal(each)])
+        """Partitions first; each topic's own znodes at once, in the last part."""
+        left = [op for each in removed for op in _removal(each)]
+        while len(left) > max(CHUNK, _OF_A_TOPIC):  # then it is a single topic
+            size = min(CHUNK, len(left) - _OF_A_TOPIC)
+            await self._write(left[:size])
+            del left[:size]
+        await self._write(left)
 
     async def _remove_topic(self, name: str) -> None:
         """Partitions first; topic, settings and request at once."""

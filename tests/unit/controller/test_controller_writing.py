@@ -16,7 +16,7 @@ from kdist.model import TOPIC_NAME_MAX, LeaderAndIsr, TopicPartition
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.zk import znodes
-from kdist.zk.client import Create, Operation
+from kdist.zk.client import Create, Operation, Watch
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import claim
 from kdist.zk.errors import Fenced
@@ -31,13 +31,18 @@ class World:
     def __init__(self, zk: MemoryZooKeeper, writer: Writer) -> None:
         self.zk, self.writer = zk, writer
         self.multis: list[int] = []
-        carry_out = zk.multi
+        self.looks = 0
+        carry_out, look = zk.multi, zk.children
 
         async def counted(operations: Sequence[Operation]) -> Any:
             self.multis.append(len(operations))
             return await carry_out(operations)
 
-        zk.multi = counted  # type: ignore[method-assign]
+        async def looked(path: str, watch: Watch | None = None) -> list[str]:
+            self.looks += 1
+            return await look(path, watch)
+
+        zk.multi, zk.children = counted, looked  # type: ignore[method-assign]
 
     async def create(self, names: Sequence[str], partitions: int = 2) -> None:
         """Topics with states, as a controller makes them."""
@@ -149,14 +154,18 @@ def test_a_topic_that_has_more_below_it_than_is_known_goes_all_the_same() -> Non
     play(scenario)
 
 
-def test_a_topic_larger_than_a_transaction_is_removed_in_parts() -> None:
+@pytest.mark.parametrize("count", [248, 249, 250, 2_000])
+def test_a_topic_larger_than_a_transaction_is_removed_in_parts_without_a_look(count: int) -> None:
     async def scenario(world: World) -> None:
-        count, large = 2_000, "x" * TOPIC_NAME_MAX  # a megabyte of paths
+        large = "x" * TOPIC_NAME_MAX  # with the most partitions, a megabyte of paths
         await world.create(["small", large], count)
         world.multis.clear()
         assert await world.remove(known("small", count), known(large, count)) == ["small", large]
+        assert world.looks == 0
+        assert max(world.multis) <= CHUNK + 1
+        assert min(world.multis[1:]) > 4  # a topic's own znodes are never parted
         assert await world.names() == []
-        assert len(world.multis) > 8
+        assert await world.zk.children(znodes.TOPIC_DELETIONS.path()) == []
 
     play(scenario)
 
