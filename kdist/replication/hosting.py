@@ -1,7 +1,7 @@
 """Hosting partitions: logs created, opened, replaced and deleted as the controller says.
 
 What is to be done about each is decided by `leadership.py`; here it is done, and takes its time
-where the disk is asked: what blocks is done for one partition in a turn of the loop.
+where the disk is asked: what blocks is done for a few partitions in a turn of the loop.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[Partition], None]
 Settle = Callable[[Error], None]
 
+_TURN_NS = 5_000_000  # of a turn of the loop, when there is more to do than one
+_IN_A_TURN_MAX = 50
+
 
 class Hosting:
     """The partitions hosted here, by topic and number. Owner: `Replicas`."""
@@ -45,6 +48,7 @@ class Hosting:
         self._directory = directory
         self._world = world
         self._tasks = directory.around.tasks
+        self._now_ns = directory.around.clock.monotonic_ns
         self._work: deque[Callable[[], None]] = deque()  # the first is being done, or about to be
 
     def host(self, told: Told, settle: Settle) -> None:
@@ -63,16 +67,21 @@ class Hosting:
             self._take(partition, told, settle)
 
     def _in_turn(self, work: Callable[[], None]) -> None:
-        """Do what asks the disk in a turn of its own: there may be thousands of these."""
+        """Do what asks the disk in a later turn: there may be thousands of these."""
         self._work.append(work)
         if len(self._work) == 1:
             self._tasks.call_soon(self._work_next)
 
     def _work_next(self) -> None:
-        self._work[0]()
-        self._work.popleft()
-        if self._work:
-            self._tasks.call_soon(self._work_next)
+        until_ns = self._now_ns() + _TURN_NS
+        for _ in range(_IN_A_TURN_MAX):
+            self._work[0]()
+            self._work.popleft()
+            if not self._work:
+                return
+            if self._now_ns() >= until_ns:
+                break
+        self._tasks.call_soon(self._work_next)
 
     def _host_new(self, told: Told, settle: Settle) -> None:
         log = self._directory.logs.get(told.key)
@@ -161,9 +170,12 @@ class Hosting:
             settle(Error.NONE)
         elif partition is not None:
             del self.partitions[stopped.key]
-            partition.when_idle(partial(self._delete, stopped.key, settle))
+            if not partition.log.is_busy:  # whoever waits for a flush under way, it serves
+                self._directory.forsake(partition.log)
+            delete = partial(self._delete, stopped.key, settle)
+            partition.when_idle(partial(self._in_turn, delete))
         elif stopped.key in self._directory.logs:
-            self._delete(stopped.key, settle)
+            self._in_turn(partial(self._delete, stopped.key, settle))
         else:
             settle(Error.NONE)
 

@@ -217,6 +217,10 @@ class LogDirectory:
         else:
             done(None)
 
+    def forsake(self, log: Log) -> None:
+        """Whoever waits for a flush of it hears UNKNOWN_TOPIC_OR_PARTITION: it is to be deleted."""
+        self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
+
     def delete(self, partition: TopicPartition, done: Done) -> None:
         """Take a log out of the directory, then call `done`; its files go in the background.
 
@@ -227,7 +231,7 @@ class LogDirectory:
             self.flusher.request(log, lambda _: self.delete(partition, done))
             return
         del self.logs[partition]
-        self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
+        self.forsake(log)
         self.world.unflushed.discard(log)
         if not log.is_made:
             self._maker.forget(log)

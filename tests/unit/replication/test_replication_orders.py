@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -60,6 +61,35 @@ def test_orders_that_overtake_the_disk_leave_what_the_last_ones_say(
     assert hosted_ids == model
     assert set(world.directory.logs) == set(model)
     assert not world.failures
+
+
+def test_a_deletion_of_many_partitions_holds_the_loop_for_a_few_at_a_time() -> None:
+    world = World()
+    many = [TopicPartition("clicks", number) for number in range(120)]
+    for key in many:
+        append(world, world.lead(key), b"x")
+    world.settle()
+    request = stop_request(many[0], -2, delete=True)
+    for key in many[1:]:
+        request.topic_states += stop_request(key, -2, delete=True).topic_states
+    before, later = world.disk.calls["rename"], world.tasks.call_soon
+    each_turn: list[int] = []
+
+    def call_soon(work: Callable[[], None]) -> None:
+        def turn() -> None:
+            start = world.disk.calls["rename"]
+            work()
+            each_turn.append(world.disk.calls["rename"] - start)
+
+        later(turn)
+
+    world.tasks.call_soon = call_soon  # type: ignore[method-assign]
+    world.replicas.apply_stop_replica(request, lambda _answer: None)
+    assert world.disk.calls["rename"] == before
+    world.settle()
+    assert not world.directory.logs
+    assert sum(each_turn) == len(many)
+    assert max(each_turn) == 50
 
 
 @pytest.mark.parametrize(
