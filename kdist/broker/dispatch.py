@@ -6,6 +6,9 @@ A request is first offered to the short way that its connection's last one was l
 are called with what they need and no more. Whatever a handler lets out is a bug, and ends the
 broker, but for `ProtocolError`, which ends the connection, and `DiskFailed`.
 
+Requests of one connection are carried out in their order, as Kafka promises, so far as it can be
+seen: what is asked after a `changing` one waits until that is done.
+
 A request of an unknown API or version, or one that cannot be decoded, ends its connection, as the
 peer could not read any answer; but not ApiVersions, which is answered in version 0 then (KIP-511).
 """
@@ -100,10 +103,11 @@ class Routes(NamedTuple):
     hot: Mapping[int, HotHandler]
     direct: Mapping[int, DirectHandler]
     waiting: Mapping[int, WaitingHandler]
+    changing: Mapping[int, WaitingHandler]
 
     def check(self) -> None:
         """Every API of the version table has one handler, and no other has any."""
-        keys = [*self.hot, *self.direct, *self.waiting]
+        keys = [*self.hot, *self.direct, *self.waiting, *self.changing]
         assert sorted(keys) == sorted(api.key for api in TABLE), "wired is what is advertised"
 
 
@@ -170,8 +174,12 @@ class Dispatch:
             hot(request, call.version, call.answer, connection)
         elif key in self._routes.direct:
             self._routes.direct[key](request, call)
-        else:
+        elif key in self._routes.waiting:
             self._start(self._routes.waiting[key](request, call), call)
+        else:
+            connection.bar()
+            task = self._start(self._routes.changing[key](request, call), call)
+            task.add_done_callback(lambda _: connection.unbar())
 
     def _answer_unsupported(self, connection: Connection, error: UnsupportedVersionError) -> None:
         header = error.header
@@ -182,10 +190,11 @@ class Dispatch:
 
     # Handlers that wait
 
-    def _start(self, work: Awaitable[Any], call: Call) -> None:
+    def _start(self, work: Awaitable[Any], call: Call) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self._answer_with(work, call))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     async def _answer_with(self, work: Awaitable[Any], call: Call) -> None:
         call.answer_with_error(await work)

@@ -14,8 +14,8 @@ from kdist.config.broker_config import BrokerConfig
 from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.connection import Handler
 from kdist.network.listener import Listener
+from kdist.network.serving import Handler
 from kdist.network.world import Network, Server
 from kdist.runtime.tasks import Tasks
 from kdist.zk.registration import Endpoint

@@ -1,7 +1,8 @@
 """Which handler answers which API: one row each.
 
 Produce and Fetch get what they need and no more. Of the others a `direct` row answers through its
-`Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer.
+`Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer. A
+`changing` row is that too, and later requests of its connection wait: they rest on what it changes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kdist.broker.control import ControlHandler
 from kdist.broker.delete_records import DeleteRecordsHandler
 from kdist.broker.describe_cluster import DescribeClusterHandler
 from kdist.broker.describe_configs import DescribeConfigsHandler
-from kdist.broker.dispatch import Call, DirectHandler, Routes
+from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.find_coordinator import FindCoordinatorHandler
 from kdist.broker.leader_epochs import LeaderEpochsHandler
@@ -124,21 +125,26 @@ def routes_to(to: Handlers) -> Routes:
             controlled_shutdown.API.key: lambda asked, call: to.control.let_go(
                 asked, call.listener
             ),
-            create_topics.API.key: lambda asked, _call: to.topics.create(asked),
-            delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
             init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
-            create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
-            delete_records.API.key: lambda asked, _call: to.records.answer(asked),
             describe_configs.API.key: lambda asked, _call: to.described_settings.answer(asked),
-            alter_configs.API.key: lambda asked, _call: to.altered_settings.replace(asked),
-            incremental_alter_configs.API.key: lambda asked, _call: to.altered_settings.change(
-                asked
-            ),
             describe_cluster.API.key: lambda asked, call: to.cluster.answer(asked, call.listener),
         },
+        changing=_changing(to),
     )
     routes.check()
     return routes
+
+
+def _changing(to: Handlers) -> dict[int, WaitingHandler]:
+    """What later requests of a connection wait for."""
+    return {
+        create_topics.API.key: lambda asked, _call: to.topics.create(asked),
+        delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
+        create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
+        delete_records.API.key: lambda asked, _call: to.records.answer(asked),
+        alter_configs.API.key: lambda asked, _call: to.altered_settings.replace(asked),
+        incremental_alter_configs.API.key: lambda asked, _call: to.altered_settings.change(asked),
+    }
 
 
 def _of_group(method: Callable[..., None]) -> DirectHandler:

@@ -5,7 +5,8 @@ later; answers wait for those of earlier requests, and all that are ready when a
 ends leave in one piece. No task, future or stream is made for a request.
 
 A peer that sends without reading is held: when its answers, or the requests it waits for, are too
-many, nothing more is read from it until it has taken some. One that breaks the protocol loses its
+many, nothing more is read from it until it has taken some. So is one whose next requests are to
+find a request done (`bar`). One that breaks the protocol loses its
 connection, and nobody else notices.
 """
 
@@ -15,49 +16,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 from kdist.errors import ProtocolError
-from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
 from kdist.network.receiving import LARGE_BYTES, FrameReceiver, size_at
 from kdist.network.sending import Sender, waiting_size
+from kdist.network.serving import Connections
 from kdist.network.socket_transport import NotReceivedError
-from kdist.network.turn import ReceiveInto, Send, Turn
+from kdist.network.turn import ReceiveInto, Send
 from kdist.protocol.framing import SIZE_BYTES
-from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
-
-
-class Limits(NamedTuple):
-    """What one connection may take: `in_flight_max` requests, `waiting_bytes_max` of answers.
-
-    Of these, what is in memory: a range in a file counts little (`sending.RANGE_BYTES`).
-    """
-
-    frame_bytes_max: int = 100 << 20
-    in_flight_max: int = 1000
-    waiting_bytes_max: int = 1 << 20
-
-
-class Handler(Protocol):
-    """What the connections of a listener are for. All calls are the loop's."""
-
-    def on_connect(self, connection: Connection) -> None:
-        """A peer that is within the limits."""
-        ...
-
-    def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """A whole request, without its size. `frame` holds until the hooks of this turn have run.
-
-        ProtocolError closes the connection; any other exception is a bug.
-        """
-        ...
-
-    def on_disconnect(self, connection: Connection) -> None:
-        """The connection is gone. Replies that it still waits for may be sent: nothing happens."""
-        ...
 
 
 class Reply:
@@ -78,25 +48,6 @@ class Reply:
     def discard(self) -> None:
         """There is no answer, as to a produce with acks=0."""
         self.send(())
-
-
-class Connections(Protocol):
-    """Who counts connections and admits them: the listener."""
-
-    handler: Handler
-    turn: Turn
-    limits: Limits
-    metrics: NetworkMetrics
-    loop: asyncio.AbstractEventLoop
-    tasks: Tasks
-
-    def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more."""
-        ...
-
-    def forget(self, connection: Connection) -> None:
-        """An admitted connection is gone."""
-        ...
 
 
 class Connection(FrameReceiver):
@@ -122,6 +73,7 @@ class Connection(FrameReceiver):
         self._is_writing = False  # at the end of this turn
         self.piece = b""  # the one answer that the turn sends before that
         self._is_finishing = False
+        self._is_barred = False  # until a request is done that the next may rest on
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
         self._waiting_bytes_max = connections.limits.waiting_bytes_max
@@ -228,9 +180,20 @@ class Connection(FrameReceiver):
             self._metrics.held_connections += 1
             self._transport.pause_reading()
 
+    def bar(self) -> None:
+        """Hand over no more requests before `unbar`: they are to find done what is under way."""
+        self._is_barred = self._is_held = True
+        self._transport.pause_reading()
+
+    def unbar(self) -> None:
+        """It is done."""
+        self._is_barred = False
+        if not self.is_closed:
+            self._after_writing()
+
     def _go_on(self) -> None:
         """Read again, beginning with the frames that had come before the connection was held."""
-        if self.is_closed or self._is_finishing or not self._is_held:
+        if self.is_closed or self._is_finishing or self._is_barred or not self._is_held:
             return
         self._is_held = False
         self.find_held_frames()
@@ -347,6 +310,7 @@ class Connection(FrameReceiver):
             self.close()
         elif (
             self._is_held
+            and not self._is_barred
             and len(self._replies) < self._in_flight_max
             and sender.waiting_bytes < self._waiting_bytes_max
         ):

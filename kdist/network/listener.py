@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.connection import Connection, Handler, Limits
+from kdist.network.connection import Connection
+from kdist.network.serving import Handler, Limits
 from kdist.network.world import Network, Server, SocketOptions
 from kdist.runtime.tasks import Tasks
 

@@ -12,15 +12,25 @@ from kdist.broker import api_versions
 from kdist.broker.broker import Broker
 from kdist.errors import ApiError, DiskFailed, Error
 from kdist.protocol.api_versions import ApiVersionsRequest
+from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
+from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic
+from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
+from kdist.protocol.describe_configs import TOPIC, DescribeConfigsRequest, DescribedResource
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.heartbeat import HeartbeatRequest
+from kdist.protocol.incremental_alter_configs import (
+    SET,
+    ChangedResource,
+    IncrementalAlterConfigsRequest,
+    SettingChange,
+)
 from kdist.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from kdist.protocol.metadata import MetadataRequest
+from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.versions import TABLE, advertised_versions, api_for
 from tests.unit.broker.broker_cluster import (
     PORT,
@@ -81,7 +91,7 @@ def test_every_api_of_the_version_table_is_wired() -> None:
     async def scenario() -> None:
         broker = await cluster.started()
         routes = broker.service._routes
-        wired = {*routes.hot, *routes.direct, *routes.waiting}
+        wired = {*routes.hot, *routes.direct, *routes.waiting, *routes.changing}
         assert wired == {api.key for api in TABLE}
 
     cluster.run(scenario())
@@ -199,6 +209,56 @@ def test_a_request_finds_done_what_came_before_it_in_the_same_turn() -> None:
                 assert correlation_id == number
                 offsets.append(answer.responses[0].partition_responses[0].base_offset)
         assert offsets == [1, 2, 3, 3, 4, 5, 5, 6, 7, 7, 8, 9]
+
+    cluster.run(scenario())
+
+
+def test_what_is_asked_after_a_change_finds_it_done() -> None:
+    """All in one piece, without waiting for any answer."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        new = NewTopic(
+            name="clicks", num_partitions=1, replication_factor=1, assignments=[], configs=[]
+        )
+        retention = SettingChange(name="retention.ms", config_operation=SET, value="60000")
+        clicks = {"resource_type": TOPIC, "resource_name": "clicks"}
+        changed = ChangedResource(**clicks, configs=[retention])
+        described = DescribedResource(**clicks, configuration_keys=["retention.ms"])
+        grown = GrownTopic(name="clicks", count=2, assignments=None)
+        asked = MetadataRequest(
+            topics=[MetadataTopic(name="clicks")], allow_auto_topic_creation=False
+        )
+        requests: list[tuple[Any, int]] = [
+            (CreateTopicsRequest(topics=[new], timeout_ms=10_000), 7),
+            (produce_request("clicks", b"x", acks=1), 9),
+            (CreatePartitionsRequest(topics=[grown], timeout_ms=10_000, validate_only=False), 3),
+            (asked, 12),
+            (IncrementalAlterConfigsRequest(resources=[changed], validate_only=False), 1),
+            (DescribeConfigsRequest(resources=[described]), 4),
+            (DeleteTopicsRequest(topics=[DoomedTopic(name="clicks")], timeout_ms=10_000), 6),
+            (asked, 12),
+        ]
+        way, sent = await raw(cluster), b""
+        for number, (request, version) in enumerate(requests):
+            header = RequestHeader(request.api.key, version, number, "t")
+            sent += bytes(encode_request(header, request))
+        way.send(sent)
+        await cluster.until(lambda: len(way.frames()) == len(requests))
+        answers = [
+            decode_response(request.api, version, each)[1]
+            for (request, version), each in zip(requests, way.frames(), strict=True)
+        ]
+        made, produced, grew, seen, altered, settings, deleted, gone = answers
+        assert made.topics[0].error_code == 0
+        assert produced.responses[0].partition_responses[0].error_code == 0
+        assert grew.results[0].error_code == 0
+        assert len(seen.topics[0].partitions) == 2
+        assert altered.responses[0].error_code == 0
+        assert settings.results[0].configs[0].value == "60000"
+        assert deleted.responses[0].error_code == 0
+        assert gone.topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
 
     cluster.run(scenario())
 

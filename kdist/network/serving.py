@@ -1,0 +1,62 @@
+"""What a served connection is given: who handles its requests, who admits it, what it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from kdist.metrics.network import NetworkMetrics
+from kdist.network.turn import Turn
+from kdist.runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from kdist.network.connection import Connection
+
+
+class Limits(NamedTuple):
+    """What one connection may take: `in_flight_max` requests, `waiting_bytes_max` of answers.
+
+    Of these, what is in memory: a range in a file counts little (`sending.RANGE_BYTES`).
+    """
+
+    frame_bytes_max: int = 100 << 20
+    in_flight_max: int = 1000
+    waiting_bytes_max: int = 1 << 20
+
+
+class Handler(Protocol):
+    """What the connections of a listener are for. All calls are the loop's."""
+
+    def on_connect(self, connection: Connection) -> None:
+        """A peer that is within the limits."""
+        ...
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        """A whole request, without its size. `frame` holds until the hooks of this turn have run.
+
+        ProtocolError closes the connection; any other exception is a bug.
+        """
+        ...
+
+    def on_disconnect(self, connection: Connection) -> None:
+        """The connection is gone. Replies that it still waits for may be sent: nothing happens."""
+        ...
+
+
+class Connections(Protocol):
+    """Who counts connections and admits them: the listener."""
+
+    handler: Handler
+    turn: Turn
+    limits: Limits
+    metrics: NetworkMetrics
+    loop: asyncio.AbstractEventLoop
+    tasks: Tasks
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether there is room for one more."""
+        ...
+
+    def forget(self, connection: Connection) -> None:
+        """An admitted connection is gone."""
+        ...
