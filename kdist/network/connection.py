@@ -204,6 +204,8 @@ class Connection(FrameReceiver):
 
     def reserve(self) -> Reply:
         """The place of the answer to the frame that is being handled."""
+        if self.piece:
+            self._queue_piece()
         reply = Reply(self)
         self._replies.append(reply)
         return reply
@@ -223,10 +225,14 @@ class Connection(FrameReceiver):
                 self._turn.will_send(self, send)
                 return
         if self.piece:
-            piece, self.piece = self.piece, b""
-            self._metrics.sent_bytes -= len(piece)
-            self._queue(piece)
+            self._queue_piece()
         self._queue(data)
+
+    def _queue_piece(self) -> None:
+        """Take the piece back from the turn: others come behind it, not before."""
+        piece, self.piece = self.piece, b""
+        self._metrics.sent_bytes -= len(piece)
+        self._queue(piece)
 
     def _queue(self, data: Bytes) -> None:
         self._replies.append(data)

@@ -46,6 +46,19 @@ class Leaving(Answering):
         self._leave(connection)
 
 
+def test_the_piece_is_before_what_is_asked_after_it_and_waits(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.send(b"first", b"park", b"third")
+            assert await peer.answers(1) == [b"first"]
+            served.handler.parked[0][0].send((framed(b"parked"),))
+            assert await peer.answers(3) == [b"first", b"parked", b"third"]
+            assert served.metrics.sent_bytes == len(b"".join(map(framed, peer.frames())))
+
+    world.run(scenario())
+
+
 def test_answers_of_a_turn_leave_as_one_piece(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
