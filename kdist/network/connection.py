@@ -6,8 +6,8 @@ ends leave in one piece. No task, future or stream is made for a request.
 
 A peer that sends without reading is held: when its answers, or the requests it waits for, are too
 many, nothing more is read from it until it has taken some. So is one whose next requests are to
-find a request done (`bar`). One that breaks the protocol loses its
-connection, and nobody else notices.
+find a request done (`bar`). One that breaks the protocol is answered what it asked before that, and
+loses its connection, and nobody else notices.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Connection(FrameReceiver):
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)
         self._metrics.failed_connections += 1
-        self.close()
+        self.finish()  # what was asked before is done or under way, and whoever asked is told
 
     def _hold(self) -> None:
         if not self._is_held:

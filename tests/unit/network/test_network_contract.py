@@ -263,6 +263,25 @@ def test_a_protocol_error_closes_that_connection_only(
     world.run(scenario())
 
 
+def test_what_was_asked_before_a_protocol_error_is_answered(world: World) -> None:
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.send(b"first", b"park", b"second", b"bad", b"never seen")
+            await until(lambda: served.metrics.failed_connections == 1)
+            assert await peer.answers(1) == [b"first"]
+            served.handler.parked[0][0].send((framed(b"parked"),))
+            assert await peer.answers(3) == [b"first", b"parked", b"second"]
+            await peer.closed()
+            assert served.handler.seen[-1] == b"bad"
+            peer = await served.peer()
+            peer.transport.write(framed(b"third") + b"\xff\xff\xff\xff")
+            assert await peer.answers(1) == [b"third"]
+            await peer.closed()
+
+    world.run(scenario())
+
+
 def test_a_frame_over_the_limit_closes_the_connection_before_it_comes(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, socket_request_max_bytes=1000) as served:
