@@ -35,8 +35,10 @@ def put_nullable_string(out: bytearray, value: str | None) -> None:
     out += raw
 
 
-def get_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
-    """The string at `position`; None for length -1."""
+def get_nullable_string(
+    buffer: Buffer, position: int, *, is_label: bool = False
+) -> tuple[str | None, int]:
+    """The string at `position`; None for length -1. In a label, what is not UTF-8 is left out."""
     start = position + 2
     if start > len(buffer):
         refuse_length(2, len(buffer) - position)
@@ -47,7 +49,7 @@ def get_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]
     if not start <= end <= len(buffer):
         refuse_length(size, len(buffer) - start)
     try:
-        return str(buffer[start:end], "utf-8"), end
+        return str(buffer[start:end], "utf-8", "ignore" if is_label else "strict"), end
     except UnicodeDecodeError as error:
         raise ProtocolError(f"a string is not UTF-8: {error.reason}") from None
 
