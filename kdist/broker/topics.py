@@ -36,6 +36,7 @@ Overrides = tuple[tuple[str, str], ...]
 """Names and values, as a request gives them."""
 
 _FIRST_VERSION_OF_IDS = 6  # of DeleteTopics
+_FIRST_VERSION_OF_DELETION_DISABLED = 3
 
 
 class TopicsHandler:
@@ -99,7 +100,7 @@ class TopicsHandler:
             (each.name, each.topic_id): DoomedTopicResult(
                 name=outcome.name,
                 topic_id=outcome.topic.id if outcome.topic else each.topic_id or ZERO_UUID,
-                error_code=outcome.error,
+                error_code=_deletion_error(outcome.error, version),
                 error_message=outcome.sentence,
             )
             for each, outcome in zip(doomed, outcomes, strict=True)
@@ -118,3 +119,9 @@ class TopicsHandler:
             for grown, outcome in zip(request.topics, outcomes, strict=True)
         }
         return CreatePartitionsResponse(results=list(results.values()))
+
+
+def _deletion_error(error: Error, version: int) -> Error:
+    if error is Error.TOPIC_DELETION_DISABLED and version < _FIRST_VERSION_OF_DELETION_DISABLED:
+        return Error.INVALID_REQUEST  # clients of that time know no other (KIP-322)
+    return error

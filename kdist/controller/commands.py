@@ -20,6 +20,7 @@ from kdist.controller.executor import Executor
 from kdist.controller.topics import (
     Counts,
     Planned,
+    check_doomed,
     check_once,
     find_doomed,
     flat,
@@ -27,6 +28,7 @@ from kdist.controller.topics import (
     plan_topic,
 )
 from kdist.errors import ApiError, Error
+from kdist.model import ZERO_UUID, format_uuid
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import DoomedTopic
@@ -158,11 +160,13 @@ class DeleteTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
-        executor, counts = bench.executor, Counter(self.names)
+        executor = bench.executor
         by_id = {topic.id: topic for topic in executor.cluster.topics.values()}
+        labels = [_label(each, by_id) for each in self.topics]
+        counts = Counter(labels)
         outcomes = [
-            _judged(each.name, partial(self._find, each, bench, counts, by_id))
-            for each in self.topics
+            _judged(each.name, partial(self._find, each, label, bench, counts, by_id))
+            for each, label in zip(self.topics, labels, strict=True)
         ]
         doomed = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
         await executor.doom(doomed.values())
@@ -170,11 +174,30 @@ class DeleteTopics(NamedTuple):
         return Carried(outcomes, ended + executor.switchboard.told() if doomed else [])
 
     def _find(
-        self, doomed: DoomedTopic, bench: Bench, counts: Counts, by_id: Mapping[uuid.UUID, Topic]
+        self,
+        doomed: DoomedTopic,
+        label: str | None,
+        bench: Bench,
+        counts: Counts,
+        by_id: Mapping[uuid.UUID, Topic],
     ) -> Topic:
-        if doomed.name is not None:
-            check_once(doomed.name, counts)
-        return find_doomed(doomed, bench.executor.cluster, by_id, bench.config)
+        check_doomed(doomed, bench.config)
+        if label is not None:
+            check_once(label, counts)
+        return find_doomed(doomed, bench.executor.cluster, by_id)
+
+
+def _label(doomed: DoomedTopic, by_id: Mapping[uuid.UUID, Topic]) -> str | None:
+    """The same for a topic that is named by its name and, elsewhere, by its id.
+
+    None for what is named in both ways at once, which is refused for that.
+    """
+    if doomed.topic_id == ZERO_UUID:
+        return doomed.name
+    if doomed.name is not None:
+        return None
+    topic = by_id.get(doomed.topic_id)
+    return topic.name if topic else format_uuid(doomed.topic_id)
 
 
 def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:

@@ -70,20 +70,22 @@ def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
     return topic._replace(assignment={**topic.assignment, **added})
 
 
-def find_doomed(
-    doomed: DoomedTopic, cluster: Cluster, by_id: Mapping[uuid.UUID, Topic], config: BrokerConfig
-) -> Topic:
-    """The topic to delete, by name or id; it may be doomed already. `by_id` has all topics."""
+def check_doomed(doomed: DoomedTopic, config: BrokerConfig) -> None:
+    """ApiError unless topics may be deleted, and this one is named by its name or by its id."""
     if not config.broker.delete_topic_enable:
         raise ApiError(Error.TOPIC_DELETION_DISABLED)
-    if doomed.name is None:
-        if doomed.topic_id not in by_id:
-            raise ApiError(Error.UNKNOWN_TOPIC_ID)
-        topic = by_id[doomed.topic_id]
-    elif doomed.topic_id != ZERO_UUID:
-        raise ApiError(Error.INVALID_REQUEST, "a topic is named by its name or id, not by both")
-    else:
+    if (doomed.name is None) == (doomed.topic_id == ZERO_UUID):
+        raise ApiError(Error.INVALID_REQUEST, "a topic is named by either its name or its id")
+
+
+def find_doomed(doomed: DoomedTopic, cluster: Cluster, by_id: Mapping[uuid.UUID, Topic]) -> Topic:
+    """The topic to delete, by name or id; it may be doomed already. `by_id` has all topics."""
+    if doomed.name is not None:
         topic = _known(doomed.name, cluster)
+    elif doomed.topic_id in by_id:
+        topic = by_id[doomed.topic_id]
+    else:
+        raise ApiError(Error.UNKNOWN_TOPIC_ID)
     if topic.name in INTERNAL_TOPICS:
         raise _unusable("an internal topic cannot be deleted")
     return topic

@@ -190,6 +190,44 @@ def test_a_topic_is_deleted_by_its_id() -> None:
     cluster.run(scenario())
 
 
+def test_a_topic_that_one_request_names_twice_is_not_deleted_be_it_by_name_or_id() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        made = await create(client, "clicks")
+        by_name, by_id = DoomedTopic(name="clicks"), DoomedTopic(topic_id=made.topic_id)
+        by_both = DoomedTopic(name="clicks", topic_id=made.topic_id)
+        for twice in ([by_name, by_id], [by_id, by_id], [by_name, by_name]):
+            request = DeleteTopicsRequest(topics=twice, timeout_ms=10_000)
+            answers = (await client.send(request, 6)).responses
+            assert {each.error_code for each in answers} == {Error.INVALID_REQUEST}
+        assert list(broker.service.cache.topics) == ["clicks"]
+        request = DeleteTopicsRequest(topics=[by_name, by_both], timeout_ms=10_000)
+        deleted, refused = (await client.send(request, 6)).responses
+        assert (deleted.error_code, refused.error_code) == (0, Error.INVALID_REQUEST)
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_while_deleting_is_off_each_version_says_so_as_its_clients_know_it(version: int) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(delete_topic_enable="false")
+        client = await cluster.client()
+        await create(client, "clicks")
+        names = ["clicks", "twice", "twice"]
+        request = DeleteTopicsRequest(topic_names=names, timeout_ms=10_000)
+        answers = (await client.send(request, version)).responses
+        known = Error.INVALID_REQUEST if version < 3 else Error.TOPIC_DELETION_DISABLED
+        assert {each.error_code for each in answers} == {known}
+
+    cluster.run(scenario())
+
+
 def test_a_topic_created_again_has_settings_and_records_of_its_own() -> None:
     cluster = Cluster()
 

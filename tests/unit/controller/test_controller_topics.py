@@ -11,7 +11,14 @@ import pytest
 from kdist.config.listeners import Listener
 from kdist.config.load import broker_from
 from kdist.controller.cluster import Cluster, LiveBroker, Topic
-from kdist.controller.topics import check_once, find_doomed, flat, plan_growth, plan_topic
+from kdist.controller.topics import (
+    check_doomed,
+    check_once,
+    find_doomed,
+    flat,
+    plan_growth,
+    plan_topic,
+)
 from kdist.errors import ApiError, Error
 from kdist.model import ZERO_UUID
 from kdist.protocol.create_partitions import GrownTopic, NewPartitionAssignment
@@ -174,9 +181,9 @@ def test_growth_is_refused_with_its_code(topic: GrownTopic, error: Error) -> Non
 
 
 def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_doomed_before() -> None:
-    assert find_doomed(DoomedTopic(name="clicks"), cluster(), BY_ID, CONFIG).name == "clicks"
-    assert find_doomed(DoomedTopic(topic_id=CLICKS_ID), cluster(), BY_ID, CONFIG).name == "clicks"
-    assert find_doomed(DoomedTopic(name="old"), cluster(), BY_ID, CONFIG).name == "old"
+    assert find_doomed(DoomedTopic(name="clicks"), cluster(), BY_ID).name == "clicks"
+    assert find_doomed(DoomedTopic(topic_id=CLICKS_ID), cluster(), BY_ID).name == "clicks"
+    assert find_doomed(DoomedTopic(name="old"), cluster(), BY_ID).name == "old"
 
 
 @pytest.mark.parametrize(
@@ -184,20 +191,21 @@ def test_a_topic_is_found_for_deletion_by_name_or_id_even_if_doomed_before() -> 
     [
         (DoomedTopic(name="nobody"), Error.UNKNOWN_TOPIC_OR_PARTITION),
         (DoomedTopic(topic_id=uuid.UUID(int=99)), Error.UNKNOWN_TOPIC_ID),
-        (DoomedTopic(topic_id=ZERO_UUID), Error.UNKNOWN_TOPIC_ID),
+        (DoomedTopic(topic_id=ZERO_UUID), Error.INVALID_REQUEST),
         (DoomedTopic(name="clicks", topic_id=CLICKS_ID), Error.INVALID_REQUEST),
         (DoomedTopic(name="__consumer_offsets"), Error.INVALID_TOPIC_EXCEPTION),
     ],
 )
 def test_a_deletion_is_refused_with_its_code(topic: DoomedTopic, error: Error) -> None:
     with refused(error):
-        find_doomed(topic, cluster(), BY_ID, CONFIG)
+        check_doomed(topic, CONFIG)
+        find_doomed(topic, cluster(), BY_ID)
 
 
 def test_a_deletion_is_refused_while_deleting_is_off() -> None:
     off = broker_from(GIVEN | {"delete.topic.enable": "false"})
     with refused(Error.TOPIC_DELETION_DISABLED):
-        find_doomed(DoomedTopic(name="clicks"), cluster(), BY_ID, off)
+        check_doomed(DoomedTopic(name="clicks"), off)
 
 
 def test_a_topic_named_twice_in_a_request_is_refused() -> None:
