@@ -193,7 +193,7 @@ def _value_after(change: SettingChange, lists: dict[str, list[str]]) -> str | No
     items = lists.get(change.name)
     if items is None:
         raise ApiError(Error.INVALID_CONFIG, f"{change.name} is not a list")
-    given = [item.strip() for item in value.split(",")]
+    given = list(dict.fromkeys(item.strip() for item in value.split(",")))
     if operation == APPEND:
         return ",".join([*items, *(item for item in given if item not in items)])
     return ",".join(item for item in items if item not in given)

@@ -11,9 +11,9 @@ from kdist.config.broker import BrokerSettings
 from kdist.config.declare import Setting, Settings
 from kdist.config.disk import DiskSettings
 from kdist.config.faults import Given, raise_if_any
-from kdist.config.foreign import judge_names
+from kdist.config.foreign import ignored_row, judge_names
 from kdist.config.groups import GroupSettings
-from kdist.config.layers import Described, Layer, Source, describe, names_in, resolve
+from kdist.config.layers import Described, Layer, Origin, Source, describe, names_in, resolve
 from kdist.config.network import NetworkSettings
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
@@ -59,8 +59,14 @@ class BrokerConfig:
         return describe((*BROKER_TABLE, *TopicSettings.TABLE), self.layers)
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[Described]:
-        """Every setting of a topic with value and source."""
-        return describe(TopicSettings.TABLE, (_layer_of(overrides, ""), *self.layers))
+        """Every setting of a topic with value and source.
+
+        What it was given by other names, or in vain, comes last: to be seen, and taken back.
+        """
+        yield from describe(TopicSettings.TABLE, (_layer_of(overrides, ""), *self.layers))
+        own = {row.name for row in TopicSettings.TABLE}
+        for name in sorted(overrides.keys() - own):
+            yield _aside(name, overrides[name])
 
 
 def resolve_topic(
@@ -77,6 +83,13 @@ def resolve_topic(
     topic = TopicSettings(**outcome.values)
     raise_if_any(topic_rules.faults_of(topic, where))
     return topic
+
+
+def _aside(name: str, text: str) -> Described:
+    """An override that is a synonym, or is ignored."""
+    named = (row for row in TopicSettings.TABLE if name in (each.name for each in row.names))
+    origin = Origin(name, text, Source.DYNAMIC_TOPIC_CONFIG)
+    return Described(next(named, None) or ignored_row(name), name, text, origin.source, (origin,))
 
 
 def _layer_of(overrides: Mapping[str, str], where: str) -> Layer:

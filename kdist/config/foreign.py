@@ -12,7 +12,9 @@ from collections.abc import Mapping, Set
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from kdist.config.declare import Setting, Synonym
 from kdist.config.faults import Given
+from kdist.config.kinds import Kind, Shape
 
 
 class Foreign(NamedTuple):
@@ -122,6 +124,25 @@ TABLE = (
 def find_foreign(name: str) -> Foreign | None:
     """The row that speaks of a setting of this name, if there is one."""
     return next((row for row in TABLE if fnmatchcase(name, row.pattern)), None)
+
+
+def ignored_row(name: str) -> Setting:
+    """A row to describe a name that was given and is ignored: text, and the reason."""
+    foreign = find_foreign(name)
+    reason = foreign.reason if foreign else "it is no setting"
+    return Setting(
+        attribute="",
+        shape=Shape(Kind.STRING),
+        names=(Synonym(name),),
+        broker_names=(),
+        default=None,
+        minimum=None,
+        maximum=None,
+        unit="",
+        subject="",
+        restart=False,
+        doc=f"Ignored: {reason}.",
+    )
 
 
 class Judged(NamedTuple):

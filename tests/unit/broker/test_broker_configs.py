@@ -143,7 +143,8 @@ def test_lists_are_appended_to_and_subtracted_from_as_they_are_in_force() -> Non
     async def scenario() -> None:
         client = await with_topic(cluster)
         name = "cleanup.policy"
-        assert (await change(client, (name, APPEND, "compact,delete"))).error_code == 0
+        twice = "compact, compact,delete"
+        assert (await change(client, (name, APPEND, twice))).error_code == 0
         assert await own(client) == {name: "delete,compact"}
         assert (await change(client, (name, SUBTRACT, "delete"))).error_code == 0
         assert await own(client) == {name: "compact"}
