@@ -6,7 +6,7 @@
     a name that is not           LEADER_NOT_AVAILABLE if it is being created for that (see
                                  `auto_creation.py`), else UNKNOWN_TOPIC_OR_PARTITION
     a name that none could have  INVALID_TOPIC_EXCEPTION
-    an id that is not known      UNKNOWN_TOPIC_ID
+    an id that is not known      UNKNOWN_TOPIC_ID, also where a name stands beside it
 
 A controller is named while there is one that clients can reach. Without one they ask again.
 
@@ -84,10 +84,11 @@ class MetadataHandler:
         self, asked: MetadataTopic, version: int, listener: str, request: MetadataRequest
     ) -> MetadataTopicResult:
         name = asked.name
-        if name is None:
+        if _is_by_id(asked):
             name = self._cache.name_of(asked.topic_id)
             if name is None:
                 return _refused(Error.UNKNOWN_TOPIC_ID, None, asked)
+        assert name is not None, "it is asked for by name"
         known = self._cache.topics.get(name)
         if known is not None:
             return self._known(name, known, version, listener, request)

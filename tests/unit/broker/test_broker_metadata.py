@@ -163,14 +163,18 @@ def test_a_topic_may_be_asked_for_by_its_id_from_version_12_on() -> None:
         client = await cluster.client()
         made = await create(client, "clicks")
 
-        async def ask_by(topic_id: uuid.UUID, version: int) -> Any:
-            asked = MetadataTopic(name=None, topic_id=topic_id)
+        async def ask_by(topic_id: uuid.UUID, version: int, name: str | None = None) -> Any:
+            asked = MetadataTopic(name=name, topic_id=topic_id)
             return (await client.send(MetadataRequest(topics=[asked]), version)).topics[0]
 
         assert (await ask_by(made.topic_id, 12)).name == "clicks"
         unknown = await ask_by(ID, 12)
         assert (unknown.name, unknown.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
         assert (await ask_by(made.topic_id, 11)).error_code == Error.INVALID_REQUEST
+        # The id counts where both are given: a topic of that name may be another by now.
+        assert (await ask_by(made.topic_id, 12, "nobody")).name == "clicks"
+        stale = await ask_by(uuid.UUID(int=1), 12, "clicks")
+        assert (stale.name, stale.error_code) == (None, Error.UNKNOWN_TOPIC_ID)
 
     cluster.run(scenario())
 
