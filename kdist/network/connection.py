@@ -29,6 +29,8 @@ from kdist.protocol.framing import SIZE_BYTES
 
 logger = logging.getLogger(__name__)
 
+_REFUSED_S = 30  # that a connection is kept for the answers to what it asked before it was refused
+
 
 class Reply:
     """The place of one request's answer among those of its connection."""
@@ -173,6 +175,8 @@ class Connection(FrameReceiver):
         logger.warning("closing the connection of %s: %s", self.peer, error)
         self._metrics.failed_connections += 1
         self.finish()  # what was asked before is done or under way, and whoever asked is told
+        if not self.is_closed:  # a fetch may wait for days, and an end of the peer is not seen now
+            self._connections.loop.call_later(_REFUSED_S, self.close)
 
     def _hold(self) -> None:
         if not self._is_held:

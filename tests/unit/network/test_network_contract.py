@@ -282,6 +282,21 @@ def test_what_was_asked_before_a_protocol_error_is_answered(world: World) -> Non
     world.run(scenario())
 
 
+def test_a_refused_connection_does_not_wait_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kdist.network.connection._REFUSED_S", 0.05)
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.send(b"park", b"bad")
+            await peer.closed()
+            await until(lambda: len(served.handler.lost) == 1)
+
+    world.run(scenario())
+
+
 def test_a_frame_over_the_limit_closes_the_connection_before_it_comes(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, socket_request_max_bytes=1000) as served:
