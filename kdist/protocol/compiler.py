@@ -58,6 +58,7 @@ from kdist.wire.primitives import (
     refuse_count,
     refuse_length,
     refuse_string,
+    replaced,
 )
 from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
 
@@ -105,7 +106,7 @@ _COMPILED: dict[tuple[type[Any], int], Codec[Any]] = {}
 _RUNTIME: dict[str, Any] = {
     "BUFFERS": (bytes, bytearray, memoryview),
     "ProtocolError": ProtocolError,
-    "REFUSALS": (ProtocolError, struct.error, IndexError, UnicodeDecodeError),
+    "REFUSALS": (ProtocolError, struct.error, IndexError),
     "UUID": uuid.UUID,
     "get_tags": get_tags,
     "get_unsigned": get_unsigned,
@@ -117,5 +118,6 @@ _RUNTIME: dict[str, Any] = {
     "refuse_length": refuse_length,
     "refuse_string": refuse_string,
     "refuse_value": refuse_value,
+    "replaced": replaced,
     "unpack_from": struct.unpack_from,
 }

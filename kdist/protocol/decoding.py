@@ -16,7 +16,6 @@ from kdist.protocol.source import Source
 from kdist.wire.primitives import STRING_BYTES_MAX
 
 _MAKE = {
-    "string": 'str(buffer[position:end], "utf-8")',
     "bytes": "bytes(buffer[position:end])",
     "record_set": "buffer[position:end]",
 }
@@ -101,7 +100,17 @@ class _Decoder:
             self.source.line("end = position + size")
             with self.source.block("if not position <= end <= limit:"):
                 self.source.line("refuse_length(size, limit - position)")
+            self._make(kind, target)
+
+    def _make(self, kind: str, target: str) -> None:
+        if kind != "string":
             self.source.line(f"{target} = {_MAKE[kind]}; position = end")
+            return
+        with self.source.block("try:"):  # which costs a string in UTF-8 less than `errors` would
+            self.source.line(f'{target} = str(buffer[position:end], "utf-8")')
+        with self.source.block("except UnicodeDecodeError as wrong:"):
+            self.source.line(f"{target} = replaced(wrong)")
+        self.source.line("position = end")
 
     def _array(self, item: Shape, target: str, is_nullable: bool, depth: int) -> None:
         item_size = self.source.smallest_size(item, is_nullable=False)

@@ -49,13 +49,10 @@ def get_correlation_id(buffer: Buffer) -> int:
 
 
 def get_client_id(buffer: Buffer, header_version: int) -> tuple[str | None, int]:
-    """The client id behind the fixed fields, None in version 0, and where the body begins.
-
-    It is for people to read: who names itself in another encoding is served all the same.
-    """
+    """The client id behind the fixed fields, None in version 0, and where the body begins."""
     if header_version == 0:
         return None, _REQUEST.size
-    client_id, position = get_nullable_string(buffer, _REQUEST.size, is_label=True)
+    client_id, position = get_nullable_string(buffer, _REQUEST.size)
     return client_id, _skip_tags(buffer, position) if header_version >= 2 else position
 
 

@@ -7,6 +7,9 @@ The codecs that `protocol` compiles have strings and numbers inlined; what is ra
 `get_` functions give the value and the position behind it, and raise `ProtocolError`; they compare
 each length with the bytes that remain before they make anything from it.
 
+What is not UTF-8 is read with U+FFFD in its place, as Kafka reads it: a group may have a name in
+Latin-1. Invariant: no string that was read is too long to be written again.
+
 Source: the Apache Kafka protocol guide, "Protocol primitive types"; KIP-482 (tagged fields).
 """
 
@@ -35,10 +38,8 @@ def put_nullable_string(out: bytearray, value: str | None) -> None:
     out += raw
 
 
-def get_nullable_string(
-    buffer: Buffer, position: int, *, is_label: bool = False
-) -> tuple[str | None, int]:
-    """The string at `position`; None for length -1. In a label, what is not UTF-8 is left out."""
+def get_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
+    """The string at `position`; None for length -1."""
     start = position + 2
     if start > len(buffer):
         refuse_length(2, len(buffer) - position)
@@ -49,9 +50,17 @@ def get_nullable_string(
     if not start <= end <= len(buffer):
         refuse_length(size, len(buffer) - start)
     try:
-        return str(buffer[start:end], "utf-8", "ignore" if is_label else "strict"), end
+        return str(buffer[start:end], "utf-8"), end
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"a string is not UTF-8: {error.reason}") from None
+        return replaced(error), end
+
+
+def replaced(error: UnicodeDecodeError) -> str:
+    """The string that is not UTF-8; U+FFFD has three bytes, where what it is for may have one."""
+    text = error.object.decode(errors="replace")
+    if len(text.encode()) > STRING_BYTES_MAX:
+        raise ProtocolError(f"a string too long to mend is not UTF-8: {error.reason}") from None
+    return text
 
 
 def put_tags(out: bytearray, tags: dict[int, bytes]) -> None:

@@ -8,7 +8,9 @@ from kdist.broker.broker import Broker
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.network.client import Client
+from kdist.protocol.envelope import encode_request
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
+from kdist.protocol.headers import RequestHeader
 from kdist.protocol.list_groups import ListGroupsRequest
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,
@@ -17,16 +19,20 @@ from kdist.protocol.offset_commit import (
 )
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
 from tests.unit.broker.broker_cluster import Cluster, create
+from tests.unit.broker.test_broker_dispatch import raw
 
 
-async def commit(client: Client, group: str, offset: int, metadata: str = "") -> int:
+def commit_request(group: str, offset: int, metadata: str = "") -> OffsetCommitRequest:
     part = OffsetCommitPartition(
         partition_index=0, committed_offset=offset, committed_metadata=metadata
     )
-    request = OffsetCommitRequest(
+    return OffsetCommitRequest(
         group_id=group, topics=[OffsetCommitTopic(name="clicks", partitions=[part])]
     )
-    answer = await client.send(request, 2)
+
+
+async def commit(client: Client, group: str, offset: int, metadata: str = "") -> int:
+    answer = await client.send(commit_request(group, offset, metadata), 2)
     error: int = answer.topics[0].partitions[0].error_code
     return error
 
@@ -94,6 +100,27 @@ def test_a_group_nobody_knows_has_committed_nothing_and_that_is_no_error() -> No
         client = await cluster.client()
         await with_offsets_topic(cluster, broker)
         assert await committed(client, "nobody") == (0, -1)
+
+    run(scenario)
+
+
+def test_a_group_with_a_name_in_latin_1_is_served() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        header = RequestHeader(api_key=8, api_version=2, correlation_id=1, client_id="M_ller")
+        frame = bytes(encode_request(header, commit_request("Gl_ck", 7, "M_he")))
+        way = await raw(cluster)
+        way.send(frame.replace(b"_", b"\xfc"))
+        await cluster.until(lambda: way.received)
+        assert await committed(client, "Gl\ufffdck") == (0, 7)
+        await broker.stop()
+        broker = await cluster.started()
+        client = await cluster.client()
+        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+        assert await committed(client, "Gl\ufffdck") == (0, 7)
 
     run(scenario)
 

@@ -233,7 +233,6 @@ def test_a_known_tag_whose_size_is_wrong_is_refused():
         (0, "00000000 fffe 0000"),  # length -2
         (0, "00000000 0000 ffff"),  # null before nullable_since
         (0, "00000000 7fff 0000"),  # beyond the end
-        (0, "00000000 0002 c328 0000"),  # not UTF-8
         (1, "0000 00000000 00000000 0000 ffffffff"),  # null array
         (1, "0000 00000000 00000000 0000 80000000"),  # count -2**31
         (1, "0000 00000000 00000000 0000 7fffffff"),
@@ -248,6 +247,26 @@ def test_a_known_tag_whose_size_is_wrong_is_refused():
 def test_wrong_lengths_are_refused(version, frame):
     with pytest.raises(ProtocolError, match="Evolving version"):
         decode(Evolving, version, bytes.fromhex(frame))
+
+
+def test_a_string_that_is_not_utf_8_is_read_with_replacement_characters():
+    kept = "Gl\u00fcck".encode("latin-1")
+    frames = {
+        0: b"\0\0\0\0\0\5" + kept + b"\0\0",
+        2: b"\6" + kept + b"\0" * 9 + b"\1\0",
+    }
+    for version, frame in frames.items():
+        assert decode(Evolving, version, frame).kept == "Gl\ufffdck"
+
+
+@pytest.mark.parametrize("size", [10_922, 10_923, 32_767])
+def test_a_string_that_was_read_is_never_too_long_to_be_written_again(size):
+    frame = b"\0\0\0\0" + size.to_bytes(2) + b"\xff" * size + b"\0\0"
+    if 3 * size > 32_767:
+        with pytest.raises(ProtocolError, match="Evolving version 0"):
+            decode(Evolving, 0, frame)
+    else:
+        assert len(encode(decode(Evolving, 0, frame), 0)) == len(frame) + 2 * size
 
 
 def test_a_field_that_some_version_lacks_must_have_a_default():
