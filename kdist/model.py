@@ -76,6 +76,11 @@ def topic_name_fault(name: str) -> str | None:
     return None
 
 
+def flat(name: str) -> str:
+    """A topic's name as metrics write it, '.' as '_': no two topics may have the same."""
+    return name.replace(".", "_")
+
+
 def format_uuid(value: uuid.UUID) -> str:
     """A topic or directory id as Kafka prints it: 22 characters of base64url, without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode("ascii").rstrip("=")

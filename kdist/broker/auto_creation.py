@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from kdist.broker.metadata_cache import MetadataCache
 from kdist.config.broker_config import BrokerConfig
 from kdist.errors import ApiError, Error
 from kdist.metrics.broker import BrokerMetrics
@@ -30,8 +31,13 @@ class AutoCreation:
     """Owner: the broker."""
 
     def __init__(
-        self, config: Callable[[], BrokerConfig], create: Create, metrics: BrokerMetrics
+        self,
+        cache: MetadataCache,
+        config: Callable[[], BrokerConfig],
+        create: Create,
+        metrics: BrokerMetrics,
     ) -> None:
+        self._cache = cache
         self._config = config
         self._create = create
         self._metrics = metrics
@@ -43,6 +49,8 @@ class AutoCreation:
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         if not may_create or not self._config().broker.auto_create_topics_enable:
             return Error.UNKNOWN_TOPIC_OR_PARTITION
+        if self._cache.collides(name):  # asking again would not help
+            return Error.INVALID_TOPIC_EXCEPTION
         if name == OFFSETS_TOPIC:
             self.create_offsets_topic()
         else:

@@ -5,7 +5,8 @@
     a name that is known         its partitions; without a leader: LEADER_NOT_AVAILABLE each
     a name that is not           LEADER_NOT_AVAILABLE if it is being created for that (see
                                  `auto_creation.py`), else UNKNOWN_TOPIC_OR_PARTITION
-    a name that none could have  INVALID_TOPIC_EXCEPTION
+    a name that none could have  INVALID_TOPIC_EXCEPTION, as is `a_b` beside `a.b` if it was to be
+                                 created
     an id that is not known      UNKNOWN_TOPIC_ID, also where a name stands beside it
 
 A controller is named while there is one that clients can reach. Without one they ask again.

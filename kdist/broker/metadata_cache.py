@@ -10,7 +10,7 @@ import asyncio
 import uuid
 from typing import NamedTuple
 
-from kdist.model import ZERO_UUID, Broker, TopicPartition
+from kdist.model import ZERO_UUID, Broker, TopicPartition, flat
 from kdist.protocol.update_metadata import (
     LiveBroker,
     UpdatedPartition,
@@ -41,12 +41,13 @@ class MetadataCache:
         self.controller_id = NO_CONTROLLER
         self.told = asyncio.Event()
         self._names: dict[uuid.UUID, str] = {}
+        self._flat: set[str] = set()  # the names, as they may be there once
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
         """Take what the controller says; the partitions that are gone are returned."""
         before = self.topics
         if request.type == _FULL:
-            self.topics, self._names = {}, {}
+            self.topics, self._names, self._flat = {}, {}, set()
         self.controller_id = request.controller_id
         self.brokers = {broker.id: broker for broker in request.live_brokers}
         gone: list[TopicPartition] = []
@@ -75,6 +76,7 @@ class MetadataCache:
                 self._forget(name)
                 known = self.topics[name] = KnownTopic(told.topic_id, {})
                 self._names[told.topic_id] = name
+                self._flat.add(flat(name))
             known.partitions[state.partition_index] = state
         if known is not None and not known.partitions:
             self._forget(name)
@@ -84,12 +86,17 @@ class MetadataCache:
         known = self.topics.pop(name, None)
         if known is not None:
             self._names.pop(known.id, None)
+            self._flat.discard(flat(name))
 
     # What others ask
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """The name of the topic with this id."""
         return None if topic_id == ZERO_UUID else self._names.get(topic_id)
+
+    def collides(self, name: str) -> bool:
+        """Whether a name that no topic has is too much like one's: `a_b` beside `a.b`."""
+        return flat(name) in self._flat
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether the cluster has such a partition."""

@@ -93,7 +93,9 @@ class Service:
         self.schedule = Schedule(self.directory, lambda log: log.exposable_offset)
         self.controller = self._make_controller()
         access = ControllerAccess(self.controller, self.cache, listener, self._connect)
-        self.creation = AutoCreation(lambda: world.config, access.create, measures.broker)
+        self.creation = AutoCreation(
+            self.cache, lambda: world.config, access.create, measures.broker
+        )
         self._dispatches: list[Dispatch] = []
 
     def _open_directory(self) -> LogDirectory:

@@ -23,12 +23,11 @@ from kdist.controller.topics import (
     check_doomed,
     check_once,
     find_doomed,
-    flat,
     plan_growth,
     plan_topic,
 )
 from kdist.errors import ApiError, Error
-from kdist.model import ZERO_UUID, format_uuid
+from kdist.model import ZERO_UUID, flat, format_uuid
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.protocol.delete_topics import DoomedTopic

@@ -16,7 +16,7 @@ from kdist.config.faults import ConfigError
 from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
 from kdist.controller.placement import Assignment, check_explicit, interleave, place, start_of
 from kdist.errors import ApiError, Error
-from kdist.model import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
+from kdist.model import INTERNAL_TOPICS, ZERO_UUID, flat, topic_name_fault
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
@@ -114,11 +114,6 @@ def check_settings(settings: Mapping[str, str], config: BrokerConfig) -> None:
     if size > SETTINGS_BYTES_MAX:
         reason = f"the topic's settings take {size} bytes, and may take {SETTINGS_BYTES_MAX}"
         raise ApiError(Error.INVALID_CONFIG, reason)
-
-
-def flat(name: str) -> str:
-    """A topic's name as metrics write it, '.' as '_': no two topics may have the same."""
-    return name.replace(".", "_")
 
 
 def _check_new_name(name: str, cluster: Cluster, taken: Mapping[str, str]) -> None:

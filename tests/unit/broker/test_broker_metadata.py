@@ -12,6 +12,7 @@ from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
 from kdist.errors import Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.network.client import Client, ClientSettings
+from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
@@ -139,6 +140,25 @@ def test_no_topic_is_created_where_the_setting_forbids_it() -> None:
         await cluster.started(auto_create_topics_enable="false")
         answer = await ask(await cluster.client(), 1, "new")
         assert answer.topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+
+    cluster.run(scenario())
+
+
+def test_a_name_that_collides_is_refused_where_it_would_be_created() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "a.b")
+        answer = await ask(client, 4, "a_b")
+        assert answer.topics[0].error_code == Error.INVALID_TOPIC_EXCEPTION
+        unknown = await ask(client, 4, "a_b", allow_auto_topic_creation=False)
+        assert unknown.topics[0].error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
+        await client.send(DeleteTopicsRequest(topic_names=["a.b"], timeout_ms=1000), 1)
+        await cluster.until(lambda: not broker.service.cache.topics)
+        assert (await ask(client, 4, "a_b")).topics[0].error_code == Error.LEADER_NOT_AVAILABLE
+        await cluster.until(lambda: "a_b" in broker.service.cache.topics)
 
     cluster.run(scenario())
 
@@ -325,6 +345,17 @@ def test_a_deleted_topic_and_its_successor_may_come_in_one_update() -> None:
     gone = cache.update(update(1, ("a", ID, {0: -2, 1: -2}), ("a", new, {0: 1})))
     assert gone == [TopicPartition("a", 0), TopicPartition("a", 1)]
     assert (cache.topics["a"].id, list(cache.topics["a"].partitions)) == (new, [0])
+
+
+def test_a_name_collides_with_a_topic_that_is_known_and_with_none_that_is_gone() -> None:
+    cache = MetadataCache()
+    cache.update(update(1, ("a.b", ID, {0: 1}), ("c.d", uuid.UUID(int=2), {0: 1})))
+    assert cache.collides("a_b")
+    assert not cache.collides("a-b")
+    cache.update(update(1, ("a.b", ID, {0: -2})))
+    assert not cache.collides("a_b")
+    cache.update(update(2))
+    assert not cache.collides("c_d")
 
 
 def test_a_late_deletion_does_not_touch_a_topic_of_the_same_name() -> None:

@@ -15,12 +15,11 @@ from kdist.controller.topics import (
     check_doomed,
     check_once,
     find_doomed,
-    flat,
     plan_growth,
     plan_topic,
 )
 from kdist.errors import ApiError, Error
-from kdist.model import ZERO_UUID
+from kdist.model import ZERO_UUID, flat
 from kdist.protocol.create_partitions import GrownTopic, NewPartitionAssignment
 from kdist.protocol.create_topics import NewTopic, ReplicaAssignment, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
