@@ -138,6 +138,8 @@ def allowed_cell(row: Setting) -> str:
     kind = row.shape.kind
     if row.shape.choices:
         return ", ".join(f"`{choice}`" for choice in row.shape.choices)
+    if kind in LIMITS and (row.minimum, row.maximum) == LIMITS[kind]:
+        return "any number"
     if kind in LIMITS:
         is_bounded = row.maximum != LIMITS[kind][1]
         return f"{row.minimum} to {row.maximum}" if is_bounded else f"{row.minimum} or more"

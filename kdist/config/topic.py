@@ -118,12 +118,11 @@ class TopicSettings(Settings):
     retention_bytes: int64 = setting(
         "retention.bytes",
         default=-1,
-        minimum=-1,
         unit="bytes",
         subject=RETENTION,
         broker="log.retention.bytes",
         doc="The oldest segments of a partition are deleted while those left hold at least "
-        "this much; -1 sets no limit.",
+        "this much; what is negative sets no limit.",
     )
     flush_messages: int64 = setting(
         "flush.messages",

@@ -35,7 +35,7 @@ class RetentionLimits(NamedTuple):
     """What a log keeps. A topic without `delete` in its `cleanup.policy` has both limits at -1."""
 
     retention_ms: int  # -1 for no limit
-    retention_bytes: int  # -1 for no limit
+    retention_bytes: int  # negative for no limit
     log_start_offset: int
     high_watermark: int
     log_end_offset: int

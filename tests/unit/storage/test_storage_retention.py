@@ -43,8 +43,10 @@ def limits(
     )
 
 
-def test_without_limits_nothing_goes():
-    assert plan_retention(segments(0, 0, 0), limits(), NOW_MS) == RetentionPlan()
+@pytest.mark.parametrize("retention_bytes", [-1, -2])
+def test_without_limits_nothing_goes(retention_bytes):
+    none = limits(retention_bytes=retention_bytes)
+    assert plan_retention(segments(0, 0, 0), none, NOW_MS) == RetentionPlan()
 
 
 def test_an_empty_list_of_segments_has_an_empty_plan():
