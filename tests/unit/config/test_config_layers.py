@@ -34,7 +34,7 @@ def test_a_topic_takes_its_override_then_the_brokers_value_then_the_default() ->
 def test_retention_by_size_takes_whatever_is_negative_for_no_limit_as_kafka_does() -> None:
     assert broker(log_retention_bytes="-2").topic({}).retention_bytes == -2
     assert broker().topic({"retention.bytes": "-2"}).retention_bytes == -2
-    with pytest.raises(ConfigError, match="retention.ms"):
+    with pytest.raises(ConfigError, match=r"retention\.ms"):
         broker().topic({"retention.ms": "-2"})
 
 
