@@ -42,8 +42,8 @@ _ACKS = (ACKS_ALL, 0, 1)
 class Client(Protocol):
     """The connection that a request came on, as far as handlers care. Hashable."""
 
-    def close(self) -> None:
-        """End it: there is no other way to tell the peer."""
+    def finish_soon(self) -> None:
+        """End it once what was asked before is answered: there is no other way to tell the peer."""
         ...
 
 
@@ -193,5 +193,5 @@ class _Produce:
             return
         if any(r.error_code for t in self._response.responses for r in t.partition_responses):
             logger.info("closing a connection: a produce with acks=0 failed")
-            self._client.close()
+            self._client.finish_soon()
         self._reply(None)

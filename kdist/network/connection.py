@@ -75,6 +75,7 @@ class Connection(FrameReceiver):
         self._is_writing = False  # at the end of this turn
         self.piece = b""  # the one answer that the turn sends before that
         self._is_finishing = False
+        self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
         self._is_barred = False  # until a request is done that the next may rest on
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
@@ -153,6 +154,8 @@ class Connection(FrameReceiver):
         if not self._is_admitted:
             return
         self._let_go()
+        if self._end_timer is not None:
+            self._end_timer.cancel()  # it has a method of this too
         self._connections.forget(self)
         self._connections.handler.on_disconnect(self)
         del self._sender  # which has a method of this: else both would wait for the collector
@@ -174,9 +177,7 @@ class Connection(FrameReceiver):
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)
         self._metrics.failed_connections += 1
-        self.finish()  # what was asked before is done or under way, and whoever asked is told
-        if not self.is_closed:  # a fetch may wait for days, and an end of the peer is not seen now
-            self._connections.loop.call_later(_REFUSED_S, self.close)
+        self.finish_soon()  # what was asked before is done or under way, and whoever asked is told
 
     def _hold(self) -> None:
         if not self._is_held:
@@ -340,10 +341,14 @@ class Connection(FrameReceiver):
         if not self.is_closed:
             self._transport.pause_reading()
             self.drop_received()
-            if self.piece:
-                self._want_writing()  # which comes to the same, once the piece is sent
-            else:
-                self._after_writing()
+            self._want_writing()  # and then close: this turn's requests may be answered by its end
+
+    def finish_soon(self) -> None:
+        """As `finish`, but in half a minute at most, whatever is still to be answered."""
+        self.finish()
+        if self._end_timer is None and not self.is_closed:
+            # A fetch may wait for days, and an end of the peer is not seen now.
+            self._end_timer = self._connections.loop.call_later(_REFUSED_S, self.close)
 
     def close(self) -> None:
         """Close now. What the transport still holds is sent, all else is let go."""

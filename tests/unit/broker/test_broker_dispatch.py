@@ -314,6 +314,30 @@ def test_a_failed_produce_without_acks_closes_the_connection() -> None:
     cluster.run(scenario())
 
 
+def test_what_was_asked_before_a_failed_produce_without_acks_is_answered() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        await create(await cluster.client(), "clicks")
+        peer = await raw(cluster)
+        asked = [("clicks", 1), ("clicks", 1), ("nobody-knows-it", 0), ("clicks", 1)]
+        peer.send(
+            b"".join(
+                encode_request(
+                    RequestHeader(0, 7, correlation_id, "c"),
+                    produce_request(topic, b"a", acks=acks),
+                )
+                for correlation_id, (topic, acks) in enumerate(asked)
+            )
+        )
+        await cluster.until(lambda: peer.is_closed)
+        assert [frame[:4] for frame in peer.frames()] == [b"\0\0\0\0", b"\0\0\0\1"]
+        assert next(iter(broker.service.directory.logs.values())).end_offset == 2
+
+    cluster.run(scenario())
+
+
 def test_a_handler_that_fails_ends_the_broker() -> None:
     cluster = Cluster()
 

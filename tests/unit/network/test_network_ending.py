@@ -47,6 +47,30 @@ def test_a_peer_that_ends_its_side_after_asking_is_answered(world: World) -> Non
     world.run(scenario())
 
 
+def test_a_refusal_comes_behind_what_the_end_of_the_turn_answers(world: World) -> None:
+    class Gathering(Answering):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            self.connected.append(connection)
+            self.seen.append(bytes(frame))
+
+        def answer(self) -> None:
+            while self.seen:
+                self.connected.pop(0).answer_at_once(framed(self.seen.pop(0)))
+
+    handler = Gathering()
+    handler.on_connect = lambda _: None  # type: ignore[method-assign]
+
+    async def scenario() -> None:
+        async with Served(world, handler) as served:
+            world.server.turn.at_end(handler.answer)
+            peer = await served.peer()
+            peer.transport.write(framed(b"first") + framed(b"second") + b"\xff\xff\xff\xff")
+            await peer.closed()
+            assert peer.frames() == [b"first", b"second"]
+
+    world.run(scenario())
+
+
 def test_a_close_that_is_cancelled_as_the_last_connection_goes_is_cancelled(world: World) -> None:
     async def scenario() -> None:
         served = Served(world)

@@ -73,7 +73,7 @@ class Client:
     def __init__(self) -> None:
         self.is_closed = False
 
-    def close(self) -> None:
+    def finish_soon(self) -> None:
         self.is_closed = True
 
 
