@@ -47,6 +47,7 @@ class Call:
 
     __slots__ = (
         "_dispatch",
+        "_is_barring",
         "_metrics",
         "_slot",
         "_started_ns",
@@ -61,6 +62,7 @@ class Call:
         self.api_key, self.version, self.correlation_id, self.client_id = header
         self.connection = connection
         self._dispatch = dispatch
+        self._is_barring = False
         self._metrics = dispatch.metrics[self.api_key]
         self._slot: Reply = connection.reserve()
         self._started_ns = dispatch.now_ns()
@@ -75,6 +77,12 @@ class Call:
         """As the groups room sees the client."""
         return Caller(self.version, self.client_id or "", f"/{self.connection.host}")
 
+    def bar(self) -> None:
+        """Let later requests of the connection wait, if this one is not answered yet."""
+        if self._slot.chunks is None:
+            self._is_barring = True
+            self.connection.bar()
+
     def answer(self, response: Any) -> None:
         """Send the response; None: there is none, as to a produce with acks=0."""
         if response is None:
@@ -82,6 +90,8 @@ class Call:
         else:
             frame = encode_response(self.version, self.correlation_id, response)
             self._slot.send((frame,) if frame.splices is None else frame.chunks())
+        if self._is_barring:
+            self.connection.unbar()
         metrics = self._metrics
         metrics.answered += 1
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
@@ -102,12 +112,13 @@ class Routes(NamedTuple):
 
     hot: Mapping[int, HotHandler]
     direct: Mapping[int, DirectHandler]
+    direct_changing: Mapping[int, DirectHandler]
     waiting: Mapping[int, WaitingHandler]
     changing: Mapping[int, WaitingHandler]
 
     def check(self) -> None:
         """Every API of the version table has one handler, and no other has any."""
-        keys = [*self.hot, *self.direct, *self.waiting, *self.changing]
+        keys = [key for kind in self for key in kind]
         assert sorted(keys) == sorted(api.key for api in TABLE), "wired is what is advertised"
 
 
@@ -174,6 +185,9 @@ class Dispatch:
             hot(request, call.version, call.answer, connection)
         elif key in self._routes.direct:
             self._routes.direct[key](request, call)
+        elif key in self._routes.direct_changing:
+            self._routes.direct_changing[key](request, call)
+            call.bar()
         elif key in self._routes.waiting:
             self._start(self._routes.waiting[key](request, call), call)
         else:

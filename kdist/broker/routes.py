@@ -3,6 +3,7 @@
 Produce and Fetch get what they need and no more. Of the others a `direct` row answers through its
 `Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer. A
 `changing` row is that too, and later requests of its connection wait: they rest on what it changes.
+So they do behind a `direct_changing` one.
 """
 
 from __future__ import annotations
@@ -92,7 +93,6 @@ def routes_to(to: Handlers) -> Routes:
             list_offsets.API.key: lambda asked, call: to.offsets.handle(
                 asked, call.version, call.answer
             ),
-            offset_commit.API.key: _of_group(to.groups.offset_commit),
             offset_fetch.API.key: _of_group(to.groups.offset_fetch),
             find_coordinator.API.key: lambda asked, call: call.answer_with_error(
                 to.coordinators.answer(asked, call.version, call.listener)
@@ -103,8 +103,6 @@ def routes_to(to: Handlers) -> Routes:
             sync_group.API.key: _of_group(to.groups.sync_group),
             describe_groups.API.key: _of_group(to.groups.describe_groups),
             list_groups.API.key: _of_group(to.groups.list_groups),
-            delete_groups.API.key: _of_group(to.groups.delete_groups),
-            offset_delete.API.key: _of_group(to.groups.offset_delete),
             offset_for_leader_epoch.API.key: lambda asked, call: call.answer(
                 to.epochs.answer(asked)
             ),
@@ -112,6 +110,11 @@ def routes_to(to: Handlers) -> Routes:
             api_versions.KEY: lambda asked, call: call.answer_with_error(
                 api_versions.answer(asked, call.version)
             ),
+        },
+        direct_changing={
+            offset_commit.API.key: _of_group(to.groups.offset_commit),
+            delete_groups.API.key: _of_group(to.groups.delete_groups),
+            offset_delete.API.key: _of_group(to.groups.offset_delete),
         },
         waiting={
             metadata.API.key: lambda asked, call: to.metadata.answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kdist.broker.broker import Broker
@@ -161,5 +162,18 @@ def test_a_group_of_another_broker_is_not_this_ones() -> None:
         await cluster.until(lambda: second.service.cache.topics.get("__consumer_offsets"))
         errors = [(await committed(each, "g"))[0] for each in clients]
         assert sorted(errors) == [0, Error.NOT_COORDINATOR]
+
+    run(scenario)
+
+
+def test_what_is_asked_behind_a_commit_finds_it_done_however_long_its_flush_takes() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started(log_flush_before_expose="true")
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        for offset in range(3):
+            both = await asyncio.gather(commit(client, "g", offset), committed(client, "g"))
+            assert both == [0, (0, offset)]
 
     run(scenario)
