@@ -149,12 +149,16 @@ def settled_descriptors(broker: BrokerProcess) -> list[str]:
 
 
 def descriptors(broker: BrokerProcess) -> list[str]:
-    """What the process has open, but for the logs of groups, which are opened as they come."""
+    """The files and sockets that the process has open.
+
+    But for logs of groups, which are opened as they come; ZooKeeper's client polls now and then.
+    """
     found = []
     for entry in pathlib.Path(f"/proc/{broker.process.pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(entry))
-    return [name for name in found if "/__consumer_offsets" not in name]
+    passing = ("/__consumer_offsets", "anon_inode:")
+    return [name for name in found if not any(each in name for each in passing)]
 
 
 def memory_mib(broker: BrokerProcess) -> float:
