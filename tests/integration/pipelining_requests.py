@@ -242,10 +242,8 @@ class Look:
             is_same = self.topic.incarnation == self._incarnation
             wanted = Error.UNKNOWN_TOPIC_OR_PARTITION
             return unlike(result.error_code, wanted) if is_same else ""
-        is_late = not (
-            self.has_records and is_at_once
-        )  # it may have waited, and found other things
-        if is_late and (
+        may_have_waited = not (self.has_records and is_at_once)  # and found other things then
+        if may_have_waited and (
             log.changes != self._changes or self.topic.incarnation != self._incarnation
         ):
             return ""
