@@ -12,7 +12,7 @@ import pytest
 
 from kdist.zk.client import SessionState, WatchEvent, WatchKind
 from kdist.zk.errors import ConnectionLoss, SessionExpired
-from tests.unit.zk.zk_contract import in_loop, in_state, until
+from tests.unit.zk.zk_contract import PATIENCE_S, in_loop, in_state, until
 
 
 class SessionContract:
@@ -109,11 +109,16 @@ class SessionContract:
     async def test_a_request_waits_for_the_session_timeout_at_most(self, enter: Any) -> None:
         async with enter() as world:
             zk = await world.client()
+            await zk.create("/mine", ephemeral=True)
             await world.suspend(zk)
             with pytest.raises(ConnectionLoss):
                 await zk.create("/never")
-            await world.resume(zk)
             other = await world.client()
+            # The server may be late to end the session, which would go on, and do what it was told.
+            async with asyncio.timeout(PATIENCE_S):
+                while await other.exists("/mine") is not None:
+                    await asyncio.sleep(0.01)
+            await world.resume(zk)
             await in_state(zk, SessionState.EXPIRED)
             assert await other.exists("/never") is None
 
