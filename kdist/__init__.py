@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kdist.client.consumer.batch import ConsumedRecord as ConsumedRecord
     from kdist.client.consumer.batch import NotDecoded as NotDecoded
     from kdist.client.consumer.commits import CommitFailed as CommitFailed
-    from kdist.client.consumer.commits import OffsetAndMetadata as OffsetAndMetadata
     from kdist.client.consumer.consumer import Consumer as Consumer
     from kdist.client.consumer.core import ConsumerClosed as ConsumerClosed
     from kdist.client.consumer.core import WakenUp as WakenUp
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from kdist.client.consumer.fetcher import OffsetOutOfRange as OffsetOutOfRange
     from kdist.client.consumer.positions import NoOffset as NoOffset
     from kdist.client.consumer.rebalancing import RebalanceListener as RebalanceListener
+    from kdist.client.offsets import OffsetAndMetadata as OffsetAndMetadata
     from kdist.client.offsets import OffsetAndTimestamp as OffsetAndTimestamp
     from kdist.client.producer.callbacks import CallbackHandler as CallbackHandler
     from kdist.client.producer.faults import BufferFull as BufferFull
@@ -78,13 +78,13 @@ _HOMES = {
     "kdist.client.connector.stream": "ConsumerTimeout Stream",
     "kdist.client.connector.subscription": "Blacklist Whitelist",
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
-    "kdist.client.consumer.commits": "CommitFailed OffsetAndMetadata",
+    "kdist.client.consumer.commits": "CommitFailed",
     "kdist.client.consumer.consumer": "Consumer",
     "kdist.client.consumer.core": "ConsumerClosed WakenUp",
     "kdist.client.consumer.fetcher": "LogTruncated OffsetOutOfRange",
-    "kdist.client.offsets": "OffsetAndTimestamp",
     "kdist.client.consumer.positions": "NoOffset",
     "kdist.client.consumer.rebalancing": "RebalanceListener",
+    "kdist.client.offsets": "OffsetAndMetadata OffsetAndTimestamp",
     "kdist.client.producer.callbacks": "CallbackHandler",
     "kdist.client.producer.faults": "BufferFull DeliveryTimedOut ProducerClosed RecordTooLarge",
     "kdist.client.producer.message": "Message MessageSet",

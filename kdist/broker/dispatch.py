@@ -112,13 +112,13 @@ class Routes(NamedTuple):
 
     hot: Mapping[int, HotHandler]
     direct: Mapping[int, DirectHandler]
-    direct_changing: Mapping[int, DirectHandler]
     waiting: Mapping[int, WaitingHandler]
-    changing: Mapping[int, WaitingHandler]
+    changing: frozenset[int]
+    """Of these, what later requests of its connection wait for: they rest on what it changes."""
 
     def check(self) -> None:
         """Every API of the version table has one handler, and no other has any."""
-        keys = [key for kind in self for key in kind]
+        keys = [*self.hot, *self.direct, *self.waiting]
         assert sorted(keys) == sorted(api.key for api in TABLE), "wired is what is advertised"
 
 
@@ -183,17 +183,13 @@ class Dispatch:
         hot = self._routes.hot.get(key)
         if hot is not None:
             hot(request, call.version, call.answer, connection)
-        elif key in self._routes.direct:
+            return
+        if key in self._routes.direct:
             self._routes.direct[key](request, call)
-        elif key in self._routes.direct_changing:
-            self._routes.direct_changing[key](request, call)
-            call.bar()
-        elif key in self._routes.waiting:
-            self._start(self._routes.waiting[key](request, call), call)
         else:
-            connection.bar()
-            task = self._start(self._routes.changing[key](request, call), call)
-            task.add_done_callback(lambda _: connection.unbar())
+            self._start(self._routes.waiting[key](request, call), call)
+        if key in self._routes.changing:
+            call.bar()
 
     def _answer_unsupported(self, connection: Connection, error: UnsupportedVersionError) -> None:
         header = error.header
@@ -204,11 +200,10 @@ class Dispatch:
 
     # Handlers that wait
 
-    def _start(self, work: Awaitable[Any], call: Call) -> asyncio.Task[None]:
+    def _start(self, work: Awaitable[Any], call: Call) -> None:
         task = asyncio.ensure_future(self._answer_with(work, call))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     async def _answer_with(self, work: Awaitable[Any], call: Call) -> None:
         call.answer_with_error(await work)

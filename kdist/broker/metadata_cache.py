@@ -41,13 +41,12 @@ class MetadataCache:
         self.controller_id = NO_CONTROLLER
         self.told = asyncio.Event()
         self._names: dict[uuid.UUID, str] = {}
-        self._flat: set[str] = set()  # the names, as they may be there once
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
         """Take what the controller says; the partitions that are gone are returned."""
         before = self.topics
         if request.type == _FULL:
-            self.topics, self._names, self._flat = {}, {}, set()
+            self.topics, self._names = {}, {}
         self.controller_id = request.controller_id
         self.brokers = {broker.id: broker for broker in request.live_brokers}
         gone: list[TopicPartition] = []
@@ -76,7 +75,6 @@ class MetadataCache:
                 self._forget(name)
                 known = self.topics[name] = KnownTopic(told.topic_id, {})
                 self._names[told.topic_id] = name
-                self._flat.add(flat(name))
             known.partitions[state.partition_index] = state
         if known is not None and not known.partitions:
             self._forget(name)
@@ -86,7 +84,6 @@ class MetadataCache:
         known = self.topics.pop(name, None)
         if known is not None:
             self._names.pop(known.id, None)
-            self._flat.discard(flat(name))
 
     # What others ask
 
@@ -96,7 +93,7 @@ class MetadataCache:
 
     def collides(self, name: str) -> bool:
         """Whether a name that no topic has is too much like one's: `a_b` beside `a.b`."""
-        return flat(name) in self._flat
+        return flat(name) in map(flat, self.topics)
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether the cluster has such a partition."""

@@ -1,9 +1,7 @@
 """Which handler answers which API: one row each.
 
 Produce and Fetch get what they need and no more. Of the others a `direct` row answers through its
-`Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer. A
-`changing` row is that too, and later requests of its connection wait: they rest on what it changes.
-So they do behind a `direct_changing` one.
+`Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from kdist.broker.control import ControlHandler
 from kdist.broker.delete_records import DeleteRecordsHandler
 from kdist.broker.describe_cluster import DescribeClusterHandler
 from kdist.broker.describe_configs import DescribeConfigsHandler
-from kdist.broker.dispatch import Call, DirectHandler, Routes, WaitingHandler
+from kdist.broker.dispatch import Call, DirectHandler, Routes
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.find_coordinator import FindCoordinatorHandler
 from kdist.broker.leader_epochs import LeaderEpochsHandler
@@ -61,6 +59,21 @@ from kdist.protocol import (
     update_metadata,
 )
 
+_CHANGING = frozenset(
+    each.API.key
+    for each in (
+        create_topics,
+        delete_topics,
+        create_partitions,
+        delete_records,
+        alter_configs,
+        incremental_alter_configs,
+        offset_commit,
+        offset_delete,
+        delete_groups,
+    )
+)
+
 
 class Handlers(NamedTuple):
     """Everybody who answers."""
@@ -93,6 +106,7 @@ def routes_to(to: Handlers) -> Routes:
             list_offsets.API.key: lambda asked, call: to.offsets.handle(
                 asked, call.version, call.answer
             ),
+            offset_commit.API.key: _of_group(to.groups.offset_commit),
             offset_fetch.API.key: _of_group(to.groups.offset_fetch),
             find_coordinator.API.key: lambda asked, call: call.answer_with_error(
                 to.coordinators.answer(asked, call.version, call.listener)
@@ -103,6 +117,8 @@ def routes_to(to: Handlers) -> Routes:
             sync_group.API.key: _of_group(to.groups.sync_group),
             describe_groups.API.key: _of_group(to.groups.describe_groups),
             list_groups.API.key: _of_group(to.groups.list_groups),
+            delete_groups.API.key: _of_group(to.groups.delete_groups),
+            offset_delete.API.key: _of_group(to.groups.offset_delete),
             offset_for_leader_epoch.API.key: lambda asked, call: call.answer(
                 to.epochs.answer(asked)
             ),
@@ -110,11 +126,6 @@ def routes_to(to: Handlers) -> Routes:
             api_versions.KEY: lambda asked, call: call.answer_with_error(
                 api_versions.answer(asked, call.version)
             ),
-        },
-        direct_changing={
-            offset_commit.API.key: _of_group(to.groups.offset_commit),
-            delete_groups.API.key: _of_group(to.groups.delete_groups),
-            offset_delete.API.key: _of_group(to.groups.offset_delete),
         },
         waiting={
             metadata.API.key: lambda asked, call: to.metadata.answer(
@@ -128,26 +139,22 @@ def routes_to(to: Handlers) -> Routes:
             controlled_shutdown.API.key: lambda asked, call: to.control.let_go(
                 asked, call.listener
             ),
+            create_topics.API.key: lambda asked, _call: to.topics.create(asked),
+            delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
             init_producer_id.API.key: lambda asked, _call: to.producer_ids.answer(asked),
+            create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
+            delete_records.API.key: lambda asked, _call: to.records.answer(asked),
             describe_configs.API.key: lambda asked, _call: to.described_settings.answer(asked),
+            alter_configs.API.key: lambda asked, _call: to.altered_settings.replace(asked),
+            incremental_alter_configs.API.key: lambda asked, _call: to.altered_settings.change(
+                asked
+            ),
             describe_cluster.API.key: lambda asked, call: to.cluster.answer(asked, call.listener),
         },
-        changing=_changing(to),
+        changing=_CHANGING,
     )
     routes.check()
     return routes
-
-
-def _changing(to: Handlers) -> dict[int, WaitingHandler]:
-    """What later requests of a connection wait for."""
-    return {
-        create_topics.API.key: lambda asked, _call: to.topics.create(asked),
-        delete_topics.API.key: lambda asked, call: to.topics.delete(asked, call.version),
-        create_partitions.API.key: lambda asked, _call: to.topics.grow(asked),
-        delete_records.API.key: lambda asked, _call: to.records.answer(asked),
-        alter_configs.API.key: lambda asked, _call: to.altered_settings.replace(asked),
-        incremental_alter_configs.API.key: lambda asked, _call: to.altered_settings.change(asked),
-    }
 
 
 def _of_group(method: Callable[..., None]) -> DirectHandler:

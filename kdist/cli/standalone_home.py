@@ -59,7 +59,8 @@ class Home:
     def claim(self, wanted: int | None) -> int:
         """How many brokers there are to be: `wanted`, else as before, else 1.
 
-        It is locked if it has data, and as it was if not: `prepare` locks what is new.
+        One that has data is locked. A new one is made and locked by `prepare`, so that a start that
+        is refused before that leaves nothing.
         `UserError` if it is somebody else's, in use, or has more brokers' data than wanted.
         """
         known = self._known_brokers()

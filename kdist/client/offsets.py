@@ -1,6 +1,6 @@
 """Offsets that partitions' leaders know: the first, the next, the first at or after a time.
 
-What groups have committed is in `admin/offsets.py`.
+What groups have committed is asked for in `admin/offsets.py`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,14 @@ class OffsetAndTimestamp(NamedTuple):
 
     offset: int
     timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = NO_EPOCH
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What is committed: the offset of the next record to read, a note, the last one's epoch."""
+
+    offset: int
+    metadata: str = ""
     leader_epoch: int = NO_EPOCH
 
 

@@ -17,13 +17,12 @@ from typing import NamedTuple
 from kdist.client.cluster import Cluster, NoBroker, parse_addresses
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import Core
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.opening import CorruptFetch
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.consumer.settings import read_settings
-from kdist.client.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
@@ -363,9 +362,10 @@ class RunningFlow(RebalanceListener):
             partition = stream.route.source
             if stream.is_idle and self._is_read(partition):
                 stream.note_position(await self._consumer.position(partition, 0))
-            at = (stream.position, stream.state is State.STOPPED)
-            if at[0] is not None and at != self._committed.get(partition):
-                offsets[partition] = OffsetAndMetadata(at[0], stream.note, stream.leader_epoch)
+            position, is_stopped = stream.position, stream.state is State.STOPPED
+            at = position, is_stopped
+            if position is not None and at != self._committed.get(partition):
+                offsets[partition] = OffsetAndMetadata(position, stream.note, stream.leader_epoch)
                 noted[partition] = at
         if offsets:
             await self.commit(offsets)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from kdist.client.admin.offsets import HAS_MEMBERS, alter_group_offsets
 from kdist.client.cluster import Cluster
-from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow
 from kdist.errors import ApiError, Error
 from kdist.mirror.standing import SOUGHT, find_standing

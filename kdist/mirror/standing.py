@@ -15,8 +15,7 @@ import re
 from typing import NamedTuple, TypeGuard
 
 from kdist.client.cluster import Cluster
-from kdist.client.consumer.commits import OffsetAndMetadata
-from kdist.client.offsets import find_ranges
+from kdist.client.offsets import OffsetAndMetadata, find_ranges
 from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.looking import look_at
 from kdist.mirror.trace import Run, last_run

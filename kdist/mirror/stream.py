@@ -24,8 +24,9 @@ from typing import Any, NamedTuple, Protocol
 
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.commits import CommitFailed, OffsetAndMetadata
+from kdist.client.consumer.commits import CommitFailed
 from kdist.client.consumer.opening import CorruptFetch
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.parcel import Parcel

@@ -26,7 +26,7 @@ from kdist.protocol import find_coordinator, offset_fetch
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
 from tests.integration.fire_wire import Wire
 from tests.integration.pipelining_asking import Cluster
-from tests.integration.pipelining_sessions import ENDS, Session
+from tests.integration.pipelining_sessions import Session
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
 
 SETTINGS = {
@@ -36,7 +36,6 @@ SETTINGS = {
     "offsets_topic_replication_factor": "1",
 }
 CAREFUL = {"log_flush_before_expose": "true", "log_flush_interval_ms": "20"}
-__all__ = ["ENDS"]
 THREADS = 4
 
 

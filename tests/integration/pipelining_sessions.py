@@ -79,26 +79,34 @@ class Session:
             kind = self.chance.choices(list(kinds), list(kinds.values()))[0]
             kind(self, self.chance.choice((1, 1, 2, 5, 15)))
 
-    def _exchange(self, extra: bytes = b"", **how: bool) -> None:
-        """Send what is written down, and check the answers as far as they come."""
+    def _exchange(
+        self,
+        extra: bytes = b"",
+        *,
+        is_last: bool = False,
+        half_close: bool = False,
+        may_be_cut: bool = False,
+    ) -> None:
+        """Send what is written down, and check the answers as far as they come.
+
+        `is_last`: until the broker closes. `may_be_cut`: answers may be lost, as a connection that
+        is closed with bytes unread ends with a reset.
+        """
         script, peer = self.script, self._peer
         expected, script.expected = script.expected, []
         frames, script.frames = script.frames, []
         peer.frames.clear()
-        wants_end = bool(
-            how
-        )  # `is_cut`: answers may be lost, as bytes that are not read are a reset
         peer.exchange(
             b"".join(frames) + extra,
-            lambda: not wants_end and len(peer.frames) >= len(expected),
-            half_close=how.get("half_close", False),
+            lambda: not is_last and len(peer.frames) >= len(expected),
+            half_close=half_close,
         )
         for each, frame in zip(expected, peer.frames, strict=False):
             fault = each.fault(frame)
             assert not fault, fault
         assert len(peer.frames) <= len(expected), "an answer too many"
         self.unanswered = len(expected) - len(peer.frames)
-        if self.unanswered and not how.get("is_cut", False):
+        if self.unanswered and not may_be_cut:
             raise AssertionError(f"no answer to {[str(e) for e in expected[len(peer.frames) :]]}")
         if not self.unanswered:
             script.note_answered()
@@ -110,15 +118,15 @@ class Session:
         if end == "unknown version":
             frame = bytearray(self._foreign(lambda: script.list_offset(script.topics[0], 0, -1)))
             frame[6:8] = b"\x7f\xff"
-            self._exchange(bytes(frame) + behind, is_cut=bool(behind))
+            self._exchange(bytes(frame) + behind, is_last=True, may_be_cut=bool(behind))
         elif end == "no frame":
             no_frame = chance.choice(_NO_FRAME)
-            self._exchange(no_frame, is_cut=len(no_frame) > 4)
+            self._exchange(no_frame, is_last=True, may_be_cut=len(no_frame) > 4)
         elif end == "refused acks=0":
             frame = bytearray(self._foreign(lambda: script.produce_refused(script.topics[0], 0)))
-            self._exchange(bytes(frame) + behind, is_cut=bool(behind))
+            self._exchange(bytes(frame) + behind, is_last=True, may_be_cut=bool(behind))
         elif end == "half-close":
-            self._exchange(half_close=True, is_cut=True)
+            self._exchange(is_last=True, half_close=True, may_be_cut=True)
         elif end == "reset":
             self._reset()
         else:

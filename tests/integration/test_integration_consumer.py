@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka import Producer
 
 from kdist.client.consumer import aio
-from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.core import WakenUp
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from tests.integration.consumer_members import HASTY, WAIT_S, create, produce, until

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.pipelining import CAREFUL, ENDS, run, target
+from tests.integration.pipelining import CAREFUL, run, target
+from tests.integration.pipelining_sessions import ENDS
 
 SESSIONS = 25
 SECONDS = 60.0  # at most
 
 
-@pytest.mark.stress
 @pytest.mark.parametrize("settings", [{}, CAREFUL], ids=["prompt", "careful"])
 def test_pipelined_requests_are_answered_in_order_and_rightly(
     tmp_path: Path, settings: dict[str, str]

@@ -6,14 +6,14 @@ A group that has members commits for itself, so that changes from outside are re
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kdist.client.admin.asking import ask_coordinator, group_coordinator
 from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
 from kdist.client.cluster import Cluster, by_topic, raise_for
-from kdist.client.offsets import find_offsets, find_ranges
+from kdist.client.offsets import OffsetAndMetadata, find_offsets, find_ranges
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol import offset_fetch
@@ -40,23 +40,16 @@ _VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once (KIP-70
 Offsets = dict[TopicPartition, int]
 
 
-class Committed(NamedTuple):
-    """What a group has committed for a partition: the next offset to read, and what it noted."""
-
-    offset: int
-    metadata: str
-
-
 async def group_offsets(cluster: Cluster, group: str) -> Offsets:
     """The next offset to read of each partition; nothing for a group that nobody knows."""
     committed = await group_commits(cluster, group)
     return {partition: each.offset for partition, each in committed.items()}
 
 
-async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, Committed]:
-    """As `group_offsets`, with the metadata beside each offset."""
+async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """As `group_offsets`, with what is noted beside each offset."""
 
-    async def ask() -> dict[TopicPartition, Committed]:
+    async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
         client = await cluster.client(await group_coordinator(cluster, group))
         version = client.version_of(offset_fetch.API)
         if version >= _VERSION_OF_MANY:
@@ -72,14 +65,16 @@ async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, Co
 
 def _read_committed(
     topics: Iterable[offset_fetch.OffsetFetchTopicResult], group: str
-) -> dict[TopicPartition, Committed]:
+) -> dict[TopicPartition, OffsetAndMetadata]:
     offsets = {}
     for topic in topics:
         for each in topic.partitions:
             key = TopicPartition(topic.name, each.partition_index)
             raise_for(each.error_code, f"group {group}, {key}")
             if each.committed_offset != NO_OFFSET:
-                offsets[key] = Committed(each.committed_offset, each.metadata or "")
+                offsets[key] = OffsetAndMetadata(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                )
     return dict(sorted(offsets.items()))
 
 

@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
@@ -32,7 +31,7 @@ from kdist.client.consumer.given import (
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
-from kdist.client.offsets import TIMESTAMPS, OffsetAndTimestamp
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance

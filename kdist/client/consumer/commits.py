@@ -14,8 +14,9 @@ from kdist.client.cluster import by_topic
 from kdist.client.consumer.coordinator import Coordinator
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.world import World
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
-from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol import offset_fetch
 from kdist.protocol.offset_commit import (
     OffsetCommitPartition,
@@ -27,14 +28,6 @@ from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, Of
 _VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once
 _VERSION_OF_STABLE = 7
 _FENCED = frozenset((Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID))
-
-
-class OffsetAndMetadata(NamedTuple):
-    """What is committed: the offset of the next record to read, a note, the last one's epoch."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = NO_EPOCH
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
@@ -33,7 +32,7 @@ from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers
-from kdist.client.offsets import TIMESTAMPS, OffsetAndTimestamp
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance

@@ -15,7 +15,7 @@ from typing import Any
 
 from kdist.client.cluster import Address
 from kdist.client.consumer.batch import Decoder
-from kdist.client.consumer.commits import Commits, OffsetAndMetadata, Offsets
+from kdist.client.consumer.commits import Commits, Offsets
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.partition import Partition, Shelf
@@ -24,7 +24,7 @@ from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Te
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.topics import Topics, checked_names
 from kdist.client.consumer.world import World
-from kdist.client.offsets import OffsetAndTimestamp, list_offsets
+from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, list_offsets
 from kdist.config.kinds import INT64_MAX
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kdist.client.consumer.commits import OffsetAndMetadata, Offsets
-from kdist.client.offsets import OffsetAndTimestamp
+from kdist.client.consumer.commits import Offsets
+from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 

@@ -10,10 +10,10 @@ import pytest
 
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.aio import Consumer
-from kdist.client.consumer.commits import OffsetAndMetadata
 from kdist.client.consumer.core import WakenUp
 from kdist.client.consumer.fetcher import LogTruncated, OffsetOutOfRange
 from kdist.client.consumer.positions import NoOffset
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from kdist.client.cluster import parse_addresses
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.stream import Route, Stream

@@ -15,7 +15,7 @@ from mirror_world import (
 )
 
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.commits import OffsetAndMetadata
+from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import Error, KdistError
 from kdist.mirror.standing import SOUGHT
 from kdist.mirror.stream import IN_FLIGHT_MAX, State

@@ -49,6 +49,9 @@ def test_a_peer_that_ends_its_side_after_asking_is_answered(world: World) -> Non
 
 def test_a_refusal_comes_behind_what_the_end_of_the_turn_answers(world: World) -> None:
     class Gathering(Answering):
+        def on_connect(self, connection: Connection) -> None:
+            """It is noted with each of its frames."""
+
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             self.connected.append(connection)
             self.seen.append(bytes(frame))
@@ -58,7 +61,6 @@ def test_a_refusal_comes_behind_what_the_end_of_the_turn_answers(world: World) -
                 self.connected.pop(0).answer_at_once(framed(self.seen.pop(0)))
 
     handler = Gathering()
-    handler.on_connect = lambda _: None  # type: ignore[method-assign]
 
     async def scenario() -> None:
         async with Served(world, handler) as served:
