@@ -7,7 +7,7 @@ are called with what they need and no more. Whatever a handler lets out is a bug
 broker, but for `ProtocolError`, which ends the connection, and `DiskFailed`.
 
 Requests of one connection are carried out in their order, as Kafka promises, so far as it can be
-seen: what is asked after a `changing` one waits until that is done.
+seen: all that is asked after a `changing` one waits for it, and all but produces for produces.
 
 A request of an unknown API or version, or one that cannot be decoded, ends its connection, as the
 peer could not read any answer; but not ApiVersions, which is answered in version 0 then (KIP-511).
@@ -26,6 +26,8 @@ from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics
 from kdist.metrics.declare import Family
 from kdist.network.connection import Connection, Reply
+from kdist.network.receiving import NotYet
+from kdist.protocol import produce
 from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.versions import TABLE
@@ -36,6 +38,8 @@ HotHandler = Callable[[Any, int, Callable[[Any], None], Connection], None]
 """Request, version, where the answer goes, and whose end cancels the request."""
 
 _NS_PER_S = 1_000_000_000
+_KEY_BYTES = 2  # a frame begins with its API key
+_PRODUCE = produce.API.key.to_bytes(_KEY_BYTES, "big")
 
 
 class Call:
@@ -154,15 +158,18 @@ class Dispatch:
         self._waiting.cancel_all(connection)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """Answer a request, or see to it that it will be. Raises `ProtocolError`.
+        """Answer a request, or see to it that it will be. Raises `ProtocolError`, `NotYet`.
 
         What was taken on short ways and waits for the end of the turn is settled before any request
-        goes the long way: that one finds everything done that came before it.
+        goes the long way: that one finds everything done that came before it. Short ways need no
+        look at `late`: a fetch takes one only if no produce came since the last that did not.
         """
         context: Context | None = connection.context
         try:
             if context is None or not context[0].take(frame, context[1], connection):
                 self._settle()
+                if connection.late and frame[:_KEY_BYTES] != _PRODUCE:
+                    raise NotYet
                 self._handle(connection, frame)
         except DiskFailed as error:
             self._fail(error)

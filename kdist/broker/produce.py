@@ -42,6 +42,13 @@ _ACKS = (ACKS_ALL, 0, 1)
 class Client(Protocol):
     """The connection that a request came on, as far as handlers care. Hashable."""
 
+    late: int
+    """So many of its produces are under way; what else it asks for is to find them done."""
+
+    def end_late(self) -> None:
+        """One of them is done."""
+        ...
+
     def finish_soon(self) -> None:
         """End it once what was asked before is answered: there is no other way to tell the peer."""
         ...
@@ -117,14 +124,18 @@ class _Produce:
             for data, result in zip(topic.partition_data, results, strict=True):
                 self._undecided += 1
                 self._append(topic.name, data, result, now_ms)
-        self._decide()
+        self._undecided -= 1
+        if self._undecided:
+            self._client.late += 1
+        else:
+            self._answer()
 
     def refuse_all(self, error: Error) -> None:
         """Answer so for each partition, whatever it carries."""
         for answer in self._response.responses:
             for result in answer.partition_responses:
                 result.error_code = error
-        self._decide()
+        self._answer()
 
     def _append(
         self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
@@ -186,8 +197,11 @@ class _Produce:
 
     def _decide(self) -> None:
         self._undecided -= 1
-        if self._undecided:
-            return
+        if not self._undecided:  # and `begin` has ended before
+            self._answer()
+            self._client.end_late()
+
+    def _answer(self) -> None:
         if self._request.acks:
             self._reply(self._response)
             return

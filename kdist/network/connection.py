@@ -6,8 +6,8 @@ ends leave in one piece. No task, future or stream is made for a request.
 
 A peer that sends without reading is held: when its answers, or the requests it waits for, are too
 many, nothing more is read from it until it has taken some. So is one whose next requests are to
-find a request done (`bar`). One that breaks the protocol is answered what it asked before that, and
-loses its connection, and nobody else notices.
+find a request done (`bar`), or all that are `late` (`NotYet`). One that breaks the protocol is
+answered what it asked before that, and loses its connection, and nobody else notices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from kdist.errors import ProtocolError
 from kdist.network.chunks import BYTES, Bytes, Chunk, release
-from kdist.network.receiving import LARGE_BYTES, FrameReceiver, size_at
+from kdist.network.receiving import LARGE_BYTES, FrameReceiver, NotYet, size_at
 from kdist.network.sending import Sender, waiting_size
 from kdist.network.serving import Connections
 from kdist.network.socket_transport import NotReceivedError
@@ -77,6 +77,7 @@ class Connection(FrameReceiver):
         self._is_finishing = False
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
         self._is_barred = False  # until a request is done that the next may rest on
+        self.late = 0  # requests under way that some others are to find done: the handler's count
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
         self._waiting_bytes_max = connections.limits.waiting_bytes_max
@@ -115,6 +116,8 @@ class Connection(FrameReceiver):
         ):
             try:
                 self.frame_received(space[SIZE_BYTES:received])
+            except NotYet:
+                self._keep(space, 0, received)
             except ProtocolError as error:
                 self.refuse(error)
         elif received and not self.is_closed:
@@ -166,6 +169,9 @@ class Connection(FrameReceiver):
         self.is_active = True
         try:
             self._on_frame(self, frame)
+        except NotYet:
+            self.bar()
+            raise
         except OSError as error:  # asyncio would take it for the peer's, and be silent
             raise RuntimeError(f"handling a request of {self.peer} failed") from error
         if (
@@ -195,6 +201,12 @@ class Connection(FrameReceiver):
         self._is_barred = False
         if not self.is_closed:
             self._after_writing()
+
+    def end_late(self) -> None:
+        """One that was `late` is done. With the last of them whoever was to find it so goes on."""
+        self.late -= 1
+        if self._is_barred and not self.late:
+            self.unbar()
 
     def _go_on(self) -> None:
         """Read again, beginning with the frames that had come before the connection was held."""

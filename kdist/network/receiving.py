@@ -28,6 +28,10 @@ _TAKEN_BYTES_MAX = 32 << 20  # when all connections have so much, nobody is give
 size_at = struct.Struct(">i").unpack_from
 
 
+class NotYet(Exception):
+    """A request is to find done what is still under way: it is handed over again later."""
+
+
 class FrameReceiver(asyncio.BufferedProtocol):
     """One connection's receiving half. Subclasses are told of frames, and may hold it."""
 
@@ -45,7 +49,10 @@ class FrameReceiver(asyncio.BufferedProtocol):
     # What a subclass says
 
     def frame_received(self, frame: memoryview) -> None:
-        """A whole frame without its size. Holds until the turn ends. May raise ProtocolError."""
+        """A whole frame without its size. Holds until the turn ends. May raise ProtocolError.
+
+        Or `NotYet`, once the connection is held: it is the first of the held frames then.
+        """
         raise NotImplementedError
 
     def frame_refused(self, error: ProtocolError) -> None:
@@ -94,6 +101,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
                     break
                 latest, start = start, content + size
                 self.frame_received(received[content:start])
+        except NotYet:
+            start = latest
         except ProtocolError as error:
             self.refuse(error)
             return

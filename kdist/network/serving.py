@@ -34,7 +34,8 @@ class Handler(Protocol):
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         """A whole request, without its size. `frame` holds until the hooks of this turn have run.
 
-        ProtocolError closes the connection; any other exception is a bug.
+        ProtocolError closes the connection. `NotYet` has the frame handed over again, before all
+        behind it, when nothing of the connection is `late`. Any other exception is a bug.
         """
         ...
 

@@ -218,32 +218,6 @@ def test_too_many_requests_that_wait_hold_the_connection(world: World) -> None:
     world.run(scenario())
 
 
-def test_a_barred_connection_hands_over_the_next_request_when_it_may(world: World) -> None:
-    class Barring(Answering):
-        def on_frame(self, connection: Connection, frame: memoryview) -> None:
-            super().on_frame(connection, frame)
-            if bytes(frame).startswith(b"park"):
-                connection.bar()
-
-    async def scenario() -> None:
-        async with Served(world, Barring()) as served:
-            peer, seen = await served.peer(), served.handler.seen
-            peer.send(b"first", b"park", b"second", b"x" * 300_000)
-            await until(lambda: b"park" in seen)
-            peer.send(b"third")
-            assert await peer.answers(1) == [b"first"]
-            await asyncio.sleep(0.05)
-            assert seen == [b"first", b"park"]
-            served.handler.parked[0][0].send((framed(b"parked"),))
-            assert await peer.answers(2) == [b"first", b"parked"]
-            assert seen == [b"first", b"park"]
-            served.handler.connected[0].unbar()
-            assert (await peer.answers(5))[2:] == [b"second", b"x" * 300_000, b"third"]
-            assert served.metrics.held_connections == 0
-
-    world.run(scenario())
-
-
 def test_a_protocol_error_closes_that_connection_only(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

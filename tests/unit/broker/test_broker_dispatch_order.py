@@ -1,0 +1,196 @@
+"""What is asked behind produces that are not done yet finds them done; produces share their way."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from kdist.broker.broker import Broker
+from kdist.broker.dispatch import Dispatch
+from kdist.errors import Error
+from kdist.protocol.envelope import decode_response, encode_request
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.headers import RequestHeader
+from kdist.protocol.versions import api_for
+from kdist.replication.writer import Writers
+from tests.unit.broker.broker_cluster import Cluster, create, produce_request
+from tests.unit.broker.test_broker_dispatch import Raw, end_request, raw
+
+Request = tuple[Any, int]  # and its version
+Scenario = Callable[[Cluster, Broker, Raw], Awaitable[None]]
+
+
+def run(scenario: Scenario, *, is_careful: bool = False) -> None:
+    """With a topic `clicks` that is written to by a thread, or flushed before it is shown."""
+    cluster = Cluster()
+
+    async def around() -> None:
+        broker = await cluster.started()
+        settings = {"flush_before_expose": "true", "flush_ms": "1000"} if is_careful else {}
+        await create(await cluster.client(), "clicks", **settings)
+        if not is_careful:
+            slow_down(cluster, broker)
+        await scenario(cluster, broker, await raw(cluster))
+
+    cluster.run(around())
+
+
+def slow_down(cluster: Cluster, broker: Broker) -> None:
+    """Let a thread do what writes there are in the next minute."""
+    end_ns = cluster.clock.monotonic_ns() + 60 * 10**9
+    writers_of(broker).thread_until_ns = end_ns
+
+
+def writers_of(broker: Broker) -> Writers:
+    return broker.service.replicas._hosting._world.writers
+
+
+def dispatch_of(broker: Broker) -> Dispatch:
+    (dispatch,) = broker.service._dispatches
+    return dispatch
+
+
+async def ask(cluster: Cluster, way: Raw, requests: Sequence[Request]) -> list[Any]:
+    """All in one piece; the answer to each, None for acks=0."""
+    way.received.clear()
+    way.send(b"".join(framed(n, *request) for n, request in enumerate(requests)))
+    answers: list[Any] = [None] * len(requests)
+    answered = [n for n, (request, _) in enumerate(requests) if getattr(request, "acks", 1)]
+    await cluster.until(lambda: len(way.frames()) == len(answered))
+    for number, frame in zip(answered, way.frames(), strict=True):
+        request, version = requests[number]
+        correlation_id, answers[number] = decode_response(request.api, version, frame)
+        assert correlation_id == number
+    return answers
+
+
+def framed(number: int, request: Any, version: int) -> bytes:
+    return bytes(encode_request(RequestHeader(request.api.key, version, number, "t"), request))
+
+
+def produce(acks: int) -> Request:
+    return produce_request("clicks", b"x", acks=acks), 9
+
+
+def ends() -> Request:
+    return end_request("clicks"), 1
+
+
+def fetch(offset: int, wait_ms: int = 0) -> Request:
+    part = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic="clicks", partitions=[part])
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[topic]), 11
+
+
+def end_of(answer: Any) -> int:
+    return int(answer.topics[0].partitions[0].offset)
+
+
+def size_of(answer: Any) -> int:
+    """Of what a fetch got."""
+    return len(answer.responses[0].partitions[0].records or b"")
+
+
+def error_of(answer: Any) -> int:
+    """Of a produce."""
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+@pytest.mark.parametrize(("acks", "is_careful"), [(-1, True), (-1, False), (1, False), (0, False)])
+def test_who_reads_behind_produces_that_take_their_time_sees_them(
+    acks: int, is_careful: bool
+) -> None:
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        asked = [produce(acks), produce(acks), ends(), fetch(0), produce(acks), fetch(2), ends()]
+        _, _, end, two, _, one, new_end = await ask(cluster, way, asked)
+        assert (end_of(end), end_of(new_end)) == (2, 3)
+        assert size_of(two) == 2 * size_of(one) > 0
+
+    run(scenario, is_careful=is_careful)
+
+
+@pytest.mark.parametrize("is_careful", [True, False])
+def test_a_usual_fetch_sees_them_too(is_careful: bool) -> None:
+    """It goes a short way as the next of its kind does, whatever came between."""
+
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        sizes = []
+        for _ in range(4):
+            asked = [fetch(0), fetch(0), produce(-1), fetch(0), fetch(0)]
+            answers = await ask(cluster, way, asked)
+            sizes += [size_of(answers[n]) for n in (0, 1, 3, 4)]
+        assert sizes == [sizes[2] * n for n in (0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4)]
+
+    run(scenario, is_careful=is_careful)
+
+
+def test_a_disk_that_turns_slow_under_usual_produces_changes_nothing() -> None:
+    """They are taken on the short way, and turn out to be late when the fetch settles them."""
+
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        writers = writers_of(broker)
+        for _ in range(3):
+            writers.thread_until_ns = 0
+            before, _, _ = await ask(cluster, way, [ends(), produce(1), produce(1)])
+            settle = dispatch_of(broker)._settle
+
+            def settle_slowly(settle: Callable[[], None] = settle) -> None:
+                slow_down(cluster, broker)
+                settle()
+
+            dispatch_of(broker)._settle = settle_slowly
+            *_, after = await ask(cluster, way, [produce(1), produce(1), ends()])
+            dispatch_of(broker)._settle = settle
+            assert end_of(after) == end_of(before) + 4
+
+    run(scenario)
+
+
+def test_produces_behind_produces_go_through_at_once_and_share_a_flush() -> None:
+    async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
+        await ask(cluster, way, [produce(-1)])
+        before = broker.measures.storage.flush_seconds.count
+        answers = await ask(cluster, way, [*[produce(-1)] * 50, ends()])
+        assert broker.measures.storage.flush_seconds.count - before <= 2
+        assert end_of(answers[-1]) == 51
+
+    run(scenario, is_careful=True)
+
+
+def test_a_fetch_that_waits_holds_nobody_up() -> None:
+    """As before: else what it waits for could not come on its own connection."""
+
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        start_ns = cluster.clock.monotonic_ns()
+        asked = [fetch(0, 30_000), produce(1), ends()]
+        waited, _, end = await ask(cluster, way, asked)
+        assert cluster.clock.monotonic_ns() - start_ns < 10**10
+        assert (size_of(waited) > 0, end_of(end)) == (True, 1)
+
+    run(scenario)
+
+
+def test_who_waits_for_produces_goes_on_when_they_fail() -> None:
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        full = cluster.disks[1]
+        full.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+        refused, end, taken, new_end = await ask(
+            cluster, way, [produce(1), ends(), produce(1), ends()]
+        )
+        assert (error_of(refused), end_of(end)) == (Error.KAFKA_STORAGE_ERROR, 0)
+        assert (error_of(taken), end_of(new_end)) == (0, 1)
+
+    run(scenario)
+
+
+def test_what_is_no_request_behind_produces_ends_the_connection_when_they_are_answered() -> None:
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        way.send(framed(0, *produce(-1)) + b"\0\0\0\1?" + framed(1, *ends()))
+        await cluster.until(lambda: way.is_closed)
+        (frame,) = way.frames()
+        assert error_of(decode_response(api_for(0), 9, frame)[1]) == 0
+
+    run(scenario, is_careful=True)
