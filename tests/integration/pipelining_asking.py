@@ -57,7 +57,7 @@ class Expected(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """`is_careful`: only acks=all is told when records are visible, as a flush comes before."""
+    """`is_careful`: only acks=all is done when records are visible, as a flush comes before."""
 
     port: int
     broker_id: int
@@ -101,18 +101,8 @@ class Asking:
         return self.topics[self.chance.random() < 0.2]
 
     def visible_end(self, log: Log) -> int:
-        """What whoever asks now sees at least.
-
-        A write or a flush may be under way that takes its time, and who reads does not wait for it,
-        though it was asked for before: clients ask for what they were told of.
-        """
+        """What whoever asks now sees at least: what was produced before is done then."""
         return max(log.start, log.shown)
-
-    def note_answered(self) -> None:
-        """All was answered that was asked."""
-        for topic in self.topics:
-            for log in topic.logs:
-                log.shown = log.asked_to_show
 
     def create(self, topic: Topic) -> None:
         version = self.version(create_topics.API)

@@ -31,8 +31,7 @@ class Log:
         self.batches: list[Sent] = []
         self.sequence = 0  # of the idempotent producer's next record
         self.latest = (b"", 0)  # its latest batch, and at which offset that is
-        self.shown = 0  # to this offset records are visible: it was answered
-        self.asked_to_show = 0  # and to this one, once all is answered
+        self.shown = 0  # to this offset records are visible to who asks now
         self.changes = 0  # of what is not appended: a fetch that waits meanwhile may find anything
 
     @property

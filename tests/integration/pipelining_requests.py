@@ -118,8 +118,8 @@ class Script(Asking):
         if is_idempotent:
             log.sequence += batch.records
             log.latest = (batch.content, offset)
-        if acks == _ACKS_ALL or (acks and not self.cluster.is_careful):
-            log.asked_to_show = log.end
+        if acks == _ACKS_ALL or not self.cluster.is_careful:
+            log.shown = log.end
         return batch, Placed(topic, Error.NONE, offset, log)
 
     def produce_again(self, topic: Topic, index: int) -> None:

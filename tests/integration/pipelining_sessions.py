@@ -108,8 +108,6 @@ class Session:
         self.unanswered = len(expected) - len(peer.frames)
         if self.unanswered and not may_be_cut:
             raise AssertionError(f"no answer to {[str(e) for e in expected[len(peer.frames) :]]}")
-        if not self.unanswered:
-            script.note_answered()
 
     def _end(self, end: str) -> None:
         script, chance = self.script, self.chance
