@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kdist.config.storage import StorageSettings
@@ -24,12 +24,12 @@ from kdist.storage.checkpoints import load_offsets, save_offsets
 from kdist.storage.flushing import flush_now
 from kdist.storage.inspection import PartitionFiles, Place, Saved
 from kdist.storage.inspection_lookup import find_batch, segment_number
-from kdist.storage.inspection_scan import Damage, OldMessage, survey
+from kdist.storage.inspection_scan import Damage, OldMessage, Scanned, survey
 from kdist.storage.loading import load_log
 from kdist.storage.log import Log, LogWorld
 from kdist.storage.names import FileState, Suffix, parse_segment_name
 from kdist.storage.recovery import SavedOffsets
-from kdist.storage.scan import DamagedSegment
+from kdist.storage.scan import DamagedSegment, ScannedBatch
 from kdist.storage.segment import Segment
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import run_steps
@@ -119,21 +119,53 @@ def plan_cut_at_offset(
 def plan_cut_at_damage(files: Files, partition: PartitionFiles, saved: Saved) -> Cut | None:
     """Cut at the first batch that is not sound; None if all are."""
     for number, base_offset in enumerate(partition.bases):
-        path, end_offset = partition.path(base_offset), base_offset
+        path = partition.path(base_offset)
+        following = partition.bases[number + 1] if number + 1 < len(partition.bases) else None
         file = files.open_readonly(path)
         try:
-            for item in survey(file, 0, file.size(), base_offset):
-                if isinstance(item, Damage | OldMessage):
-                    position = item.start if isinstance(item, Damage) else item.position
-                    reason = item.reason if isinstance(item, Damage) else "an old message format"
-                    _check_range(partition, saved, end_offset)
-                    return _plan(
-                        files, partition, number, position, end_offset, reason, is_at_damage=True
-                    )
-                end_offset = item.header.next_offset
+            found = _first_unsound(
+                survey(file, 0, file.size(), base_offset), base_offset, following
+            )
         finally:
             file.close()
+        if found is not None:
+            position, end_offset, reason = found
+            _check_range(partition, saved, end_offset)
+            return _plan(files, partition, number, position, end_offset, reason, is_at_damage=True)
     return None
+
+
+class _Unsound(NamedTuple):
+    """Where a segment's first batch that is not sound begins, the end before it, and the reason."""
+
+    position: int
+    end_offset: int
+    reason: str
+
+
+def _first_unsound(
+    found: Iterator[Scanned], base_offset: int, following: int | None
+) -> _Unsound | None:
+    """The first in a segment from `base_offset`, behind which another begins at `following`.
+
+    A base offset is not in the CRC. One that leaps shows by what comes behind, which then does not
+    follow: it is the leap that is not sound, else its wrong offset would be where the log ends.
+    """
+    end_offset, leap = base_offset, None
+    for item in found:
+        if not isinstance(item, ScannedBatch):
+            back_to = item.header.base_offset if isinstance(item, Damage) and item.header else -1
+            if leap is not None and leap.end_offset <= back_to < end_offset:
+                return leap
+            if isinstance(item, OldMessage):
+                return _Unsound(item.position, end_offset, "an old message format")
+            return _Unsound(item.start, end_offset, item.reason)
+        header, leap = item.header, None
+        if header.base_offset > end_offset:
+            reason = f"base offset {header.base_offset} where {end_offset} must follow"
+            leap = _Unsound(item.position, end_offset, reason)
+        end_offset = header.next_offset
+    return leap if following is not None and end_offset > following else None
 
 
 def _check_range(partition: PartitionFiles, saved: Saved, end_offset: int) -> None:

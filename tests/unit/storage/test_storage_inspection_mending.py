@@ -175,6 +175,25 @@ def test_a_log_trimmed_at_its_damage_is_sound(log: Path, field: str, number: int
     assert end_after_a_start(log) == end_offset
 
 
+@pytest.mark.parametrize("byte", [4, 5, 6, 7])
+@pytest.mark.parametrize("number", [0, 2, 5])
+def test_a_log_with_a_base_offset_too_high_is_cut_in_front_of_that_batch(
+    log: Path, number: int, byte: int
+) -> None:
+    segment = segments(log)[2]
+    position, header = headers(segment)[number]
+    content = bytearray(segment.read_bytes())
+    content[position + byte] |= 0x40
+    segment.write_bytes(content)
+    end_offset, kept = trim(log, None)
+    assert end_offset == header.base_offset
+    assert len(kept) == 2
+    report = check(log.parent)
+    assert not report.is_damaged
+    assert of(report, Severity.STALE) == []
+    assert end_after_a_start(log) == end_offset
+
+
 def test_a_cut_at_an_offset_behind_damage_is_refused(killed: Path) -> None:
     segment = segments(killed)[1]
     flip(segment, headers(segment)[1][0] + FIELDS["crc"])
