@@ -28,9 +28,9 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.
     ) -> int:
         """The time in milliseconds."""
         text = str(value)
-        if text.isascii() and text.isdigit():
-            return int(text)
         try:
+            if text.isascii() and text.isdigit():
+                return int(text)
             at = datetime.fromisoformat(text)
         except ValueError:
             self.fail(f"{text!r} is neither milliseconds nor ISO 8601.", param, ctx)

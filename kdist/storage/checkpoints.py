@@ -22,6 +22,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 _VERSION = 0
 _HEADER_LINES = 2
+_SHOWN_MAX = 40  # of what is no number, in the sentence that says so
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
@@ -65,9 +66,11 @@ def _split_lines(content: bytes, path: str) -> list[str]:
 
 def parse_number(text: str, largest: int, path: str, line: int | None) -> int:
     """A number of 0 to `largest` in plain digits; `CorruptFile` for anything else."""
-    # int() alone would let "+1", "1_000" and "-1" through.
-    if not text.isdigit() or (number := int(text)) > largest:
-        raise CorruptFile(path, line, f"{text!r} is not a number of 0 to {largest}")
+    # int() alone would let "+1", "1_000" and "-1" through, and refuses thousands of digits itself.
+    digits_max = len(str(largest))
+    if not text.isdigit() or len(text) > digits_max or (number := int(text)) > largest:
+        shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+        raise CorruptFile(path, line, f"{shown!r} is not a number of 0 to {largest}")
     return number
 
 

@@ -219,6 +219,13 @@ def test_a_time_is_milliseconds_or_iso_in_utc_unless_it_says_otherwise(
     assert answer["found"][0]["record"]["offset"] == 40
 
 
+@pytest.mark.parametrize("time", ["yesterday", "9" * 5000, "2026-13-01"])
+def test_what_is_no_time_is_a_mistake_of_whoever_typed_it(log: Path, time: str) -> None:
+    result = run("find", log, "--time", time)
+    assert result.exit_code == 2
+    assert "is neither milliseconds nor ISO 8601" in result.stderr
+
+
 def test_nothing_found_exits_with_1_and_says_so(log: Path) -> None:
     result = run("find", log, "--offset", END_OFFSET)
     assert (result.exit_code, result.stdout) == (1, "Nothing is there, at it or behind it.\n")

@@ -101,6 +101,8 @@ def test_any_bytes_are_a_checkpoint_or_corrupt(content):
         (b"0\n1\nt 0 0x1\n", 3),
         (b"0\n1\nt 0 9223372036854775808\n", 3),
         (b"0\n1\nt 2147483648 0\n", 3),
+        (b"0\n1\nt 0 " + b"9" * 5000 + b"\n", 3),
+        (b"0\n" + b"9" * 5000 + b"\n", 2),
         (b"0\n1\nt/u 0 0\n", 3),
         (b"0\n1\n.. 0 0\n", 3),
         (b"0\n2\nt 0 1\nt 0 1\n", 4),
