@@ -63,9 +63,17 @@ def note_corrupt(fault: CorruptFile, report: Report) -> None:
 
 
 def check_saved(
-    partition: PartitionFiles, saved: Saved, end_offset: int, report: Report, *, has_damage: bool
+    partition: PartitionFiles,
+    saved: Saved,
+    end_offset: int | None,
+    report: Report,
+    *,
+    has_damage: bool,
 ) -> None:
-    """What the checkpoints say of a log with segments must lie in it."""
+    """What the checkpoints say of a log must lie in it; `end_offset` is None without a segment."""
+    start = saved.offset(names.LOG_START_OFFSETS, partition.partition)
+    if end_offset is None:
+        end_offset = start or 0  # there the next start begins anew
     for name, what in _WORDS.items():
         offset = saved.offset(name, partition.partition)
         if offset is not None and offset > end_offset:
@@ -74,7 +82,6 @@ def check_saved(
             severity = Severity.DAMAGE if is_lost else Severity.STALE
             reason = f"the {what} is {offset}, and the log ends at {end_offset}"
             report.add(severity, partition.directory, None, reason)
-    start = saved.offset(names.LOG_START_OFFSETS, partition.partition)
-    if start is not None and start < partition.bases[0]:
+    if start is not None and partition.bases and start < partition.bases[0]:
         reason = f"the log start offset is {start}, and the log begins at {partition.bases[0]}"
         report.add(Severity.STALE, partition.directory, None, reason)

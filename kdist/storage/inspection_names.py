@@ -19,7 +19,9 @@ _KNOWN_SUFFIXES = (".checkpoint", ".checkpoint.deleted")  # likewise
 _CUT = re.compile(r"\.log\.cut-[0-9]+\Z")  # `inspection_trim.py` makes them
 
 
-def check_names(files: Files, partition: PartitionFiles, report: Report) -> None:
+def check_names(
+    files: Files, partition: PartitionFiles, report: Report, *, is_closed: bool
+) -> None:
     """Note every name that is not one of a live segment's files, or of the log's."""
     waiting = 0
     for name in files.list(partition.directory):
@@ -32,7 +34,7 @@ def check_names(files: Files, partition: PartitionFiles, report: Report) -> None
             reason = "is left from a compaction that was cut short"
             report.add(Severity.STALE, path, None, reason)
         elif _is_orphan(parsed, partition):
-            report.add(Severity.STALE, path, None, "belongs to no segment")
+            _note_orphan(files, path, report, is_closed=is_closed)
     if waiting:
         reason = f"{waiting} files wait to be unlinked"
         report.add(Severity.NOTE, partition.directory, None, reason)
@@ -45,6 +47,14 @@ def _note_other(name: str, path: str, report: Report) -> None:
         report.add(Severity.NOTE, path, None, "is kept from a trim: remove it at will")
     elif name not in _KNOWN_NAMES and not name.endswith(_KNOWN_SUFFIXES):
         report.add(Severity.NOTE, path, None, "is no file of a log")
+
+
+def _note_orphan(files: Files, path: str, report: Report, *, is_closed: bool) -> None:
+    """A power loss may leave one, and a roll that a full disk refused; but that one is empty."""
+    if is_closed and files.size(path):
+        report.damage(path, "belongs to no segment: its .log is gone")
+    else:
+        report.add(Severity.STALE, path, None, "belongs to no segment")
 
 
 def _is_orphan(name: SegmentName, partition: PartitionFiles) -> bool:

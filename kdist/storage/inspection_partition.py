@@ -65,7 +65,8 @@ class PartitionCheck:
         """Look at everything."""
         self._report.partitions += 1
         if self._partition.is_whole:
-            check_names(self._files, self._partition, self._report)
+            is_closed = self._saved.is_closed
+            check_names(self._files, self._partition, self._report, is_closed=is_closed)
         self._epochs = EpochAgreement(load_epochs(self._files, self._partition, self._report))
         self._snapshots = SnapshotAgreement(
             load_snapshots(self._files, self._partition, self._report)
@@ -240,6 +241,7 @@ class PartitionCheck:
         """The checkpoints' offsets of this partition, and files of offsets beyond its end."""
         end, partition = self._end_offset, self._partition
         if end is None:
+            check_saved(partition, self._saved, None, self._report, has_damage=self._has_damage)
             return
         if self._is_complete:
             self._report_snapshots(self._snapshots.pass_to(end))

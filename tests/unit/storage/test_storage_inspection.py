@@ -161,6 +161,25 @@ def test_a_missing_segment_in_the_middle_is_damage(log: Path) -> None:
     assert any("offsets 18 to 35 are missing" in finding.reason for finding in report.findings)
 
 
+@pytest.mark.parametrize("number", [0, 1, -1])
+@pytest.mark.parametrize(("state", "severity"), [("log", "damage"), ("killed", "stale")])
+def test_an_index_whose_log_is_gone_is_damage_unless_a_power_loss_may_have_left_it(
+    request: pytest.FixtureRequest, number: int, state: str, severity: str
+) -> None:
+    partition: Path = request.getfixturevalue(state)
+    gone = segments(partition)[number]
+    gone.unlink()
+    orphans = {(gone.with_suffix(suffix).name, None) for suffix in (".index", ".timeindex")}
+    assert orphans <= set(of(check(partition), Severity(severity)))
+
+
+@pytest.mark.parametrize("suffix", ["log", "*"])
+def test_a_log_without_segments_below_its_recovery_point_is_damage(log: Path, suffix: str) -> None:
+    for path in log.glob(f"*.{suffix}"):
+        path.unlink()
+    assert ("clicks-0", None) in damages(log)
+
+
 def test_the_same_gap_is_none_in_a_compacted_log(log: Path) -> None:
     save_offsets(Disk(), f"{log.parent}/cleaner-offset-checkpoint", {CLICKS: 40})
     for path in log.glob(f"{segments(log)[1].stem}.*"):
