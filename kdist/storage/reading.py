@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import ApiError, Error
+from kdist.model import NO_TIMESTAMP
 from kdist.records.build import read_records
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
@@ -172,6 +173,29 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> Timestamped
 
 def find_newest(log: Log) -> TimestampedOffset | None:
     """The first record with the largest timestamp of the log (KIP-734); None if it holds none."""
-    newest = max(log.segments, key=lambda segment: segment.largest_timestamp[0])
-    timestamp, _ = newest.largest_timestamp
+    first, *others = log.segments[log.segment_index(log.start_offset) :]
+    timestamp = max((segment.largest_timestamp[0] for segment in others), default=NO_TIMESTAMP)
+    if first.largest_timestamp[0] > timestamp:
+        left = with_sound_index(log, first, lambda segment: _newest_left(segment, log.start_offset))
+        timestamp = max(timestamp, left)
     return find_by_timestamp(log, timestamp) if timestamp >= 0 else None
+
+
+def _newest_left(segment: Segment, start_offset: int) -> int:
+    """The largest timestamp from `start_offset` on, ms: the records before it were deleted.
+
+    Only where the newest of the segment is among those are the headers behind them read.
+    """
+    timestamp, offset = segment.largest_timestamp
+    found = segment.find(offset)
+    if found is not None and found[1].base_offset >= start_offset:
+        return timestamp
+    newest = NO_TIMESTAMP
+    for position, header in segment.walk_near(start_offset):
+        if header.base_offset >= start_offset:
+            newest = max(newest, header.max_timestamp)
+        elif header.last_offset >= start_offset:
+            records = read_records(segment.file.read(position, header.size), 0, header)
+            left = (record.timestamp for record in records if record.offset >= start_offset)
+            newest = max(left, default=NO_TIMESTAMP)  # compaction may have emptied a batch
+    return newest

@@ -203,7 +203,7 @@ class Segment:
         found = find_batch(self.file, self.size, self.base_offset, self.offset_index, offset)
         if found is not None:
             return found
-        walk = self._walk_near(offset)
+        walk = self.walk_near(offset)
         return next((place for place in walk if place[1].last_offset >= offset), None)
 
     def note_place(self, offset: int, position: int, size: int) -> None:
@@ -223,7 +223,7 @@ class Segment:
         if entry is not None:
             self._check_time(entry)
         indexed = self.base_offset + entry.value if entry else start_offset
-        for position, header in self._walk_near(max(indexed, start_offset)):
+        for position, header in self.walk_near(max(indexed, start_offset)):
             if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
                 yield from walk_batches(
                     self.file, position, position + header.size, base_offset=self.base_offset
@@ -249,7 +249,7 @@ class Segment:
             end_offset = header.next_offset
         return end_offset
 
-    def _walk_near(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    def walk_near(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """`walk_headers` from the batch that holds `offset`, or one a little before."""
         return self._walk_from(self.offset_index.floor(offset - self.base_offset))
 

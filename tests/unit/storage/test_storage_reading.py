@@ -15,7 +15,7 @@ from kdist.records.build import read_batch
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix
 from kdist.storage.reading import find_by_timestamp, find_newest, read
-from kdist.storage.trimming import truncate
+from kdist.storage.trimming import delete_records, truncate
 
 
 def grown(world: World, batches: int = 40, count: int = 3, **topic: Any) -> Log:
@@ -352,6 +352,25 @@ def test_the_newest_record_is_the_first_with_the_largest_timestamp() -> None:
     newest = find_newest(log)
     assert newest is not None
     assert (newest.offset, newest.timestamp) == (4, START_MS + 9)
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 5000])
+def test_the_newest_record_is_none_of_those_that_were_deleted(segment_bytes: int) -> None:
+    world = World()
+    log = world.log(segment_bytes=segment_bytes)
+    times = [[9, 8, 1], [5, 7, 2], [3, 3, 6], [4, 1, 6], [0, 2, 1]]
+    for each in times:
+        values = numbered(log.end_offset, len(each))
+        log.append([batch_of(values, timestamps=[START_MS + at for at in each])], 0, START_MS)
+    flat = [at for each in times for at in each]
+    for start in range(len(flat)):
+        delete_records(log, start)
+        newest = find_newest(log)
+        assert newest is not None
+        assert newest.timestamp == START_MS + max(flat[start:])
+        assert newest.offset == flat.index(max(flat[start:]), start)
+    delete_records(log, log.end_offset)
+    assert find_newest(log) is None
 
 
 def test_an_empty_log_and_one_without_timestamps_have_no_newest_record() -> None:
