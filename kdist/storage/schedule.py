@@ -44,12 +44,15 @@ class Schedule:
         self._timers[work.__name__] = tasks.call_later(interval_ms, run)
 
     def flush_due(self) -> None:
-        """Flush the logs whose oldest unflushed record is `flush.ms` old."""
+        """Flush the logs whose oldest unflushed record is `flush.ms` old.
+
+        And those where it is of a time to come: the clock was set back, so its age is not known.
+        """
         directory = self._directory
         now_ms = directory.around.clock.now_ms()
         for log in list(directory.world.unflushed):
             since_ms = log.unflushed_since_ms
-            if since_ms is not None and now_ms - since_ms >= log.settings.flush_ms:
+            if since_ms is not None and not 0 <= now_ms - since_ms < log.settings.flush_ms:
                 directory.flusher.request(log)
 
     def save_offsets(self) -> None:

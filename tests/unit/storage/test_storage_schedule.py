@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from storage_world import CLICKS, VIEWS, World, append
+from storage_world import CLICKS, VIEWS, World, append, batch_of
 
 from kdist.storage.log import Log
 from kdist.storage.names import RECOVERY_POINTS
@@ -80,6 +80,16 @@ def test_each_work_comes_again_and_again_until_it_is_stopped() -> None:
     append(world, log, 1)
     world.tasks.run_until_idle()  # there is nothing left that renews itself
     assert log.recovery_point == 19
+
+
+def test_records_from_before_the_clock_was_set_back_are_flushed() -> None:
+    world = World(flush_scheduler_interval_ms=100)
+    log = world.log(flush_ms=1000)
+    hour_ms = 3_600_000
+    log.append([batch_of([b"value"])], 0, world.clock.now_ms() + hour_ms)
+    scheduled(world)
+    world.tasks.run_for_ms(150)
+    assert log.recovery_point == 1
 
 
 def test_logs_that_come_and_go_are_looked_after() -> None:
