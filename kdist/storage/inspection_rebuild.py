@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
+from kdist.errors import DiskFull
 from kdist.runtime.files import Files
 from kdist.storage.index import OffsetIndex, TimeIndex
 from kdist.storage.inspection import PartitionFiles
@@ -31,7 +32,10 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild_segment(files: Files, partition: PartitionFiles, base_offset: int) -> list[Rebuilt]:
-    """Both indexes of one segment. The caller has the log directory's lock."""
+    """Both indexes of one segment. The caller has the log directory's lock.
+
+    `DiskFull` leaves the old ones, and nothing else.
+    """
     offset_check = OffsetIndexCheck(files, partition.path(base_offset, Suffix.INDEX), base_offset)
     time_check = TimeIndexCheck(files, partition.path(base_offset, Suffix.TIME_INDEX), base_offset)
     checks = (offset_check, time_check)
@@ -42,27 +46,35 @@ def rebuild_segment(files: Files, partition: PartitionFiles, base_offset: int) -
         segment.offset_index = OffsetIndex(files, f"{offset_check.path}.tmp")
         segment.time_index = TimeIndex(files, f"{time_check.path}.tmp")
         _note_all(segment, offset_check, time_check)
-    except DamagedSegment as damage:
+        offset_check.finish(segment.size)
+        time_check.finish()
+        segment.seal()
+        segment.write_indexes()
+        counts = [len(segment.offset_index), len(segment.time_index)]
         for index in (segment.offset_index, segment.time_index):
-            index.forget_pending()
-            _remove_if_there(files, index.path)
+            index.file.sync()
+    except DamagedSegment as damage:
+        _give_up(files, segment)
         return [
             _outcome(check, check.count, f"damaged at position {damage.position}: {damage.reason}")
             for check in checks
         ]
-    else:
-        offset_check.finish(segment.size)
-        time_check.finish()
-        segment.seal()
-        counts = [len(segment.offset_index), len(segment.time_index)]
-        for index in (segment.offset_index, segment.time_index):
-            index.file.sync()
+    except DiskFull:
+        _give_up(files, segment)
+        raise
     finally:
         segment.close()
     for check in checks:
         files.rename(f"{check.path}.tmp", check.path)
     files.sync_directory(partition.directory)
     return [_outcome(check, count) for check, count in zip(checks, counts, strict=True)]
+
+
+def _give_up(files: Files, segment: Segment) -> None:
+    """Leave nothing of the new indexes."""
+    for index in (segment.offset_index, segment.time_index):
+        index.forget_pending()
+        _remove_if_there(files, index.path)
 
 
 def _remove_if_there(files: Files, path: str) -> None:

@@ -143,3 +143,16 @@ def test_a_full_disk_refuses_a_trim_and_changes_nothing(contents: dict[str, byte
         path.rpartition("/")[2] for path in contents if path.startswith(f"{PARTITION}/")
     )
     assert all(disk.read(path) == content for path, content in contents.items())
+
+
+@pytest.mark.parametrize("room_bytes", [0, 10])
+def test_a_full_disk_refuses_a_rebuild_and_leaves_the_old_indexes(
+    contents: dict[str, bytes], room_bytes: int
+) -> None:
+    disk = on_disk(contents, 1)
+    disk.fill(disk.total_bytes("/") - disk.free_bytes("/") + room_bytes)
+    with pytest.raises(DiskFull):
+        rebuild(disk)
+    names = {path.rpartition("/")[2] for path in contents if path.startswith(f"{PARTITION}/")}
+    assert set(disk.list(str(PARTITION))) == names
+    assert {path: disk.read(path) for path in contents} == contents
