@@ -11,7 +11,7 @@ Source of codes and retriability: the Apache Kafka protocol guide, "Error codes"
 from __future__ import annotations
 
 import enum
-from typing import Self
+from typing import Any, Self
 
 
 class Error(enum.IntEnum):
@@ -176,7 +176,18 @@ class Error(enum.IntEnum):
 
 
 class KdistError(Exception):
-    """Anything kdist raises on purpose. Its text is one sentence a person can act on."""
+    """Anything kdist raises on purpose. Its text is one sentence a person can act on.
+
+    It can be pickled and copied: programs hand errors from process to process.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by `__init__`, as exceptions are by themselves: it takes what the text was made of.
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[KdistError], args: tuple[Any, ...]) -> KdistError:
+    return kind.__new__(kind, *args)
 
 
 class UserError(KdistError):

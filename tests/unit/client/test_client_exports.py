@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import ast
+import copy
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kdist
 import kdist.aio
 from kdist.client import connector
+from kdist.errors import ApiError, Error, KdistError
+from kdist.model import TopicPartition
+
+_PARTITION = TopicPartition("clicks", 1)
+_GIVEN_TO_ERRORS: dict[str, tuple[object, ...]] = {
+    "ApiError": (Error.NOT_LEADER_OR_FOLLOWER, "clicks-1: it moved"),
+    "CommitFailed": (Error.ILLEGAL_GENERATION, "group g: it went on"),
+    "ConsumerClosed": (),
+    "LogTruncated": (_PARTITION, 7, 5),
+    "NoOffset": (_PARTITION,),
+    "NotDecoded": (_PARTITION, 7, ValueError("no JSON")),
+    "OffsetOutOfRange": (_PARTITION, 7),
+    "OutOfRange": (_PARTITION, 7, 0, 5),
+    "SomeFailed": ({"clicks": ApiError(Error.TOPIC_ALREADY_EXISTS)}, {"views": 1}),
+}
+_ERRORS = [
+    name
+    for name in kdist.__all__
+    if isinstance(getattr(kdist, name), type) and issubclass(getattr(kdist, name), KdistError)
+]
 
 
 @pytest.mark.parametrize("name", kdist.__all__)
@@ -64,3 +87,15 @@ def test_the_papers_names_are_the_connectors(monkeypatch: pytest.MonkeyPatch) ->
 def test_who_has_a_loop_finds_the_awaited_ones() -> None:
     assert set(kdist.aio.__all__) <= set(kdist.__all__)
     assert all(hasattr(getattr(kdist.aio, name), "__aenter__") for name in kdist.aio.__all__)
+
+
+@pytest.mark.parametrize("name", _ERRORS)
+@pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_that_goes_to_another_process_is_the_same_there(name: str, again: Any) -> None:
+    error = getattr(kdist, name)(*_GIVEN_TO_ERRORS.get(name, ("it went wrong",)))
+    found = again(error)
+    assert (type(found), str(found)) == (type(error), str(error))
+    assert found.__dict__.keys() == error.__dict__.keys()
+    assert [str(each) for each in found.__dict__.values()] == [
+        str(each) for each in error.__dict__.values()
+    ]
