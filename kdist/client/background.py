@@ -14,10 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from kdist.errors import UserError
+from kdist.runtime.forks import tell_when_forked
 from kdist.runtime.turn_loop import TurnLoop
 
 T = TypeVar("T")
 _Step = Callable[[], None]
+FORKED = "the client is of the process that this one was forked from: open another one here"
 
 
 class _Told(Exception):
@@ -27,13 +29,17 @@ class _Told(Exception):
 class BackgroundLoop:
     """The loop and its thread, which run until `stop`. A daemon: no program waits for it to end.
 
-    Any thread may call; but only one at a time, where work calls back.
+    Any thread may call; but only one at a time, where work calls back. In a process that is forked
+    there is no such thread: `is_elsewhere` from then on, after a call of `on_fork`.
     """
 
     def __init__(self, name: str) -> None:
         self.loop = TurnLoop()
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
+        self.is_elsewhere = False
+        self.on_fork: Callable[[], None] = lambda: None
+        tell_when_forked(self)
         self._callers: list[SimpleQueue[_Step | None]] = []  # who waits, the innermost last
 
     @property
@@ -41,11 +47,20 @@ class BackgroundLoop:
         """Whether the caller is the loop's own thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
+    def forked(self) -> None:
+        """As `kdist.runtime.forks` has it."""
+        self.is_elsewhere = True
+        self.on_fork()
+
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.
 
-        `TimeoutError` after `timeout_s`; `UserError` if another thread stops the loop meanwhile.
+        `TimeoutError` after `timeout_s`; `UserError` if another thread stops the loop meanwhile,
+        and in a forked process.
         """
+        if self.is_elsewhere:
+            work.close()
+            raise UserError(FORKED)
         assert not self.is_here, "the loop's thread would wait for itself"
         steps: SimpleQueue[_Step | None] = SimpleQueue()
         self._callers.append(steps)
@@ -106,7 +121,7 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """Cancel what is left on the loop, and end it and its thread. Again: nothing."""
-        if self._thread.is_alive():
+        if self._thread.is_alive() and not self.is_elsewhere:
             self.run(_cancel_others())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()

@@ -72,7 +72,7 @@ class Admin:
     def close(self) -> None:
         """Close all connections and end the thread. Again: nothing."""
         background, self._background = self._background, None
-        if background is not None:
+        if background is not None and not background.is_elsewhere:
             background.run(self._core.close())
             background.stop()
 

@@ -132,7 +132,7 @@ class ConsumerConnector:
         self._shut(is_done=sys.exception() is None)
 
     def _shut(self, *, is_done: bool) -> None:
-        if self._is_shut:
+        if self._is_shut or self._background.is_elsewhere:
             return
         self._is_shut = True
         try:

@@ -182,7 +182,7 @@ class Consumer:
         soon_s = world.now_s() + _SOON_S
         end_s = soon_s if end_s is None else min(soon_s, end_s)
         self._core.note_poll()
-        while self._core.is_calm and not self._is_closed:
+        while self._core.is_calm and not self._is_closed and not self._background.is_elsewhere:
             taken = take()
             self._maybe_kick()
             left_s = end_s - world.now_s()
@@ -303,7 +303,7 @@ class Consumer:
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit, with auto-commit, and leave the group; a static member stays in it."""
-        if not self._is_closed:
+        if not self._is_closed and not self._background.is_elsewhere:
             self._iteration.settle()
             self._iteration.drop()
             try:

@@ -82,6 +82,7 @@ class Accumulator:
         self.active: dict[PartitionQueue, None] = {}
         self.memory = Memory(settings.buffer_memory)
         self.is_closed = False
+        self._why_closed = "the producer is closed"
         self.has_short_way = True
         self.record_bytes_max = settings.max_request_size
         # No more than a request: so whatever fits into a batch that is open may be sent.
@@ -178,7 +179,15 @@ class Accumulator:
     def check_open(self) -> None:
         """`ProducerClosed` if it is. Under the lock."""
         if self.is_closed:
-            raise ProducerClosed("the producer is closed")
+            raise ProducerClosed(self._why_closed)
+
+    def abandon(self, why: str) -> None:
+        """Take no more, and leave what there is: it is another process's, by whom it is locked."""
+        self.lock = threading.Lock()
+        self.is_closed = True
+        self._why_closed = why
+        self.plain.clear()
+        self.topics.clear()
 
     def maybe_make_plain(self, name: str, batch: Batch) -> None:
         """Let the short way find the batch, or find it no more."""

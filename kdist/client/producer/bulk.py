@@ -62,6 +62,7 @@ class Bulk:
             return self._sent
         while True:
             with accumulator.lock:
+                accumulator.check_open()
                 found = accumulator.queue(self._topic, None, 0)
             if not isinstance(found, NeedTopic):
                 break

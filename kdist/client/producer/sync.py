@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self, TypeVar, overload
 
-from kdist.client.background import BackgroundLoop
+from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
@@ -43,6 +43,11 @@ class Producer:
         self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
         self._plain = self._accumulator.plain
+        self._background.on_fork = self._abandon
+
+    def _abandon(self) -> None:
+        self._accumulator.abandon(FORKED)
+        self._lock = self._accumulator.lock
 
     @overload
     def send(self, topic: str, value: MessageSet) -> SentMany: ...

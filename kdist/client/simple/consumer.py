@@ -237,7 +237,7 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._is_closed:
+        if self._is_closed or self._background.is_elsewhere:
             return
         self._is_closed = True
 

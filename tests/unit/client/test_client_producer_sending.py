@@ -309,6 +309,8 @@ def test_a_closed_producer_delivers_what_it_has_and_takes_no_more() -> None:
         assert (await sent).offset == 0
         with pytest.raises(ProducerClosed):
             await producer.send("t", b"b")
+        with pytest.raises(ProducerClosed):
+            await producer.send_many("u", [b"b"], keys=[b"k"])
         await producer.close()
 
     play(work)
