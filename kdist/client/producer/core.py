@@ -27,6 +27,7 @@ from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topic, Topics
 from kdist.client.producer.world import World
 from kdist.errors import ApiError, Error
+from kdist.model import topic_name_fault
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.runtime.heap import keep_freed_blocks
@@ -98,7 +99,7 @@ class Core:
         self._kick()
 
     def _refresh(self) -> None:
-        self._topics.want(tuple(self.accumulator.topics))
+        self._topics.refresh()
         age_s = self._settings.metadata_max_age_ms / 1000
         self._refreshing = self._loop.call_later(age_s, self._refresh)
 
@@ -186,13 +187,15 @@ class Core:
 
     async def _know(self, need: NeedTopic) -> None:
         """Until the topic is known; what is asked for of it, after fresh metadata."""
-        self._topics.want((need.topic,))
-        while True:
-            await self._topics.changed()
-            self._check_open()
-            topic = self.accumulator.topics.get(need.topic)
-            if topic is not None and (topic.queues or topic.error is not None):
-                if topic.queues and topic.error is None:
+        _check_name(need.topic)
+        with self._topics.awaited(need.topic):
+            while True:
+                await self._topics.changed()
+                self._check_open()
+                topic = self.accumulator.topics.get(need.topic)
+                if topic is None:
+                    continue
+                if topic.error is None and topic.queues:
                     return _check_partition(topic, need.partition)
                 if topic.error is not None and not topic.error.retriable:
                     raise ApiError(topic.error, f"topic {need.topic}: {topic.error.sentence}")
@@ -266,6 +269,15 @@ class _Releasing:
     def __call__(self) -> None:
         if not self._done.done():
             self._done.set_result(None)
+
+
+def _check_name(topic: Any) -> None:
+    """What no request can carry is refused here: asked for, it would be in the way of others."""
+    if not isinstance(topic, str):
+        raise TypeError(f"a topic is of type {type(topic).__name__}, not str")
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} {fault}")
 
 
 def _check_partition(topic: Topic, partition: int | None) -> None:

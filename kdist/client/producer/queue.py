@@ -35,13 +35,13 @@ class PartitionQueue:
     """Owner: the loop, but for `open` and `take_number`, which the accumulator's lock guards."""
 
     __slots__ = (
-        "_last_number",
         "_next_sequence",
         "flying",
         "hurry",
         "identity",
         "is_recovering",
         "is_stale",
+        "last_number",
         "leader",
         "open",
         "partition",
@@ -66,13 +66,13 @@ class PartitionQueue:
         self.is_stale = False
         self.identity = NOBODY
         self.prefix: tuple[int, bytes] = (-1, b"")  # of a request, by version
-        self._last_number = 0
+        self.last_number = 0
         self._next_sequence = 0
 
     def take_number(self) -> int:
         """The next batch's number."""
-        self._last_number += 1
-        return self._last_number
+        self.last_number += 1
+        return self.last_number
 
     def batches(self) -> Iterable[Batch]:
         """All that are not settled."""

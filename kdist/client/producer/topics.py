@@ -1,14 +1,18 @@
 """What the producer knows of topics: their partitions' queues, and which is sticky now.
 
 `Topics` asks the cluster, in the background, and moves leaders; a topic that is not there is
-created by the broker, if that is its setting. Partitions are never taken away.
+created by the broker, if that is its setting. So one is asked for only while it is used: who asked
+for all that it ever sent to would bring back those that were deleted. Partitions are never taken
+away.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from kdist.client.cluster import Address, Cluster, NoBroker
@@ -28,7 +32,7 @@ _PAUSE_S = 0.1
 class Topic:
     """One topic. Owner: the loop; others read it under the accumulator's lock."""
 
-    __slots__ = ("error", "name", "places", "queues", "sticky", "turn")
+    __slots__ = ("_batches_seen", "error", "name", "places", "queues", "sticky", "turn")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,6 +41,20 @@ class Topic:
         self.turn = 0  # of round robin
         self.places: dict[bytes | None, int] = {}  # partitions of keys that came lately
         self.error: Error | None = None  # what metadata said last
+        self._batches_seen = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to send, or to be acknowledged."""
+        return not all(queue.is_empty for queue in self.queues)
+
+    def was_used(self) -> bool:
+        """Whether anything was sent since this was asked the last time, or still is."""
+        before, self._batches_seen = (
+            self._batches_seen,
+            sum(queue.last_number for queue in self.queues),
+        )
+        return self._batches_seen != before or self.is_busy
 
     def stick(self, chance: random.Random) -> PartitionQueue:
         """Another partition for records without a key, with a leader if any has one (KIP-480)."""
@@ -62,6 +80,7 @@ class Topics:
         self._cluster = cluster
         self._known = known
         self._wanted: set[str] = set()
+        self._awaited: Counter[str] = Counter()
         self._hurry = hurry
         self._on_change = on_change
         self._asking: asyncio.Task[None] | None = None
@@ -72,6 +91,27 @@ class Topics:
         self._wanted.update(names)
         if self._wanted and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask())
+
+    def refresh(self) -> None:
+        """Ask for those that are used."""
+        self.want([topic.name for topic in self._known.values() if topic.was_used()])
+
+    @contextmanager
+    def awaited(self, name: str) -> Iterator[None]:
+        """Meanwhile somebody waits for this topic: it is asked for again until it is there."""
+        self._awaited[name] += 1
+        try:
+            self.want((name,))
+            yield
+        finally:
+            self._awaited[name] -= 1
+
+    def _is_needed(self, name: str) -> bool:
+        """Whether to ask for a topic that is not there, or for leaders that it has not."""
+        topic = self._known.get(name)
+        if topic is None or topic.error is not None:
+            return self._awaited[name] > 0 or (topic is not None and topic.is_busy)
+        return True
 
     async def changed(self) -> None:
         """Until the next answer, or failure, has come."""
@@ -85,7 +125,7 @@ class Topics:
             self._asking.cancel()
 
     async def _ask(self) -> None:
-        """Until all that is wanted has leaders, or cannot be."""
+        """Until all that is wanted has leaders, or cannot be, or nobody needs it any more."""
         while self._wanted:
             names = sorted(self._wanted)
             try:
@@ -102,6 +142,7 @@ class Topics:
                 self._changed.set_result(None)
             if self._wanted:
                 await asyncio.sleep(_PAUSE_S)
+                self._wanted = {name for name in self._wanted if self._is_needed(name)}
 
     async def _metadata(self, names: list[str]) -> MetadataResponse:
         request = MetadataRequest(
