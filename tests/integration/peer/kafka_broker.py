@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from peer.kafka_peer import JUDGE, QUICK_JVM, java_command, run_tool
 
 CLUSTER_ID = "kdistPeerTestsCluster0"  # a base64 uuid
-START_TIMEOUT_S = 40
+START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
 # Small and hasty, so that rolling, cleaning and retention happen within a test.
