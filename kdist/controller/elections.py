@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kdist.controller.cluster import FIRST_ZK_VERSION, NO_LEADER, Cluster
+from kdist.controller.cluster import FIRST_ZK_VERSION, NO_LEADER, Cluster, Topic
 from kdist.model import LeaderAndIsr, TopicPartition
 
 Plan = dict[TopicPartition, LeaderAndIsr]
@@ -51,6 +51,15 @@ def plan_for_partitions(
         elif after := _review(state, assigned, (steady, alive), controller_epoch):
             plan[partition] = after
     return plan
+
+
+def plan_for_new(topics: Iterable[Topic], alive: Collection[int], controller_epoch: int) -> Plan:
+    """The first states of all partitions of topics that are about to be created."""
+    return {
+        partition: first_state(topic.assignment[partition.partition], alive, controller_epoch)
+        for topic in topics
+        for partition in topic.partitions
+    }
 
 
 def first_state(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from kdist.controller.cluster import Cluster, Topic
 from kdist.controller.deletions import Deletions
-from kdist.controller.elections import Plan, plan_for_partitions
+from kdist.controller.elections import Plan, plan_for_new, plan_for_partitions
 from kdist.controller.switchboard import Switchboard
 from kdist.controller.topics import Planned
 from kdist.controller.writing import Removed, Writer
@@ -40,9 +40,12 @@ class Executor:
     async def elect(self, plan: Plan) -> None:
         """Give partitions the states of the plan."""
         async for written in self._writer.write_states(plan):
-            self._metrics.elections += len(written)
-            self.cluster.put_states(written)
-            self.switchboard.tell_states(written)
+            self._enter(written)
+
+    def _enter(self, written: Plan) -> None:
+        self._metrics.elections += len(written)
+        self.cluster.put_states(written)
+        self.switchboard.tell_states(written)
 
     async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
         """Give a state to those that have none."""
@@ -50,11 +53,15 @@ class Executor:
         await self.elect(plan_for_partitions(self.cluster, new, self._writer.controller_epoch))
 
     async def create(self, planned: Sequence[Planned]) -> None:
-        """Create topics; their partitions have no leader yet."""
-        await self._writer.create_topics(planned)
-        for topic, _ in planned:
-            self.cluster.topics[topic.name] = topic
-            logger.info("created topic %s with %d partitions", topic.name, len(topic.assignment))
+        """Create topics with the states of their partitions; the largest have none yet."""
+        topics = [each.topic for each in planned]
+        states = plan_for_new(topics, self.cluster.alive, self._writer.controller_epoch)
+        async for created, written in self._writer.create_topics(planned, states):
+            for topic in created:
+                self.cluster.topics[topic.name] = topic
+                count = len(topic.assignment)
+                logger.info("created topic %s with %d partitions", topic.name, count)
+            self._enter(written)
 
     async def assign(self, topics: Sequence[Topic]) -> None:
         """Write topics' new assignments, or their ids."""

@@ -8,9 +8,17 @@ first part of it is a state from which a controller can go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from kdist.controller.cluster import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.elections import Plan
@@ -32,6 +40,13 @@ _OF_A_TOPIC = 4  # znodes that it has whatever its partitions
 T = TypeVar("T")
 
 
+class Portion(NamedTuple, Generic[T]):
+    """What is written in one multi, or in several if it is a single item."""
+
+    items: list[T]
+    operations: list[Operation]
+
+
 class Removed(NamedTuple):
     """A topic to remove, and its partitions that have a state as far as is known."""
 
@@ -48,23 +63,32 @@ class Writer:
         self.controller_epoch = leadership.epoch
         self._bare: set[str] = set()  # topics created here that have no znode of a partition yet
 
-    async def create_topics(self, planned: Sequence[Planned]) -> None:
-        """Each topic and its settings at once. Settings that were there without one are replaced.
+    async def create_topics(
+        self, planned: Sequence[Planned], states: Plan
+    ) -> AsyncIterator[tuple[list[Topic], Plan]]:
+        """Each topic with its settings and its partitions' first states at once, some at a time.
 
-        That is seldom, and asking first would take a request for each topic.
+        Yields topics, and states, once they are written. A topic of very many partitions has none
+        yet. Settings that were there without a topic are replaced: that is seldom, and asking first
+        would take a request for each topic.
         """
-        for some in chunked(planned, lambda each: _creation(each, set())):
-            try:
-                await self._write([op for each in some for op in _creation(each, set())])
-            except OutOfDate:
-                there = await self._existing_settings(each.topic.name for each in some)
-                await self._write([op for each in some for op in _creation(each, there)])
-            self._bare.update(each.topic.name for each in some)
+
+        async def write_over(some: Sequence[Planned]) -> None:
+            there = await self._existing_settings(each.topic.name for each in some)
+            await self._write([op for each in some for op in _creation(each, states, there)])
+
+        async for some in self._in_portions(
+            chunked(planned, lambda each: _creation(each, states)), self._write, write_over
+        ):
+            with_states = [each for each in some if _fits(each.topic)]
+            self._bare.update(each.topic.name for each in some if not _fits(each.topic))
+            written = (each for planned in with_states for each in planned.topic.partitions)
+            yield [each.topic for each in some], {each: states[each] for each in written}
 
     async def write_topics(self, topics: Sequence[Topic]) -> list[Topic]:
         """Write the assignments and ids of topics that exist; the topics as they are then."""
-        for some in chunked(topics, _rewriting):
-            await self._write([op for topic in some for op in _rewriting(topic)])
+        for _, operations in chunked(topics, _rewriting):
+            await self._write(operations)
         return [topic._replace(zk_version=topic.zk_version + 1) for topic in topics]
 
     async def write_states(self, plan: Plan) -> AsyncIterator[Plan]:
@@ -80,8 +104,8 @@ class Writer:
 
     async def request_deletions(self, names: Sequence[str]) -> None:
         """From now on whoever is controller deletes the topics."""
-        for some in chunked(names, _request):
-            await self._write([op for name in some for op in _request(name)])
+        for _, operations in chunked(names, _request):
+            await self._write(operations)
 
     async def withdraw_deletion(self, name: str) -> None:
         """The topic is not to be deleted."""
@@ -93,21 +117,40 @@ class Writer:
         Those that the picture shows are removed without looking, as asking would take a request for
         each; if others are there, made by who knows whom, all that is there is looked up.
         """
-        portions = chunked(removed, _removal)
+
+        async def remove_found(some: Sequence[Removed]) -> None:
+            for each in some:
+                await self._remove_topic(each.name)
+
+        async for some in self._in_portions(
+            chunked(removed, _removal), self._remove_shown, remove_found
+        ):
+            yield [each.name for each in some]
+
+    async def _in_portions(
+        self,
+        portions: Iterator[Portion[T]],
+        write: Callable[[list[Operation]], Awaitable[None]],
+        write_found: Callable[[Sequence[T]], Awaitable[None]],
+    ) -> AsyncIterator[Sequence[T]]:
+        """Write the portions, and yield the items of each once it is written.
+
+        `write_found` is for a portion that was refused: it looks at what is there.
+        """
         while some := list(islice(portions, CHUNKS_IN_FLIGHT)):
             # ZooKeeper syncs once for writes that come together, and carries them out in order.
-            outcomes = await asyncio.gather(*map(self._remove_shown, some), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *(write(portion.operations) for portion in some), return_exceptions=True
+            )
             for portion, outcome in zip(some, outcomes, strict=True):
                 if isinstance(outcome, OutOfDate):
-                    for each in portion:
-                        await self._remove_topic(each.name)
+                    await write_found(portion.items)
                 elif outcome is not None:
                     raise outcome
-                yield [each.name for each in portion]
+                yield portion.items
 
-    async def _remove_shown(self, removed: Iterable[Removed]) -> None:
+    async def _remove_shown(self, left: list[Operation]) -> None:
         """Partitions first; each topic's own znodes at once, in the last part."""
-        left = [op for each in removed for op in _removal(each)]
         while len(left) > max(CHUNK, _OF_A_TOPIC):  # then it is a single topic
             size = min(CHUNK, len(left) - _OF_A_TOPIC)
             await self._write(left[:size])
@@ -165,33 +208,44 @@ class Writer:
 
 
 def chunked(
-    items: Sequence[T], operations_of: Callable[[T], Sequence[Operation]]
-) -> Iterator[list[T]]:
+    items: Iterable[T], operations_of: Callable[[T], Sequence[Operation]]
+) -> Iterator[Portion[T]]:
     """The items in portions whose operations fit into a multi each (pure); at least one in each."""
-    some: list[T] = []
-    count = size_bytes = 0
+    portion: Portion[T] = Portion([], [])
+    size_bytes = 0
     for item in items:
         operations = operations_of(item)
         item_bytes = sum(len(each.path) + len(getattr(each, "data", b"")) for each in operations)
-        if some and (count + len(operations) > CHUNK or size_bytes + item_bytes > CHUNK_BYTES):
-            yield some
-            some, count, size_bytes = [], 0, 0
-        some.append(item)
-        count += len(operations)
+        count = len(portion.operations) + len(operations)
+        if portion.items and (count > CHUNK or size_bytes + item_bytes > CHUNK_BYTES):
+            yield portion
+            portion, size_bytes = Portion([], []), 0
+        portion.items.append(item)
+        portion.operations.extend(operations)
         size_bytes += item_bytes
-    if some:
-        yield some
+    if portion.items:
+        yield portion
 
 
-def _creation(planned: Planned, with_settings: Container[str]) -> list[Operation]:
+def _fits(topic: Topic) -> bool:
+    """Whether it is created with the states of its partitions in a single multi."""
+    return _OF_A_TOPIC + 2 * len(topic.assignment) <= CHUNK
+
+
+def _creation(
+    planned: Planned, states: Plan, with_settings: Container[str] = ()
+) -> list[Operation]:
     """`with_settings`: the topics that have a znode of settings already."""
     topic = planned.topic
     path = znodes.TOPIC_SETTINGS.path(topic.name)
     encoded = znodes.TOPIC_SETTINGS.encode(EntitySettings(planned.configs))
+    parents = {znodes.PARTITIONS.path(topic.name)}
+    partitions = topic.partitions if _fits(topic) else ()
     return [
         Set(path, encoded) if topic.name in with_settings else Create(path, encoded),
         Create(znodes.TOPIC.path(topic.name), _encoded(topic)),
         Create(znodes.PARTITIONS.path(topic.name)),
+        *(op for each in partitions for op in _state_operations(each, states[each], parents)),
     ]
 
 

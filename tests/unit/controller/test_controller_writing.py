@@ -31,12 +31,19 @@ class World:
     def __init__(self, zk: MemoryZooKeeper, writer: Writer) -> None:
         self.zk, self.writer = zk, writer
         self.multis: list[int] = []
+        self.in_flight_max = self._in_flight = 0
         self.looks = 0
+        self.created: list[str] = []
         carry_out, look = zk.multi, zk.children
 
         async def counted(operations: Sequence[Operation]) -> Any:
             self.multis.append(len(operations))
-            return await carry_out(operations)
+            self._in_flight += 1
+            self.in_flight_max = max(self.in_flight_max, self._in_flight)
+            try:
+                return await carry_out(operations)
+            finally:
+                self._in_flight -= 1
 
         async def looked(path: str, watch: Watch | None = None) -> list[str]:
             self.looks += 1
@@ -46,8 +53,12 @@ class World:
 
     async def create(self, names: Sequence[str], partitions: int = 2) -> None:
         """Topics with states, as a controller makes them."""
-        await self.writer.create_topics([planned(name, partitions) for name in names])
         plan = {each: state() for name in names for each in parts(name, partitions)}
+        topics = [planned(name, partitions) for name in names]
+        async for created, written in self.writer.create_topics(topics, plan):
+            self.created += [topic.name for topic in created]
+            for partition in written:
+                del plan[partition]
         async for _ in self.writer.write_states(plan):
             pass
 
@@ -103,8 +114,9 @@ def known(name: str, partitions: int = 2) -> Removed:
 def test_hundreds_of_topics_come_and_go_in_a_few_transactions() -> None:
     async def scenario(world: World) -> None:
         await world.create(MANY)
-        assert await world.names() == MANY
-        assert len(world.multis) == 4
+        assert await world.names() == world.created == MANY
+        assert len(world.multis) == world.in_flight_max == 5
+        assert max(world.multis) <= CHUNK + 1
         world.multis.clear()
         assert await world.remove(*map(known, MANY)) == MANY
         assert await world.names() == []
@@ -112,6 +124,33 @@ def test_hundreds_of_topics_come_and_go_in_a_few_transactions() -> None:
         assert await world.zk.children(znodes.TOPIC_DELETIONS.path()) == []
         assert len(world.multis) == 6
         assert max(world.multis) <= CHUNK + 1
+
+    play(scenario)
+
+
+def test_a_topic_comes_with_the_states_of_its_partitions_in_one_transaction() -> None:
+    async def scenario(world: World) -> None:
+        await world.create(["one"], 3)
+        assert len(world.multis) == 1
+        made = (await world.zk.get(znodes.TOPIC.path("one"))).stat.czxid
+        for partition in parts("one", 3):
+            path = znodes.PARTITION_STATE.path(*partition)
+            data, stat = await world.zk.get(path)
+            assert znodes.PARTITION_STATE.decode(path, data).with_version(stat.version) == state()
+            assert stat.czxid == made
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("count", "multis"), [(248, 1), (249, 2), (2_000, 5)])
+def test_a_topic_larger_than_a_transaction_is_created_before_its_states(
+    count: int, multis: int
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.create(["large"], count)
+        assert len(world.multis) == multis
+        for partition in parts("large", count):
+            assert await world.zk.exists(znodes.PARTITION_STATE.path(*partition))
 
     play(scenario)
 
@@ -124,6 +163,8 @@ def test_settings_that_were_left_without_their_topic_are_replaced() -> None:
         assert await world.names() == MANY
         data, _ = await world.zk.get(path)
         assert znodes.TOPIC_SETTINGS.decode(path, data).settings == {"retention.ms": "77"}
+        for name in MANY:
+            assert await world.zk.exists(znodes.PARTITION_STATE.path(name, 1))
 
     play(scenario)
 
@@ -186,11 +227,16 @@ def test_portions_keep_to_both_limits_and_to_the_order() -> None:
 
     third = CHUNK_BYTES // 3
     sizes = [third, third, third, 2 * CHUNK_BYTES, 1, 2]
-    assert list(chunked(sizes, large)) == [
+    portions = list(chunked(sizes, large))
+    assert [each.operations for each in portions] == [
+        [op for item in each.items for op in large(item)] for each in portions
+    ]
+    assert [each.items for each in portions] == [
         [third, third],
         [third],
         [2 * CHUNK_BYTES],
         [1, 2],
     ]
-    assert [len(some) for some in chunked(range(1201), lambda _: [Create("/x")])] == [500, 500, 201]
+    many = chunked(range(1201), lambda _: [Create("/x")])
+    assert [len(each.items) for each in many] == [500, 500, 201]
     assert list(chunked([], large)) == []
