@@ -16,7 +16,7 @@ from kdist.config.faults import ConfigError
 from kdist.config.topic import TopicSettings
 from kdist.runtime.clock import Clock
 from kdist.zk import znodes
-from kdist.zk.client import ZooKeeper
+from kdist.zk.client import Znode, ZooKeeper
 from kdist.zk.errors import ConnectionLoss, CorruptZnode, NoNode, SessionExpired
 from kdist.zk.watching import ChildrenWatcher
 
@@ -78,7 +78,9 @@ class TopicOverrides:
     async def _load_some(self, topics: Sequence[str]) -> None:
         for start in range(0, len(topics), _READS_AT_ONCE):
             some = topics[start : start + _READS_AT_ONCE]
-            await asyncio.gather(*(self._load(topic) for topic in some))
+            paths = [znodes.TOPIC_SETTINGS.path(topic) for topic in some]
+            for topic, znode in zip(some, await self._zk.get_many(paths), strict=True):
+                self._enter(topic, znode)
 
     def forget(self, topics: Iterable[str]) -> None:
         """These were deleted: one of the same name has settings of its own."""
@@ -86,16 +88,15 @@ class TopicOverrides:
             self._overrides.pop(topic, None)
             self._ids.pop(topic, None)
 
-    async def _load(self, topic: str) -> None:
-        path = znodes.TOPIC_SETTINGS.path(topic)
+    def _enter(self, topic: str, znode: Znode | None) -> None:
+        """Take in what is stored; without a znode it has none of its own."""
         overrides: Mapping[str, str] = {}
-        try:
-            data, _ = await self._zk.get(path)
-            overrides = znodes.TOPIC_SETTINGS.decode(path, data).settings
-        except NoNode:
-            pass  # it has none of its own
-        except CorruptZnode as error:
-            logger.warning("the topic goes by the broker's defaults: %s", error)
+        if znode is not None:
+            path = znodes.TOPIC_SETTINGS.path(topic)
+            try:
+                overrides = znodes.TOPIC_SETTINGS.decode(path, znode.data).settings
+            except CorruptZnode as error:
+                logger.warning("the topic goes by the broker's defaults: %s", error)
         self._overrides[topic] = overrides
 
     # Changes
@@ -137,7 +138,7 @@ class TopicOverrides:
             return  # it had its time
         kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
         if kind == _TOPICS and name:
-            await self._load(name)
+            await self._load_some([name])
             self._apply(name, self.settings_of(name))
             logger.info("topic %s has settings of its own now: %s", name, self._overrides[name])
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:

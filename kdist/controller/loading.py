@@ -16,7 +16,7 @@ from kdist.config.kinds import INT32_MAX
 from kdist.controller.cluster import LiveBroker, Topic
 from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
-from kdist.zk.client import Watch, ZooKeeper
+from kdist.zk.client import Watch, Znode, ZooKeeper
 from kdist.zk.errors import CorruptZnode, NoNode
 from kdist.zk.topic_values import Replicas
 
@@ -67,8 +67,12 @@ class Loader:
     async def states(self, topics: Iterable[Topic]) -> list[FoundState]:
         """The states of those partitions that have had a leader."""
         partitions = (each for topic in topics for each in topic.partitions)
-        found = await gather(self._state(each) for each in partitions)
-        return [state for state in found if state is not None]
+        found: list[FoundState] = []
+        while some := list(islice(partitions, IN_FLIGHT_MAX)):
+            paths = [znodes.PARTITION_STATE.path(*each) for each in some]
+            read = zip(some, paths, await self._zk.get_many(paths), strict=True)
+            found += (_state(each, path, znode) for each, path, znode in read if znode is not None)
+        return found
 
     async def _broker(self, name: str) -> LiveBroker | None:
         path = znodes.BROKER.path(name)
@@ -100,14 +104,10 @@ class Loader:
         topic_id = found.topic_id or ZERO_UUID
         return Topic(name, topic_id, found.partitions, stat.version, found.adding, found.removing)
 
-    async def _state(self, partition: TopicPartition) -> FoundState | None:
-        path = znodes.PARTITION_STATE.path(*partition)
-        try:
-            data, stat = await self._zk.get(path)
-        except NoNode:
-            return None
-        state = znodes.PARTITION_STATE.decode(path, data)
-        return FoundState(partition, state.with_version(stat.version), stat.mzxid)
+
+def _state(partition: TopicPartition, path: str, znode: Znode) -> FoundState:
+    state = znodes.PARTITION_STATE.decode(path, znode.data)
+    return FoundState(partition, state.with_version(znode.stat.version), znode.stat.mzxid)
 
 
 def _check_range(path: str, replicas: Replicas) -> None:

@@ -156,6 +156,13 @@ class ZooKeeper(Protocol):
         """Data and stat, watched for CHANGED and DELETED. `NoNode`, and then nothing is watched."""
         ...
 
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
+        """What `get` gives for each, None where there is no znode; in one request.
+
+        All at one moment, except from servers before ZooKeeper 3.6. Some hundreds of paths.
+        """
+        ...
+
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         """The stat or None, watched for CREATED, CHANGED and DELETED."""
         ...

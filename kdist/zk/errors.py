@@ -72,6 +72,13 @@ class NoChildrenForEphemerals(Refused):
         super().__init__(path, "an ephemeral znode cannot have children")
 
 
+class Unimplemented(Refused):
+    """The server is too old to know the request."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "the server does not know this request")
+
+
 class TooLarge(Refused):
     """The request exceeds what a server reads; it would close the connection, again and again."""
 

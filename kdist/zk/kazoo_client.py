@@ -1,4 +1,4 @@
-"""The `ZooKeeper` of production, over kazoo; no other file imports it.
+"""The `ZooKeeper` of production, over kazoo, which only `kazoo_requests.py` beside it imports too.
 
 kazoo runs a thread per connection. Whatever that thread learns (answers, watch events, changes of
 state) it posts to the loop itself, so that the loop sees it in the server's order. kazoo's own
@@ -30,7 +30,6 @@ from kazoo.protocol.states import (  # type: ignore[import-untyped]
 )
 
 from kdist.zk.client import (
-    Check,
     Create,
     Delete,
     SessionState,
@@ -52,8 +51,19 @@ from kdist.zk.errors import (
     NotEmpty,
     Refused,
     SessionExpired,
+    Unimplemented,
 )
-from kdist.zk.session import Answer, Children, Exists, Get, Multi, Request, SessionClient
+from kdist.zk.kazoo_requests import MultiRead, transaction
+from kdist.zk.session import (
+    Answer,
+    Children,
+    Exists,
+    Get,
+    GetMany,
+    Multi,
+    Request,
+    SessionClient,
+)
 
 logger = logging.getLogger(__name__)
 # Where nobody set up logging, kazoo's tries would come up to ten lines before the one error.
@@ -82,6 +92,7 @@ _REFUSALS: dict[type[Exception], Callable[[str], Refused]] = {
     kazoo_errors.BadVersionError: BadVersion,
     kazoo_errors.NotEmptyError: NotEmpty,
     kazoo_errors.NoChildrenForEphemeralsError: NoChildrenForEphemerals,
+    kazoo_errors.UnimplementedError: Unimplemented,
 }
 _LOSSES = (
     kazoo_errors.ConnectionLoss,
@@ -244,22 +255,16 @@ def _call(session: KazooSession, request: Request) -> Any:
         case Children(path, watch):
             return client.get_children_async(path, _watch(session, path, watch))
         case Multi(operations):
-            return _transaction(client, operations).commit_async()
+            return _queued(client, transaction(operations))
+        case GetMany(paths):
+            return _queued(client, MultiRead(paths))
 
 
-def _transaction(client: KazooClient, operations: tuple[object, ...]) -> Any:
-    transaction = client.transaction()
-    for operation in operations:
-        match operation:
-            case Check(path, version):
-                transaction.check(path, version)
-            case Create(path, data, ephemeral, sequential):
-                transaction.create(path, data, ephemeral=ephemeral, sequence=sequential)
-            case Set(path, data, version):
-                transaction.set_data(path, data, version)
-            case Delete(path, version):
-                transaction.delete(path, version)
-    return transaction
+def _queued(client: KazooClient, request: object) -> Any:
+    """As kazoo's own `_async` calls do it."""
+    result = client.handler.async_result()
+    client._call(request, result)
+    return result
 
 
 def _watch(
@@ -296,9 +301,19 @@ def _settle_value(answer: Answer, request: Request, value: Any) -> None:
         assert not refused, f"no operation of a refused multi is to blame: {value}"
         answer.set_result([_outcome(v) for v in value])
     elif isinstance(request, Get):
-        answer.set_result(Znode(value[0], _stat(value[1])))
+        answer.set_result(_znode(value))
+    elif isinstance(request, GetMany):
+        _settle_many(answer, request, value)
     else:
         answer.set_result(_stat(value) if isinstance(value, ZnodeStat) else value)
+
+
+def _settle_many(answer: Answer, request: GetMany, values: list[Any]) -> None:
+    for path, value in zip(request.paths, values, strict=True):
+        if isinstance(value, Exception):
+            answer.set_exception(_translated(value, path))
+            return
+    answer.set_result([None if value is None else _znode(value) for value in values])
 
 
 def _failed(request: Multi, index: int, error: Exception) -> Exception:
@@ -310,6 +325,11 @@ def _outcome(value: object) -> str | Stat | None:
     if isinstance(value, ZnodeStat):
         return _stat(value)
     return value if isinstance(value, str) else None
+
+
+def _znode(value: tuple[bytes, ZnodeStat]) -> Znode:
+    data, stat = value
+    return Znode(data, _stat(stat))
 
 
 def _stat(stat: ZnodeStat) -> Stat:

@@ -20,7 +20,7 @@ from kdist.zk.connect_string import ConnectString
 from kdist.zk.errors import ConnectionLoss, MultiFailed, ZooKeeperError
 from kdist.zk.memory_connection import Connection, Session
 from kdist.zk.memory_tree import Tree
-from kdist.zk.session import Answer, Children, Exists, Get, Multi, Request, SessionClient
+from kdist.zk.session import Answer, Children, Exists, Get, GetMany, Multi, Request, SessionClient
 
 
 class MemoryEnsemble:
@@ -176,6 +176,8 @@ class MemoryEnsemble:
                 found: object = self.tree.get(path)
                 connection.add_watch(request)
                 return found
+            case GetMany(paths):
+                return [self.tree.get(path) if self.tree.exists(path) else None for path in paths]
             case Exists(path, _):
                 connection.add_watch(request)
                 return self.tree.exists(path)

@@ -36,6 +36,7 @@ from kdist.zk.errors import (
     Refused,
     SessionExpired,
     TooLarge,
+    Unimplemented,
 )
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,16 @@ class Get(NamedTuple):
 
     path: str
     watch: Watch | None
+
+
+class GetMany(NamedTuple):
+    """Read data and stat of some, None for those that are missing."""
+
+    paths: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        return self.paths[0]
 
 
 class Exists(NamedTuple):
@@ -77,7 +88,7 @@ class Multi(NamedTuple):
         return self.operations[0].path
 
 
-Request = Get | Exists | Children | Create | Set | Delete | Multi
+Request = Get | GetMany | Exists | Children | Create | Set | Delete | Multi
 Answer = asyncio.Future[object]
 
 
@@ -281,6 +292,23 @@ class SessionClient(ABC):
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
         return await self._ask(Get(self._connect.full(path), self._chrooted(watch)), Znode)
 
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
+        if not paths:
+            return []
+        try:
+            found: list[Znode | None] = await self._ask(
+                GetMany(tuple(self._connect.full(path) for path in paths)), list
+            )
+        except Unimplemented:
+            return await asyncio.gather(*(self._get_or_none(path) for path in paths))
+        return found
+
+    async def _get_or_none(self, path: str) -> Znode | None:
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
+
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
         request = Exists(self._connect.full(path), self._chrooted(watch))
         return cast(Stat | None, await self._request(request))
@@ -315,10 +343,13 @@ class SessionClient(ABC):
 
 
 def _check_size(request: Request) -> None:
-    operations = request.operations if isinstance(request, Multi) else (request,)
-    size = sum(
-        _OPERATION_BYTES + len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0)
-        for op in operations
-    )
+    if isinstance(request, GetMany):
+        size = sum(_OPERATION_BYTES + len(path) for path in request.paths)
+    else:
+        operations = request.operations if isinstance(request, Multi) else (request,)
+        size = sum(
+            _OPERATION_BYTES + len(op.path) + (len(op.data) if isinstance(op, Create | Set) else 0)
+            for op in operations
+        )
     if size > REQUEST_BYTES_MAX:
         raise TooLarge(request.path, size, REQUEST_BYTES_MAX)

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from kdist.zk.client import SessionState, WatchEvent, WatchKind
-from kdist.zk.errors import ConnectionLoss, NoNode
+from kdist.zk.errors import ConnectionLoss, NoNode, Unimplemented
 from kdist.zk.memory import MemoryEnsemble, MemoryZooKeeper
+from kdist.zk.session import Answer, GetMany, Request
 from tests.unit.zk.zk_virtual import connected, run
 
 
@@ -51,6 +52,24 @@ def test_who_knocks_while_the_servers_are_down_gets_in_when_they_are_back() -> N
         ensemble.start()
         await connecting
         assert zk.state is SessionState.CONNECTED
+
+    run(scenario)
+
+
+def test_a_server_that_cannot_read_many_at_once_is_asked_for_one_after_the_other() -> None:
+    async def scenario(ensemble: MemoryEnsemble) -> None:
+        zk = await connected(ensemble)
+        carry = zk._send
+
+        def send(request: Request, answer: Answer) -> None:
+            if isinstance(request, GetMany):
+                answer.set_exception(Unimplemented(request.path))
+            else:
+                carry(request, answer)
+
+        zk._send = send  # type: ignore[method-assign]
+        await zk.create("/a", b"x")
+        assert await zk.get_many(["/a", "/b"]) == [await zk.get("/a"), None]
 
     run(scenario)
 

@@ -175,6 +175,39 @@ class RequestContract:
             assert "p" in await zk.children("/")
 
     @in_loop
+    async def test_many_znodes_are_read_with_one_request(self, enter: Any) -> None:
+        async with enter() as world:
+            zk = await world.client("/some/where")
+            for number in range(300):
+                await zk.create(f"/a{number}", b"x" * (number % 7))
+            await zk.set("/a7", "größer".encode())
+            paths = [f"/a{number}" for number in range(301)]
+            found = await zk.get_many(paths)
+            assert found[300] is None
+            assert found[:300] == [await zk.get(path) for path in paths[:300]]
+            assert await zk.get_many(["/b/c", "/a1", "/a1"]) == [None, found[1], found[1]]
+            assert await zk.get_many([]) == []
+
+    @in_loop
+    async def test_many_znodes_are_read_as_earlier_requests_left_them(self, enter: Any) -> None:
+        async with enter() as world:
+            zk = await world.client()
+            await zk.create("/a")
+            created, found, _ = await asyncio.gather(
+                zk.create("/b", b"x"), zk.get_many(["/a", "/b", "/c"]), zk.create("/c")
+            )
+            assert created == "/b"
+            assert [znode and znode.data for znode in found] == [b"", b"x", None]
+
+    @in_loop
+    async def test_more_paths_than_a_server_takes_are_not_sent(self, enter: Any) -> None:
+        async with enter() as world:
+            zk = await world.client()
+            with pytest.raises(TooLarge):
+                await zk.get_many(["/" + "a" * 1000] * 1000)
+            assert await zk.get_many(["/a"]) == [None]
+
+    @in_loop
     async def test_a_multi_is_carried_out_as_one_transaction(self, enter: Any) -> None:
         async with enter() as world:
             zk = await world.client()
