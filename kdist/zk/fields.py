@@ -14,9 +14,13 @@ from kdist.zk.errors import CorruptZnode
 Value = TypeVar("Value", int, str, list[Any], dict[str, Any])
 
 
+# Made once, as `json.dumps` would make one for each value.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def to_json(fields: Mapping[str, object]) -> bytes:
     """As Kafka's serializer writes it: no spaces, UTF-8 unescaped, in the given order."""
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    return _encode(fields).encode()
 
 
 def to_integer(path: str, data: bytes) -> int:

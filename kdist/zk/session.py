@@ -326,8 +326,10 @@ class SessionClient(ABC):
     async def multi(self, operations: Sequence[Operation]) -> list[Outcome]:
         if not operations:
             return []
-        request = Multi(tuple(op._replace(path=self._connect.full(op.path)) for op in operations))
-        outcomes: list[Outcome] = await self._ask(request, list)
+        if self._connect.chroot:
+            full = self._connect.full
+            operations = [op._replace(path=full(op.path)) for op in operations]
+        outcomes: list[Outcome] = await self._ask(Multi(tuple(operations)), list)
         return [self._connect.own(o) if isinstance(o, str) else o for o in outcomes]
 
     def _chrooted(self, watch: Watch | None) -> Watch | None:

@@ -41,6 +41,7 @@ DEFAULT_ENTITY = (
     "<default>"  # settings of all brokers, clients or users that have none of their own
 )
 
+_IMPOSSIBLE = frozenset(("", ".", ".."))
 _NAME = re.compile(r"\{[a-z]+\}")
 
 
@@ -63,8 +64,9 @@ class ZnodeRow(Generic[T]):
 
     def path(self, *names: str | int) -> str:
         """The path with these names; a sequential one's is the prefix to create it by."""
-        assert len(names) == self._form.count("%s"), f"{self.template} of {names}"
-        return self._form % tuple(self._written(str(name)) for name in names)
+        form, count, is_quoted = self._form
+        assert len(names) == count, f"{self.template} of {names}"
+        return form % tuple([_written(str(name), is_quoted, self.template) for name in names])
 
     def names(self, path: str) -> tuple[str, ...] | None:
         """What `path` was given, and after that a sequential znode's digits."""
@@ -73,8 +75,10 @@ class ZnodeRow(Generic[T]):
         return tuple(self._read(name) for name in found.groups()) if found else None
 
     @cached_property
-    def _form(self) -> str:
-        return _NAME.sub("%s", self.template)
+    def _form(self) -> tuple[str, int, bool]:
+        """What `path` needs, which the controller makes thousands of: the template, how many names
+        it takes, and whether they are quoted."""
+        return *_NAME.subn("%s", self.template), self._is_quoted
 
     @property
     def parent(self) -> str:
@@ -90,14 +94,15 @@ class ZnodeRow(Generic[T]):
         """Below `/config` Kafka quotes names, as those of users may hold anything."""
         return self.template.startswith("/config/")
 
-    def _written(self, name: str) -> str:
-        name = quote(name, safe="") if self._is_quoted and name != DEFAULT_ENTITY else name
-        assert name not in ("", ".", ".."), f"{name!r} cannot be a part of {self.template}"
-        assert "/" not in name, f"{name!r} cannot be a part of {self.template}"
-        return name
-
     def _read(self, name: str) -> str:
         return unquote(name) if self._is_quoted else name
+
+
+def _written(name: str, is_quoted: bool, template: str) -> str:
+    name = quote(name, safe="") if is_quoted and name != DEFAULT_ENTITY else name
+    assert name not in _IMPOSSIBLE, f"{name!r} cannot be a part of {template}"
+    assert "/" not in name, f"{name!r} cannot be a part of {template}"
+    return name
 
 
 class Encoded(Protocol):
