@@ -181,7 +181,7 @@ class Service:
         sessions = FetchSessions(
             network.fetch_session_slots, clock, world.chance, self._measures.replication
         )
-        stored = StoredSettings(world.zk, self.cache)
+        stored = StoredSettings(world.zk, self.cache, self._overrides.look_at)
         return Handlers(
             produce=ProduceHandler(replicas, clock),
             fetch=FetchHandler(replicas, sessions, network),

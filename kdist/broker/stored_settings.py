@@ -2,14 +2,15 @@
 
 A change is one transaction: it checks that the topic exists and that nobody else changed its
 settings since they were read, writes them, and leaves a notification below `/config/changes`, from
-which every broker learns where to look (`topic_settings.py`).
+which every broker learns where to look (`topic_settings.py`). The one that makes the change looks
+before it says that it is made: what its peer asks next finds it in force there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakValueDictionary
 
 from kdist.broker.metadata_cache import MetadataCache
@@ -30,9 +31,13 @@ _NOT_THERE = -1  # the version of a znode that does not exist
 class StoredSettings:
     """Owner: the broker. ApiError REQUEST_TIMED_OUT while ZooKeeper does not answer."""
 
-    def __init__(self, zk: ZooKeeper, cache: MetadataCache) -> None:
+    def __init__(
+        self, zk: ZooKeeper, cache: MetadataCache, look_at: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """`look_at` has this broker go by what a topic's settings are now."""
         self._zk = zk
         self._cache = cache
+        self._look_at = look_at
         # A topic's changes are made in the order they were asked for here; a lock lives while
         # somebody holds it or waits for it.
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -61,6 +66,7 @@ class StoredSettings:
             async with in_order:
                 while not await self._try_change(topic, plan):
                     pass
+                await self._look_at(topic)
         except ZooKeeperError as failure:
             raise _unanswered(failure) from failure
 

@@ -131,6 +131,11 @@ class TopicOverrides:
             except CorruptZnode as error:
                 logger.warning("a change of settings is not understood: %s", error)
 
+    async def look_at(self, topic: str) -> None:
+        """Go by what it has now."""
+        await self._load_some([topic])
+        self._apply(topic, self.settings_of(topic))
+
     async def _look_at_one(self, path: str) -> None:
         try:
             data, stat = await self._zk.get(path)
@@ -138,8 +143,7 @@ class TopicOverrides:
             return  # it had its time
         kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
         if kind == _TOPICS and name:
-            await self._load_some([name])
-            self._apply(name, self.settings_of(name))
+            await self.look_at(name)
             logger.info("topic %s has settings of its own now: %s", name, self._overrides[name])
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
             await self._remove(path)

@@ -11,9 +11,16 @@ import pytest
 from kdist.broker.broker import Broker
 from kdist.broker.dispatch import Dispatch
 from kdist.errors import Error
+from kdist.protocol.describe_configs import TOPIC
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.headers import RequestHeader
+from kdist.protocol.incremental_alter_configs import (
+    SET,
+    ChangedResource,
+    IncrementalAlterConfigsRequest,
+    SettingChange,
+)
 from kdist.protocol.versions import api_for
 from kdist.replication.writer import Writers
 from tests.unit.broker.broker_cluster import Cluster, create, produce_request
@@ -182,6 +189,25 @@ def test_who_waits_for_produces_goes_on_when_they_fail() -> None:
         )
         assert (error_of(refused), end_of(end)) == (Error.KAFKA_STORAGE_ERROR, 0)
         assert (error_of(taken), end_of(new_end)) == (0, 1)
+
+    run(scenario)
+
+
+def test_a_produce_behind_a_change_of_settings_is_taken_by_these() -> None:
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        refusals = [Error.MESSAGE_TOO_LARGE, 0] * 5
+        asked = []
+        for limit in ("50", "1000") * 5:
+            change = SettingChange(name="max.message.bytes", config_operation=SET, value=limit)
+            resource = ChangedResource(
+                resource_type=TOPIC, resource_name="clicks", configs=[change]
+            )
+            asked.append(
+                (IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
+            )
+            asked.append(produce(1))
+        answers = await ask(cluster, way, asked)
+        assert [error_of(answer) for answer in answers[1::2]] == refusals
 
     run(scenario)
 
