@@ -78,9 +78,7 @@ class TopicOverrides:
     async def _load_some(self, topics: Sequence[str]) -> None:
         for start in range(0, len(topics), _READS_AT_ONCE):
             some = topics[start : start + _READS_AT_ONCE]
-            paths = [znodes.TOPIC_SETTINGS.path(topic) for topic in some]
-            for topic, znode in zip(some, await self._zk.get_many(paths), strict=True):
-                self._enter(topic, znode)
+            self._overrides.update(zip(some, await self._read(some), strict=True))
 
     def forget(self, topics: Iterable[str]) -> None:
         """These were deleted: one of the same name has settings of its own."""
@@ -88,16 +86,9 @@ class TopicOverrides:
             self._overrides.pop(topic, None)
             self._ids.pop(topic, None)
 
-    def _enter(self, topic: str, znode: Znode | None) -> None:
-        """Take in what is stored; without a znode it has none of its own."""
-        overrides: Mapping[str, str] = {}
-        if znode is not None:
-            path = znodes.TOPIC_SETTINGS.path(topic)
-            try:
-                overrides = znodes.TOPIC_SETTINGS.decode(path, znode.data).settings
-            except CorruptZnode as error:
-                logger.warning("the topic goes by the broker's defaults: %s", error)
-        self._overrides[topic] = overrides
+    async def _read(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
+        paths = [znodes.TOPIC_SETTINGS.path(topic) for topic in topics]
+        return list(map(_stored, paths, await self._zk.get_many(paths)))
 
     # Changes
 
@@ -132,9 +123,12 @@ class TopicOverrides:
                 logger.warning("a change of settings is not understood: %s", error)
 
     async def look_at(self, topic: str) -> None:
-        """Go by what it has now."""
-        await self._load_some([topic])
-        self._apply(topic, self.settings_of(topic))
+        """Go by what it has now. One that is not known, or not any more, is read once it is."""
+        (overrides,) = await self._read([topic])
+        if self._overrides.get(topic, overrides) != overrides:
+            self._overrides[topic] = overrides
+            self._apply(topic, self.settings_of(topic))
+            logger.info("topic %s has settings of its own now: %s", topic, overrides)
 
     async def _look_at_one(self, path: str) -> None:
         try:
@@ -144,7 +138,6 @@ class TopicOverrides:
         kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
         if kind == _TOPICS and name:
             await self.look_at(name)
-            logger.info("topic %s has settings of its own now: %s", name, self._overrides[name])
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
             await self._remove(path)
 
@@ -153,3 +146,13 @@ class TopicOverrides:
             await self._zk.delete(path)
         except NoNode:
             pass  # another broker did
+
+
+def _stored(path: str, znode: Znode | None) -> Mapping[str, str]:
+    """A topic's own settings; without a znode it has none."""
+    if znode is not None:
+        try:
+            return znodes.TOPIC_SETTINGS.decode(path, znode.data).settings
+        except CorruptZnode as error:
+            logger.warning("the topic goes by the broker's defaults: %s", error)
+    return {}

@@ -11,6 +11,8 @@ import pytest
 from kdist.broker.broker import Broker
 from kdist.broker.dispatch import Dispatch
 from kdist.errors import Error
+from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
+from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
 from kdist.protocol.describe_configs import TOPIC
 from kdist.protocol.envelope import decode_response, encode_request
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -193,21 +195,39 @@ def test_who_waits_for_produces_goes_on_when_they_fail() -> None:
     run(scenario)
 
 
+def change(value: int) -> Request:
+    """Of what a batch may have."""
+    setting = SettingChange(name="max.message.bytes", config_operation=SET, value=str(value))
+    resource = ChangedResource(resource_type=TOPIC, resource_name="clicks", configs=[setting])
+    return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1
+
+
 def test_a_produce_behind_a_change_of_settings_is_taken_by_these() -> None:
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
-        refusals = [Error.MESSAGE_TOO_LARGE, 0] * 5
-        asked = []
-        for limit in ("50", "1000") * 5:
-            change = SettingChange(name="max.message.bytes", config_operation=SET, value=limit)
-            resource = ChangedResource(
-                resource_type=TOPIC, resource_name="clicks", configs=[change]
-            )
-            asked.append(
-                (IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
-            )
-            asked.append(produce(1))
+        asked = [each for value in (50, 1000) * 5 for each in (change(value), produce(1))]
         answers = await ask(cluster, way, asked)
-        assert [error_of(answer) for answer in answers[1::2]] == refusals
+        assert [error_of(answer) for answer in answers[1::2]] == [Error.MESSAGE_TOO_LARGE, 0] * 5
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("changes", [1, 2, 20])
+def test_a_topic_made_anew_goes_by_its_own_settings(changes: int) -> None:
+    """Notifications of what the one before it had are still looked at meanwhile."""
+
+    async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
+        doomed = DeleteTopicsRequest(topics=[DoomedTopic(name="clicks")], timeout_ms=10_000)
+        new = NewTopic(
+            name="clicks",
+            num_partitions=1,
+            replication_factor=1,
+            assignments=[],
+            configs=[TopicSetting(name="max.message.bytes", value="50")],
+        )
+        made = CreateTopicsRequest(topics=[new], timeout_ms=10_000)
+        asked = [*(change(1000 + n) for n in range(changes)), (doomed, 6), (made, 7), produce(1)]
+        answers = await ask(cluster, way, asked)
+        assert error_of(answers[-1]) == Error.MESSAGE_TOO_LARGE
 
     run(scenario)
 
