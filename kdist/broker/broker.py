@@ -223,7 +223,7 @@ class Broker:
             is_direct = self._gateway.is_direct
             register = partial(self._membership.register, registration, is_direct=is_direct)
             await self._patiently(register)
-            await self._patiently(self._overrides.watch)
+            self._overrides.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
         service.coordinator.start()

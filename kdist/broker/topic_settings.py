@@ -60,7 +60,8 @@ class TopicOverrides:
     # Reading
 
     async def load_all(self) -> None:
-        """Read the settings of all topics that have any."""
+        """Read the settings of all topics that have any. What changes from now on `watch` sees."""
+        self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
         names = await self._zk.children(znodes.TOPIC_SETTINGS.parent)
         topics = [znodes.TOPIC_SETTINGS.names(f"{znodes.TOPIC_SETTINGS.parent}/{n}") for n in names]
 
@@ -92,9 +93,8 @@ class TopicOverrides:
 
     # Changes
 
-    async def watch(self) -> None:
-        """Look at what changes from now on."""
-        self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
+    def watch(self) -> None:
+        """Look at what has changed since `load_all`, and at what changes from now on."""
         self._watcher = ChildrenWatcher(self._zk, znodes.SETTINGS_CHANGES.path(), self._hear)
 
     def stop(self) -> None:

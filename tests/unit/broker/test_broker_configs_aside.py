@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kdist.model import TopicPartition
 from kdist.protocol.incremental_alter_configs import DELETE, SET
 from tests.unit.broker.broker_cluster import Cluster
 from tests.unit.broker.broker_configs import by_name, change, describe, own, with_topic
@@ -29,5 +30,33 @@ def test_what_a_topic_was_given_in_vain_or_by_another_name_is_told_and_taken_bac
         for name in given:
             assert (await change(client, (name, DELETE, None))).error_code == 0
         assert await own(client) == {}
+
+    cluster.run(scenario())
+
+
+def test_what_changes_while_a_broker_starts_is_not_missed() -> None:
+    """Its logs may take minutes to open, after it has read the settings."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await with_topic(cluster)
+        await cluster.started(2)
+        other = await cluster.client(2)
+        await cluster.brokers[1].stop()
+        broker = cluster.broker(1)
+        load_all = broker._overrides.load_all
+
+        async def load_and_take_time() -> None:
+            await load_all()
+            assert (await change(other, ("retention.ms", SET, "77"))).error_code == 0
+
+        broker._overrides.load_all = load_and_take_time  # type: ignore[method-assign]
+        await broker.start()
+        await cluster.until(
+            lambda: (
+                broker.service.directory.logs[TopicPartition("clicks", 0)].settings.retention_ms
+                == 77
+            )
+        )
 
     cluster.run(scenario())
