@@ -11,6 +11,7 @@ import random
 from kdist.config.topic import TopicSettings
 from kdist.model import NO_TIMESTAMP
 from kdist.storage.retention import RELATIVE_OFFSET_MAX, RollReason, choose_roll, waited_ms
+from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 
 _INDEX_ENTRY_MAX = 12  # bytes of an entry in the larger index
@@ -47,8 +48,8 @@ class RollWatch:
         now_ms: int,
     ) -> RollReason | None:
         """Why the active segment must be closed before `size` bytes go to `position`, or None."""
-        settings = self._settings
-        waited = waited_ms(active.first_timestamp, active.created_ms, newest_ms, now_ms)
+        settings, first_ms = self._settings, _first_timestamp(active)
+        waited = waited_ms(first_ms, active.created_ms, newest_ms, now_ms)
         reason = choose_roll(
             position,
             size,
@@ -58,16 +59,16 @@ class RollWatch:
             last_offset - active.base_offset,
         )
         if reason is None:
-            self._watch(active)
+            self._watch(active, first_ms)
         return reason
 
-    def _watch(self, active: Segment) -> None:
+    def _watch(self, active: Segment, first_ms: int | None) -> None:
         """Set up to where nothing can be due.
 
         An index entry stands for more than `index.interval.bytes` in the log, so neither index is
         full before that many times the entries that still fit.
         """
-        settings, first_ms = self._settings, active.first_timestamp
+        settings = self._settings
         entries = (settings.segment_index_bytes - active.index_bytes) // _INDEX_ENTRY_MAX - 1
         index_position = active.size + entries * settings.index_interval_bytes
         self._position = min(settings.segment_bytes, index_position)
@@ -76,3 +77,11 @@ class RollWatch:
             self._timestamp = NO_TIMESTAMP - 1  # its age goes by the clock: look each time
         else:
             self._timestamp = first_ms + self._roll_after_ms
+
+
+def _first_timestamp(active: Segment) -> int | None:
+    """None also where the first batch is damaged, which is no reason to take no more records."""
+    try:
+        return active.first_timestamp
+    except DamagedSegment:
+        return None

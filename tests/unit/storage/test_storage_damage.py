@@ -20,7 +20,7 @@ from storage_damaged import (
     opened,
     stopped,
 )
-from storage_world import CLICKS, World, batch_of, flip, numbered, overwrite
+from storage_world import CLICKS, World, append, batch_of, flip, numbered, overwrite
 
 from kdist.errors import CorruptRecords
 from kdist.records.batch import HEADER_SIZE, iter_headers, read_header
@@ -216,6 +216,23 @@ def test_damage_to_flushed_records_stops_no_start_even_where_more_is_lost(
         piece = read(log, offset, 1)
         assert piece is not None
         piece.release()
+
+
+@pytest.mark.parametrize("place", [8, 16, 57])
+def test_damage_to_the_first_batch_of_the_active_segment_stops_no_append(place: int) -> None:
+    world = stopped()
+    flip(world.disk, last_log(world), place, 0x40)
+    log = opened(world)
+    for end in range(END + COUNT, END + 4 * COUNT, COUNT):
+        append(world, log, COUNT)
+        assert log.end_offset == end
+    world.restart()
+    log = world.log()
+    assert log.end_offset == END + 3 * COUNT
+    piece = read(log, END, 1)
+    assert piece is not None
+    assert read_header(piece.read()).base_offset == END
+    piece.release()
 
 
 @pytest.mark.parametrize("keep_index", [True, False])
