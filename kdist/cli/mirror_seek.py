@@ -41,7 +41,7 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         else:
             offsets = dict.fromkeys(wanted, int(to))
             await _require_there(source, offsets)
-        return offsets, await seek(flow, source, target, offsets)
+        return offsets, await seek(flow, source, target, offsets, SystemClock().now_ms())
 
     sought, found = with_clusters(flow, commit)
     for partition, offset in sorted(found.items()):

@@ -31,7 +31,7 @@ from kdist.mirror.behind import measure_lag
 from kdist.mirror.loss import Loss, loss_of
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
-from kdist.mirror.topics import FlowTopics
+from kdist.mirror.topics import FlowTopics, id_of
 from kdist.mirror.trace import mark_of
 from kdist.mirror.trouble import Trouble
 from kdist.model import TopicPartition
@@ -145,8 +145,8 @@ class RunningFlow(RebalanceListener):
         """Wait until both clusters have answered."""
         while True:
             try:
-                source_id = _id_of(await self.source.metadata(), "source")
-                target_id = _id_of(await self.target.cluster.metadata(), "target")
+                source_id = id_of(await self.source.metadata(), "source")
+                target_id = id_of(await self.target.cluster.metadata(), "target")
             except (ApiError, NoBroker) as error:
                 self._trouble.begin(error)
                 await asyncio.sleep(_PAUSE_S)
@@ -172,6 +172,9 @@ class RunningFlow(RebalanceListener):
                 self.metrics.mirrored_topics = len(selection.mirrored)
                 self.metrics.held_topics = len(selection.held)
                 self._wanted = frozenset(selection.mirrored)
+                for partition, stream in self.streams.items():
+                    if (loss := self.topics.loss(partition.topic)) is not None:
+                        stream.fail(loss)
                 await measure_lag(self, self._world.clock.now_ms())
                 self.heard_at_s = self._world.network.loop.time()
                 self._trouble.end()
@@ -274,6 +277,9 @@ class RunningFlow(RebalanceListener):
 
     async def start_offset(self, partition: TopicPartition) -> int:
         return await self._offset(partition, self.flow.settings.start)
+
+    def fault_of(self, partition: TopicPartition) -> Loss | None:
+        return self.topics.loss(partition.topic) if self.topics is not None else None
 
     async def _offset(self, partition: TopicPartition, which: str) -> int:
         wanted = {partition: TIMESTAMPS[which]}
@@ -384,13 +390,6 @@ class RunningFlow(RebalanceListener):
         await self._drop(list(self.streams))
         self.source.close()
         self.target.close()
-
-
-def _id_of(metadata: object, which: str) -> str:
-    cluster_id: str | None = getattr(metadata, "cluster_id", None)
-    if cluster_id is None:
-        raise UserError(f"the {which} does not say which cluster it is: Kafka does from 0.10.1 on")
-    return cluster_id
 
 
 async def _tell(function: Callable[[Partitions], object], partitions: Partitions) -> None:

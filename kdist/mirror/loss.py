@@ -24,3 +24,12 @@ def loss_of(error: OffsetOutOfRange, start: int, end: int) -> Loss:
         f"the source's log ends at {end}, and was mirrored up to {offset}: it lost records, or"
         " the topic was made anew. What it has before that is only mirrored into a new topic"
     )
+
+
+def loss_of_topic(topic: str) -> Loss:
+    """What it means for a mirror that a topic of the source is another than it was."""
+    return Loss(
+        f"{topic} of the source was deleted and made anew: its records do not follow on what was"
+        " mirrored. `kdist mirror seek` goes on with it all the same; delete the target's topic"
+        " before, to have all of it"
+    )

@@ -1,29 +1,39 @@
 """A position that somebody chose: a commit with a note that wins over the target's log.
 
 It never wins backwards. Batches under the sequences of before would be taken for those of before.
+Who seeks in a topic that was made anew wants that one from now on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kdist.client.admin.offsets import HAS_MEMBERS, alter_group_offsets
+from kdist.client.admin.topics import describe_topics
 from kdist.client.cluster import Cluster
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.config.mirror import Flow
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
+from kdist.mirror.origins import read_origins, write_origins
+from kdist.mirror.selection import Origin
 from kdist.mirror.standing import SOUGHT, find_standing
 from kdist.mirror.trace import mark_of
 from kdist.model import TopicPartition
 
 
 async def seek(
-    flow: Flow, source: Cluster, target: Cluster, offsets: Mapping[TopicPartition, int]
+    flow: Flow,
+    source: Cluster,
+    target: Cluster,
+    offsets: Mapping[TopicPartition, int],
+    now_ms: int,
 ) -> dict[TopicPartition, int]:
     """Have the flow's mirror go on from here; from where it will, by what the target has.
 
-    `ApiError`, also while the mirror runs.
+    `ApiError`, also while the mirror runs. `UserError` for some partitions of a topic that was
+    made anew.
     """
+    origins = await _origins(flow, source, target, offsets)
     cluster_id = (await source.metadata()).cluster_id or ""
     found = {}
     for each, offset in offsets.items():
@@ -40,6 +50,26 @@ async def seek(
             sentence = f"the mirror of group {flow.group} runs: stop it first"
             raise ApiError(error.error, sentence) from None
         raise
+    if origins:
+        await write_origins(target, origins, now_ms)
+    return found
+
+
+async def _origins(
+    flow: Flow, source: Cluster, target: Cluster, sought: Collection[TopicPartition]
+) -> dict[str, Origin | None]:
+    """The origins to note for topics that were made anew, by their names in the target."""
+    noted = await read_origins(target)
+    found: dict[str, Origin | None] = {}
+    for topic in (await describe_topics(source, {each.topic for each in sought})).values():
+        name = flow.renamed(topic.name)
+        if name not in noted or topic.id is None:
+            continue
+        origin = noted[name]._replace(id=str(topic.id))
+        if noted[name].is_made_anew(origin):
+            if any((topic.name, each.number) not in sought for each in topic.partitions):
+                raise UserError(f"{topic.name} was made anew: seek in all of its partitions")
+            found[name] = origin
     return found
 
 

@@ -12,10 +12,18 @@ INTERNAL = "__"  # topics whose names begin so are a cluster's own
 
 
 class Origin(NamedTuple):
-    """Where a topic was mirrored from: the clusters on its way, its first home first."""
+    """Where a topic was mirrored from: the clusters on its way, its first home first.
+
+    `id` is the topic's in the cluster that it was last mirrored from; empty if that is not known.
+    """
 
     topic: str
     through: tuple[str, ...]
+    id: str = ""
+
+    def is_made_anew(self, now: Origin) -> bool:
+        """Whether `now` is another topic of the same name in the same place."""
+        return "" not in (self.id, now.id) and self.id != now.id and self[:2] == now[:2]
 
 
 class Selection(NamedTuple):

@@ -71,6 +71,10 @@ class Source(Protocol):
         """Where to begin with a partition that was never mirrored."""
         ...
 
+    def fault_of(self, partition: TopicPartition) -> KdistError | None:
+        """Why what it has does not follow on what was mirrored, if it does not."""
+        ...
+
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit, now."""
         ...
@@ -253,6 +257,8 @@ class Stream:
         self.position = self._read_to = position
         self.target_end = standing.target_end
         self.leader_epoch = standing.leader_epoch
+        if (fault := self._source.fault_of(route.source)) is not None:
+            raise fault
         self.state = State.FLOWING
         self._source.read_from(route.source, position, standing.leader_epoch)
 

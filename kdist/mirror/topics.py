@@ -1,16 +1,22 @@
 """A flow's topics: chosen anew at each look, with their origins noted and their copies there.
 
 A topic is mirrored only after its origin is written to the target, and the source's origins are
-read after that: see `origins.py` for why in this order.
+read after that: see `origins.py` for why in this order. The id that is noted with it tells a topic
+from one of the same name that was made when it was deleted: the records of the two do not follow on
+each other, though the offsets may.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
+from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster
 from kdist.config.mirror import Flow
+from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, follow_topics
+from kdist.mirror.loss import Loss, loss_of_topic
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.selection import Origin, Selection, select, without
 
@@ -30,14 +36,17 @@ class FlowTopics:
         self._target = target
         self._source_id, self._target_id = cluster_ids
         self._noted: dict[str, Origin] | None = None  # what the target knows
+        self._made_anew: frozenset[str] = frozenset()  # since they were mirrored first
 
     async def refresh(self, now_ms: int) -> Selection:
         """Look, note, create and grow; what is to be mirrored. `ApiError`, `NoBroker`."""
-        counts = await count_partitions(self._source)
+        topics = [each for each in await list_topics(self._source) if not each.is_internal]
+        counts = {each.name: len(each.partitions) for each in topics}
+        ids = {each.name: str(each.id or "") for each in topics}
         while True:
             origins = await read_origins(self._source)
             selection = select(self._flow, counts, origins, self._target_id)
-            if not await self._note(selection, origins, now_ms):
+            if not await self._note(self._origins_of(selection, origins, ids), now_ms):
                 break
         refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
         selection = without(selection, refused)
@@ -49,17 +58,54 @@ class FlowTopics:
         self.selection = selection
         return selection
 
-    async def _note(self, selection: Selection, origins: dict[str, Origin], now_ms: int) -> bool:
-        """Write the origins that the target lacks; whether there were any."""
-        if self._noted is None:
-            self._noted = await read_origins(self._target)
-        new = {}
+    def loss(self, topic: str) -> Loss | None:
+        """Why a topic of the source does not follow on its copy, if it does not."""
+        return loss_of_topic(topic) if topic in self._made_anew else None
+
+    def _origins_of(
+        self, selection: Selection, origins: Mapping[str, Origin], ids: Mapping[str, str]
+    ) -> dict[str, Origin]:
+        """What the target is to know of the topics, by their names there."""
+        found = {}
         for topic, name in selection.mirrored.items():
             before = origins[topic].through if topic in origins else ()
-            origin = Origin(topic, (*before, self._source_id))
-            if self._noted.get(name) != origin:
-                new[name] = origin
+            found[name] = Origin(topic, (*before, self._source_id), ids[topic])
+        return found
+
+    async def _note(self, wanted: Mapping[str, Origin], now_ms: int) -> bool:
+        """Write the origins that the target lacks; whether there were any.
+
+        Where a topic was made anew the old one stays noted, for as long as the target has its
+        records.
+        """
+        if self._noted is None or self._replaced(wanted, self._noted):
+            self._noted = await read_origins(self._target)
+        kept = self._replaced(wanted, self._noted)
+        if kept:
+            kept &= (await count_partitions(self._target)).keys()
+        self._made_anew = frozenset(wanted[name].topic for name in kept)
+        new: dict[str, Origin | None] = {
+            name: origin
+            for name, origin in wanted.items()
+            if name not in kept and self._noted.get(name) != origin
+        }
         if new:
             await write_origins(self._target, new, now_ms)
-            self._noted.update(new)
+            self._noted |= {name: wanted[name] for name in new}
         return bool(new)
+
+    @staticmethod
+    def _replaced(wanted: Mapping[str, Origin], noted: Mapping[str, Origin]) -> set[str]:
+        return {
+            name
+            for name, origin in wanted.items()
+            if name in noted and noted[name].is_made_anew(origin)
+        }
+
+
+def id_of(metadata: object, which: str) -> str:
+    """A cluster's id, as its metadata says it. `UserError` if it does not."""
+    cluster_id: str | None = getattr(metadata, "cluster_id", None)
+    if cluster_id is None:
+        raise UserError(f"the {which} does not say which cluster it is: Kafka does from 0.10.1 on")
+    return cluster_id

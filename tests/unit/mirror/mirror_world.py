@@ -169,6 +169,9 @@ class Mirror:
     async def start_offset(self, partition: TopicPartition) -> int:
         return 0
 
+    def fault_of(self, partition: TopicPartition) -> None:
+        return None
+
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         (self.scene.committed,) = offsets.values()
 

@@ -62,8 +62,8 @@ def test_who_seeks_is_told_from_where_it_goes_on_which_is_never_backwards() -> N
         network = scene.cluster.network.host("seeker")
         cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("seeker"))
         partition = TopicPartition("t", 0)
-        assert await seek(flow, cluster, cluster, {partition: 1}) == {partition: 2}
-        assert await seek(flow, cluster, cluster, {partition: 4}) == {partition: 4}
+        assert await seek(flow, cluster, cluster, {partition: 1}, 0) == {partition: 2}
+        assert await seek(flow, cluster, cluster, {partition: 4}, 0) == {partition: 4}
         scene.start()
         await scene.until_copied("t", b"1", b"2", b"5")
         await scene.stop()
