@@ -135,6 +135,7 @@ def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
         b'[{"id": 6}]',
         b'{"id": 7, "id": 8}',
         b"\xff\x00",
+        b'{"name": "\xff"}',
         b"",
         None,
     ]
@@ -158,11 +159,26 @@ def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
         (b'[{"id": 6}]', None, None),
         (b'{"id": 7, "id": 8}', 8, None),
         (b"\xff\x00", None, None),
+        (b'{"name": "\xff"}', None, "\ufffd"),
         (b"", None, None),
         (None, None, None),
     }
     assert outcome.manifest is not None
-    assert outcome.manifest.undecoded == 8
+    assert outcome.manifest.undecoded == 9
+
+
+def test_an_object_that_says_a_name_twice_does_not_keep_others_from_being_loaded(job: Job) -> None:
+    values = [b'{"a": 1, "n": {"x": 1}}', b'{"a": 2, "a": 3}', b'{"a": 4, "n": {"x": 1, "x": 2}}']
+    produce(job.address, "names", values)
+    made = job.run("names").manifest
+    assert made is not None
+    assert made.columns is not None
+    assert made.rows == 3
+    assert [(each.column, each.type) for each in made.columns] == [
+        ("a", "bigint"),
+        ("n", "struct<x:bigint>"),
+    ]
+    assert made.undecoded == 1
 
 
 def test_dates_stay_dates_with_years_that_have_more_than_four_digits(job: Job) -> None:

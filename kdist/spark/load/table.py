@@ -95,7 +95,27 @@ def _inferred(spark: SparkSession, found: DataFrame) -> StructType:
     text = f.col("value").cast("string")
     objects = found.select(text.alias("value")).where(text.rlike(r"^\s*\{"))
     schema = spark.read.json(objects, columnNameOfCorruptRecord=_MALFORMED).schema
-    return StructType([each for each in schema.fields if each.name != _MALFORMED])
+    return once_each(StructType([each for each in schema.fields if each.name != _MALFORMED]))
+
+
+def once_each(schema: StructType) -> StructType:
+    """The fields, also those within others, without those that have a name once more.
+
+    Spark finds both in an object that says a name twice, and then can use neither. Where they are
+    of two types, the one that is left is text, which holds both.
+    """
+    from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
+
+    def of(type_: DataType) -> DataType:
+        if isinstance(type_, StructType):
+            return once_each(type_)
+        return ArrayType(of(type_.elementType)) if isinstance(type_, ArrayType) else type_
+
+    found: dict[str, DataType] = {}
+    for each in schema.fields:
+        type_ = of(each.dataType)
+        found[each.name] = type_ if found.get(each.name, type_) == type_ else StringType()
+    return StructType([StructField(name, type_) for name, type_ in found.items()])
 
 
 # Rows
@@ -165,13 +185,17 @@ def _is_object() -> Expression:
 
 
 def _is_whole(columns: Sequence[Column]) -> Expression:
-    """Whether all that a value says is in the columns; a name that comes twice is there once."""
+    """Whether all that a value says is in the columns.
+
+    A name that comes twice is there once, and bytes that are no UTF-8 have become U+FFFD.
+    """
     from pyspark.sql import functions as f
 
     known = f.array(*(f.lit(each.field) for each in columns))
     held = f.size(f.array_intersect(f.col("names"), known))
     is_decoded = f.col("fields").getField(_MALFORMED).isNull()
-    return _is_object() & (held == f.size(f.col("names"))) & is_decoded
+    is_all_there = held == f.size(f.col("names"))
+    return _is_object() & f.is_valid_utf8("text") & is_all_there & is_decoded
 
 
 # Time
