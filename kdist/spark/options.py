@@ -50,6 +50,10 @@ NAMES = (
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    # These are for streams; that connector passes over them in a batch.
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
 )
 _KNOWN = {name.lower(): name for name in NAMES}
 

@@ -21,6 +21,13 @@ def test_without_more_a_topic_is_read_from_its_first_record_to_its_last() -> Non
     assert (options.partitions_min, options.records_max, options.consumer) == (None, None, {})
 
 
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix"]
+)
+def test_what_is_for_streams_and_groups_is_passed_over_in_a_batch(name: str) -> None:
+    assert read_options({**CLICKS, name: "10"}) == read_options(CLICKS)
+
+
 def test_names_are_taken_in_any_case() -> None:
     given = {**BOOTSTRAP, "SUBSCRIBEPATTERN": "click.*", "includeheaders": "TRUE"}
     options = read_options(given)
