@@ -209,6 +209,8 @@ class RunningFlow(RebalanceListener):
             if stream is not None:
                 stream.fail(error)
         except (ApiError, NoBroker) as error:
+            if isinstance(error, ApiError) and error.error is Error.INVALID_SESSION_TIMEOUT:
+                raise UserError(f"the source refuses mirror.session.timeout.ms: {error}") from None
             self._reading.begin(error)
             await asyncio.sleep(_PAUSE_S)
         else:

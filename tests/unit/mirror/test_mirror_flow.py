@@ -9,7 +9,7 @@ from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
 from kdist.client.cluster import Address, Cluster
 from kdist.client.consumer.rebalancing import Partitions
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 from kdist.mirror.loss import Loss
 from kdist.mirror.seeking import seek
 from kdist.mirror.selection import Selection
@@ -51,6 +51,17 @@ def test_a_partition_whose_records_are_gone_is_shown_as_stopped_and_the_others_g
         assert flow.measures.streams[LABELS].is_stopped == 1
         assert flow.measures.streams[LABELS].lag_records == 1
         await scene.stop()
+
+    play(work)
+
+
+def test_a_session_timeout_that_the_source_refuses_ends_the_mirror() -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        scene.start(mirror_session_timeout_ms="2000")
+        await scene.cluster.until(lambda: scene.has_ended)
+        with pytest.raises(UserError, match=r"refuses mirror\.session\.timeout\.ms"):
+            await scene.stop()
 
     play(work)
 
