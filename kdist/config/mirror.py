@@ -183,7 +183,7 @@ def load_mirror(text: str, source: str) -> MirrorConfig:
     for name, given in of_flows.items():
         rows = flow_rows(name)
         found[name] = _resolve(rows, given, source)
-        faults += (*_unknown(rows, given), *found[name].faults.values())
+        faults += (*_unknown(rows, given), *_twice(rows, given), *found[name].faults.values())
     if not of_flows and not misnamed:
         faults.append(sentence_at(source, "a mirror needs a flow: give flow.<name>.source"))
     raise_if_any(faults)
@@ -239,6 +239,14 @@ def _unknown(table: tuple[Setting, ...], given: Mapping[str, Given]) -> Iterator
     for name, each in given.items():
         if name not in names:
             yield unknown_name(name, each, names)
+
+
+def _twice(table: tuple[Setting, ...], given: Mapping[str, Given]) -> Iterator[str]:
+    """One of two names would be passed over, as a list of topics by which others are mirrored."""
+    for row in table:
+        name, *others = [each.name for each in row.names if each.name in given] or [""]
+        for other in others:
+            yield given[other].sentence(f"{other} is {name} by another name: leave one")
 
 
 def _later_faults(

@@ -109,6 +109,15 @@ def test_a_mistake_is_told_with_its_key_and_line(change: tuple[str, str], senten
     assert caught.value.faults == (sentence,)
 
 
+def test_a_setting_that_is_given_by_both_of_its_names_is_refused() -> None:
+    text = "flow.b.source=a:1\nflow.b.target=b:1\nflow.b.whitelist=x\nflow.b.topics=y\n"
+    with pytest.raises(ConfigError) as raised:
+        load_mirror(text, "m.properties")
+    assert str(raised.value) == (
+        "flow.b.whitelist is flow.b.topics by another name: leave one (m.properties, line 3)."
+    )
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     text = GOOD.replace("start=latest", "start=middle").replace("bytes=1048576", "bytes=x")
     with pytest.raises(ConfigError) as caught:
