@@ -279,7 +279,7 @@ class Cluster:
 
         async def round_of_asking() -> None:
             if any(self.leaders.get(each, NO_LEADER) == NO_LEADER for each in waiting):
-                await self.metadata({each.topic for each in waiting})
+                await self.metadata({topic for topic, _ in waiting})
             outcomes = await self._ask_each(by_leader(self.leaders, waiting), ask)
             for partition, outcome in outcomes.items():
                 if not outcome.error_code:
@@ -327,8 +327,8 @@ def by_leader(
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Partition numbers by topic, as requests want them."""
     found: defaultdict[str, list[int]] = defaultdict(list)
-    for partition in sorted(partitions):
-        found[partition.topic].append(partition.partition)
+    for topic, number in sorted(partitions):
+        found[topic].append(number)
     return dict(found)
 
 

@@ -114,7 +114,8 @@ class Client(FrameReceiver):
 
         `ApiError`: NETWORK_EXCEPTION if the connection ends before the answer, REQUEST_TIMED_OUT
         after `timeout_ms`, which ends the connection, since what would follow cannot come sooner.
-        `UserError` for a number that the request has no room for: nothing was sent.
+        `UserError` for what the request has no room for, a number too large or a text that is none:
+        nothing was sent.
         """
         if self._is_blocked or len(self._waiting) >= self._settings.in_flight_max:
             await self._room(self._settings.in_flight_max)
@@ -159,6 +160,8 @@ class Client(FrameReceiver):
             raise UserError(
                 f"a number is too large for {api.name}, or too small: {error}"
             ) from None
+        except (AttributeError, TypeError, UnicodeEncodeError) as error:  # a codec takes what it is
+            raise UserError(f"{api.name} has no room for what was given: {error}") from error
         assert frame.splices is None, "requests are bytes"
         self._transport.write(frame)
         return header.correlation_id, api, version

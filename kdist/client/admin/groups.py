@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kdist.client.admin.asking import ask_brokers, ask_coordinator, group_coordinator
 from kdist.client.admin.offsets import group_offsets
-from kdist.client.admin.outcomes import settled
+from kdist.client.admin.outcomes import listed, settled
 from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
 from kdist.client.offsets import find_offsets
 from kdist.errors import ApiError, Error, ProtocolError
@@ -103,7 +103,7 @@ async def describe_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, G
 
     UNSUPPORTED_VERSION for one of KIP-848.
     """
-    wanted = list(dict.fromkeys(names))
+    wanted = listed(names, "groups")
 
     async def one(name: str) -> Group | ApiError:
         try:
@@ -191,7 +191,7 @@ async def _ends(cluster: Cluster, wanted: list[TopicPartition]) -> dict[TopicPar
 
 async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
     """Let groups go with all they have committed; NON_EMPTY_GROUP for one that has members."""
-    wanted = list(dict.fromkeys(names))
+    wanted = listed(names, "groups")
 
     async def one(name: str) -> ApiError | None:
         def read(answer: Any) -> None:

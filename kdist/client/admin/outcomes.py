@@ -1,12 +1,12 @@
-"""What becomes of many things that are asked for at once (pure)."""
+"""Many things that are asked for at once, and what becomes of them (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from kdist.client.cluster import raise_for
-from kdist.errors import ApiError
+from kdist.errors import ApiError, UserError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,6 +28,13 @@ class SomeFailed(ApiError):
         super().__init__(failed[first].error, detail)
         self.failed = dict(failed)
         self.done = dict(done)
+
+
+def listed(given: Iterable[V], what: str) -> list[V]:
+    """What is asked for, once each; `UserError` for a single name, which is a list of letters."""
+    if isinstance(given, str | bytes):
+        raise UserError(f"{what} are a list: [{given!r}]")
+    return list(dict.fromkeys(given))
 
 
 def fault_of(code: int, about: str, message: str | None = None) -> ApiError | None:

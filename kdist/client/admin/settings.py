@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kdist.client.admin.asking import ask_brokers, ask_controller
-from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.admin.outcomes import fault_of, listed, settled
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 from kdist.protocol.describe_configs import (
@@ -66,7 +66,7 @@ async def describe_topic_settings(
     cluster: Cluster, topics: Iterable[str], *, with_docs: bool = False
 ) -> dict[str, Settings]:
     """All settings of topics as they are in force, by topic and name."""
-    names = list(topics)
+    names = listed(topics, "topics")
     await cluster.retried(cluster.metadata)
     request = _described(TOPIC, names, with_docs)
 
@@ -164,8 +164,9 @@ async def alter_broker_settings(
 def _changed(
     kind: int, name: str, given: Mapping[str, str], unset: Iterable[str], validate_only: bool
 ) -> IncrementalAlterConfigsRequest:
+    names = listed(unset, "settings")
     changes = [SettingChange(name=key, config_operation=SET, value=given[key]) for key in given]
-    changes += [SettingChange(name=key, config_operation=DELETE, value=None) for key in unset]
+    changes += [SettingChange(name=key, config_operation=DELETE, value=None) for key in names]
     resource = ChangedResource(resource_type=kind, resource_name=name, configs=changes)
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
-from kdist.client.admin.outcomes import fault_of, settled
+from kdist.client.admin.outcomes import fault_of, listed, settled
 from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.protocol import create_partitions, metadata
 from kdist.protocol import create_topics as wire
@@ -76,8 +76,9 @@ async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, T
 
     All are asked for: who asks a broker before Kafka 0.11 for a name that is not there creates it.
     """
+    wanted = listed(names, "topics")
     known = {topic.name: topic for topic in await list_topics(cluster)}
-    return settled({name: known.get(name) or _unknown(name, known) for name in names})
+    return settled({name: known.get(name) or _unknown(name, known) for name in wanted})
 
 
 def _unknown(name: str, known: Iterable[str]) -> ApiError:
@@ -91,7 +92,7 @@ async def require_partitions(cluster: Cluster, partitions: Iterable[TopicPartiti
     For what is asked of leaders: who does not exist has none, and would be waited for.
     """
     wanted = sorted(set(partitions))
-    topics = await describe_topics(cluster, dict.fromkeys(each.topic for each in wanted))
+    topics = await describe_topics(cluster, [topic for topic, _ in wanted])
     for topic, number in wanted:
         count = len(topics[topic].partitions)
         if number >= count:
@@ -126,6 +127,8 @@ async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic | str], *, validate_only: bool = False
 ) -> dict[str, CreatedTopic]:
     """Create topics, or with `validate_only` say whether they could be; names take all defaults."""
+    if isinstance(topics, str | NewTopic):  # either is something to go through
+        raise UserError(f"topics are a list: [{topics!r}]")
     wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
     request = wire.CreateTopicsRequest(
         topics=[_new(each) for each in wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only
@@ -178,7 +181,7 @@ def _created(made: wire.NewTopicResult) -> CreatedTopic:
 
 async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
     """Delete topics with all their records."""
-    doomed = list(dict.fromkeys(names))
+    doomed = listed(names, "topics")
     request = DeleteTopicsRequest(
         topics=[DoomedTopic(name=name) for name in doomed],
         topic_names=doomed,

@@ -107,6 +107,17 @@ def test_topics_grow_and_go(admin: Admin) -> None:
 # Settings
 
 
+def test_a_name_is_not_taken_for_a_list_of_letters(admin: Admin) -> None:
+    for asked in (admin.create_topics, admin.delete_topics, admin.describe_topics):
+        with pytest.raises(UserError, match=r"topics are a list: \['abc'\]"):
+            asked("abc")
+    with pytest.raises(UserError, match="settings are a list"):
+        admin.alter_topic_settings("abc", unset="retention.ms")
+    with pytest.raises(UserError, match="no room for what was given"):
+        admin.create_topic("ages", settings={"retention.ms": 5})  # type: ignore[dict-item]
+    assert not {"a", "b", "c", "ages"} & {topic.name for topic in admin.list_topics()}
+
+
 def test_a_topics_settings_change_one_by_one(admin: Admin) -> None:
     admin.create_topic("set", settings={"retention.ms": "1000000"})
     admin.alter_topic_settings("set", {"segment.bytes": "2000000"})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kdist.client.admin.brokers import ClusterView, VersionRange
 from kdist.client.admin.disks import LogDirectory
 from kdist.client.admin.health import Examined, Finding, judge
-from kdist.client.admin.outcomes import SomeFailed, fault_of, settled
+from kdist.client.admin.outcomes import SomeFailed, fault_of, listed, settled
 from kdist.client.admin.resets import (
     ShiftBy,
     Target,
@@ -154,3 +154,10 @@ def test_disks_that_failed_or_fill_up_are_told() -> None:
 def test_a_finding_is_a_sentence() -> None:
     found = list(judge(examined(partition(0, None, "1", ""))))
     assert found == [Finding("bad", "OfflinePartitions", "Partitions have no leader.", ["t-0"])]
+
+
+@pytest.mark.parametrize("given", ["clicks", b"clicks"])
+def test_a_single_name_is_no_list_of_letters(given: str) -> None:
+    with pytest.raises(UserError, match=r"topics are a list: \[b?'clicks'\]"):
+        listed(given, "topics")
+    assert listed(("clicks", "views", "clicks"), "topics") == ["clicks", "views"]
