@@ -22,6 +22,8 @@ from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
+    checked_decoders,
+    checked_partitions,
     checked_topics,
     found_offsets,
     ignore,
@@ -54,7 +56,7 @@ class Consumer:
         network = AsyncioNetwork(asyncio.get_running_loop())
         found = read_settings(with_servers(bootstrap_servers, settings))
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
-        decoders = (key_decoder, value_decoder)
+        decoders = checked_decoders(key_decoder, value_decoder)
         self._use(Core(network, brokers, found, system_chance(), decoders, _call_back))
 
     @classmethod
@@ -95,8 +97,9 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read just these partitions, without sharing them with anyone."""
+        wanted = checked_partitions(partitions)
         self._put_back()
-        self._core.assign(partitions)
+        self._core.assign(wanted)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are read."""
@@ -186,18 +189,19 @@ class Consumer:
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
-        return await self._core.list_offsets(dict(timestamps_ms))
+        wanted = dict(zip(checked_partitions(timestamps_ms), timestamps_ms.values(), strict=True))
+        return await self._core.list_offsets(wanted)
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """The first offset of each."""
-        earliest = dict.fromkeys(partitions, TIMESTAMPS["earliest"])
+        earliest = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS["earliest"])
         return found_offsets(await self._core.list_offsets(earliest))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the next record of each; with read_committed, of the next decided."""
-        latest = dict.fromkeys(partitions, TIMESTAMPS["latest"])
+        latest = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS["latest"])
         return found_offsets(await self._core.list_offsets(latest))
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -231,7 +235,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for nothing."""
-        return await self._core.committed(partitions, timeout_s)
+        return await self._core.committed(checked_partitions(partitions), timeout_s)
 
     # The end
 

@@ -22,6 +22,8 @@ from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
+    checked_decoders,
+    checked_partitions,
     checked_topics,
     found_offsets,
     ignore,
@@ -64,10 +66,10 @@ class Consumer:
         **settings: Any,
     ) -> None:
         found = read_settings(with_servers(bootstrap_servers, settings))
+        decoders = checked_decoders(key_decoder, value_decoder)
         self._poll_records_max = found.max_poll_records
         self._iteration = Iteration()
         self._background = background = BackgroundLoop("kdist-consumer")
-        decoders = (key_decoder, value_decoder)
 
         async def open_core() -> Core:
             brokers = await find_brokers(found.bootstrap_servers, found.zk_connect)
@@ -119,9 +121,10 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read just these partitions, without sharing them with anyone."""
+        wanted = checked_partitions(partitions)
         self._iteration.settle()
         self._iteration.drop()
-        self._call(self._core.assign, list(partitions))
+        self._call(self._core.assign, wanted)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are read."""
@@ -248,7 +251,8 @@ class Consumer:
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
-        return self._run(self._core.list_offsets(dict(timestamps_ms)))
+        wanted = dict(zip(checked_partitions(timestamps_ms), timestamps_ms.values(), strict=True))
+        return self._run(self._core.list_offsets(wanted))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each."""
@@ -259,7 +263,8 @@ class Consumer:
         return self._ends(TIMESTAMPS["latest"], partitions)
 
     def _ends(self, which: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return found_offsets(self._run(self._core.list_offsets(dict.fromkeys(partitions, which))))
+        wanted = dict.fromkeys(checked_partitions(partitions), which)
+        return found_offsets(self._run(self._core.list_offsets(wanted)))
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Give nothing of these until `resume`; the group still counts them as read here."""
@@ -297,7 +302,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for nothing."""
-        return self._run(self._core.committed(list(partitions), timeout_s))
+        return self._run(self._core.committed(checked_partitions(partitions), timeout_s))
 
     # The end
 

@@ -17,6 +17,7 @@ from kdist.client.cluster import Address
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits, Offsets
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
+from kdist.client.consumer.given import check_offset
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.partition import Partition, Shelf
 from kdist.client.consumer.positions import NoOffset, Positions
@@ -25,7 +26,6 @@ from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.consumer.topics import Topics, checked_names
 from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, list_offsets
-from kdist.config.kinds import INT64_MAX
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.network.world import Network
@@ -137,8 +137,7 @@ class Core:
         """Read just these, which is nobody else's business; positions of those kept stay."""
         if self._is_subscribed:
             raise UserError("topics are subscribed: unsubscribe first")
-        wanted = [TopicPartition(*each) for each in partitions]
-        checked_names(each.topic for each in wanted)
+        wanted = list(partitions)
         for gone in set(self.partitions) - set(wanted):
             self.partitions.pop(gone).is_revoked = True
         for each in wanted:
@@ -229,8 +228,7 @@ class Core:
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on from an offset."""
-        if not 0 <= offset <= INT64_MAX:
-            raise UserError(f"{offset} is no offset: they go from 0 to {INT64_MAX}")
+        check_offset(offset, leader_epoch)
         partition = self.partition(key)
         partition.seek(offset, leader_epoch)
         self._forgive(partition.key)
@@ -337,8 +335,7 @@ class Core:
         self, keys: Iterable[TopicPartition], timeout_s: float | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed."""
-        keys = [TopicPartition(*key) for key in keys]
-        return await self._group_commits().committed(keys, timeout_s)
+        return await self._group_commits().committed(list(keys), timeout_s)
 
     def _schedule_commit(self) -> None:
         settings = self.settings

@@ -1,15 +1,21 @@
-"""What applications may give, in more than one form, as the core has it (pure)."""
+"""What applications may give, in more than one form, as the core has it (pure).
+
+`UserError` for what is nothing of the kind: in the background, where requests are made of it, it
+would be an error that nobody sees, and a consumer that stands still.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
+from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Offsets
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
+from kdist.config.kinds import INT32_MAX, INT64_MAX
 from kdist.errors import KdistError, UserError
-from kdist.model import TopicPartition
+from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
 
 Bootstrap = str | Iterable[str]
 """`host:port`, several between commas, or a list of them."""
@@ -19,13 +25,26 @@ Given = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 def with_servers(given: Bootstrap, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All settings, those that are brokers' addresses among them."""
-    return {**settings, "bootstrap_servers": given if isinstance(given, str) else tuple(given)}
+    servers = given if isinstance(given, str) else tuple(given or ())
+    return {**settings, "bootstrap_servers": servers}
+
+
+def checked_decoders(
+    key: Decoder | None, value: Decoder | None
+) -> tuple[Decoder | None, Decoder | None]:
+    """They can be called, or are None."""
+    for each in (key, value):
+        if each is not None and not callable(each):
+            raise UserError(f"a decoder is a callable that takes bytes, not {each!r}")
+    return key, value
 
 
 def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
     """What to subscribe; `UserError` for a single name, which is a list of letters."""
     if isinstance(given, str):
         raise UserError(f"topics are a list: [{given!r}]")
+    if isinstance(given, re.Pattern) and not isinstance(given.pattern, str):
+        raise UserError(f"{given!r} matches bytes, and topics' names are text")
     return given if isinstance(given, re.Pattern) else list(given)
 
 
@@ -33,14 +52,41 @@ def to_commit(given: Given | None) -> Offsets | None:
     """Offsets to commit; None, for all positions, stays that."""
     if given is None:
         return None
-    offsets = {
-        TopicPartition(*key): OffsetAndMetadata(each) if isinstance(each, int) else each
-        for key, each in given.items()
-    }
+    places = [
+        each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
+        for each in given.values()
+    ]
+    offsets = dict(zip(checked_partitions(given), places, strict=True))
     for key, each in offsets.items():
-        if each.offset < 0:
-            raise UserError(f"{each.offset} is no offset to commit for {key}")
+        check_offset(each.offset, each.leader_epoch, f" to commit for {key}")
     return offsets
+
+
+def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Partitions, which may be plain pairs."""
+    return [_partition(each) for each in given]
+
+
+def _partition(given: Any) -> TopicPartition:
+    is_pair = isinstance(given, tuple | list) and len(given) == 2
+    if not is_pair or not _is_number(given[1], 0, INT32_MAX):
+        raise UserError(f"{given!r} is no partition: give TopicPartition(topic, number)")
+    fault = topic_name_fault(given[0]) if isinstance(given[0], str) else "is not text"
+    if fault:
+        raise UserError(f"topic {given[0]!r} {fault}")
+    return TopicPartition(*given)
+
+
+def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:
+    """Both are numbers, of those that there are."""
+    if not _is_number(offset, 0, INT64_MAX):
+        raise UserError(f"{offset!r} is no offset{what}: they go from 0 to {INT64_MAX}")
+    if not _is_number(leader_epoch, NO_EPOCH, INT32_MAX):
+        raise UserError(f"{leader_epoch!r} is no leader epoch: they go from 0 to {INT32_MAX}")
+
+
+def _is_number(given: Any, least: int, most: int) -> bool:
+    return isinstance(given, SupportsIndex) and least <= given.__index__() <= most
 
 
 def found_offsets(

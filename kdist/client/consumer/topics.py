@@ -127,7 +127,7 @@ def checked_names(topics: Iterable[str]) -> set[str]:
     """These topics; `UserError` for a name that no topic can have."""
     names = set(topics)
     for name in names:
-        fault = topic_name_fault(name)
+        fault = topic_name_fault(name) if isinstance(name, str) else "is not text"
         if fault:
             raise UserError(f"topic {name!r} {fault}")
     return names

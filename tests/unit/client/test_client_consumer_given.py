@@ -1,0 +1,99 @@
+"""What applications may give a consumer, and what is refused before anything is made of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from kdist.client.consumer.given import (
+    check_offset,
+    checked_decoders,
+    checked_partitions,
+    checked_topics,
+    to_commit,
+    with_servers,
+)
+from kdist.client.consumer.topics import checked_names
+from kdist.client.offsets import OffsetAndMetadata
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+
+HERE = TopicPartition("clicks", 0)
+
+
+class Whole:
+    """A number of another library's."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "clicks",
+        HERE,
+        ["clicks"],
+        ["ab"],
+        [("clicks",)],
+        [("clicks", "0")],
+        [("clicks", None)],
+        [("clicks", 1.0)],
+        [("clicks", -1)],
+        [("clicks", 1 << 31)],
+        [("clicks", 0, 1)],
+        [(None, 0)],
+        [("a b", 0)],
+        [None],
+    ],
+)
+def test_what_is_no_partition_is_refused(given: Any) -> None:
+    with pytest.raises(UserError, match=r"no partition|topic|a list"):
+        checked_partitions(given)
+
+
+def test_partitions_may_be_pairs() -> None:
+    assert checked_partitions([("clicks", 0), HERE]) == [HERE, HERE]  # type: ignore[list-item]
+    assert all(type(each) is TopicPartition for each in checked_partitions([("clicks", 0)]))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63, "1", None, 1.5, OffsetAndMetadata(1)])
+def test_what_is_no_offset_is_neither_sought_nor_committed(offset: Any) -> None:
+    with pytest.raises(UserError, match="is no offset"):
+        check_offset(offset, -1)
+    with pytest.raises(UserError, match="is no offset"):
+        to_commit({HERE: OffsetAndMetadata(offset)})
+    if not isinstance(offset, OffsetAndMetadata):
+        with pytest.raises(UserError, match="is no offset"):
+            to_commit({HERE: offset})
+
+
+@pytest.mark.parametrize("epoch", [-2, 1 << 31, "1", None, 1.5])
+def test_what_is_no_epoch_is_refused(epoch: Any) -> None:
+    with pytest.raises(UserError, match="is no leader epoch"):
+        check_offset(0, epoch)
+
+
+def test_offsets_may_be_numbers_of_any_library() -> None:
+    number: Any = Whole()
+    check_offset(number, number)
+    assert to_commit({HERE: number}) == {HERE: OffsetAndMetadata(number)}
+    assert to_commit({("clicks", 0): 7}) == {HERE: OffsetAndMetadata(7)}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("given", [[None], [5], [b"clicks"], "clicks", re.compile(b"clicks")])
+def test_what_is_no_topic_is_refused(given: Any) -> None:
+    with pytest.raises(UserError, match=r"topic|matches bytes"):
+        checked_names(checked_topics(given))  # type: ignore[arg-type]
+
+
+def test_a_decoder_is_called() -> None:
+    assert checked_decoders(None, bytes.decode) == (None, bytes.decode)
+    with pytest.raises(UserError, match="not 'utf-8'"):
+        checked_decoders(None, "utf-8")  # type: ignore[arg-type]
+
+
+def test_no_servers_are_said_by_none() -> None:
+    assert with_servers(None, {}) == {"bootstrap_servers": ()}  # type: ignore[arg-type]
