@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -98,6 +101,31 @@ def test_a_record_shows_all_it_has() -> None:
     )
     assert repr(batch) == "<Batch of clicks-3, offsets 0 to 1>"
     assert batch.topic == "clicks"
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_records_and_batches_may_go_to_other_processes(again: Any) -> None:
+    data = build_batch(
+        [b'"a"', None, b'"c"'],
+        [b"k", b"l", None],
+        [[("n", b"1")], [], [("m", None)]],
+        [NOW, NOW + 1, NOW + 2],
+        timestamp_ms=NOW,
+        codec=Codec.LZ4,
+        base_offset=7,
+        leader_epoch=4,
+    )
+    before = bytes(200)  # of the same fetch
+    batch = Batch(
+        PARTITION, read_header(data, 0), before + data, 200, 8, (bytes.decode, json.loads)
+    )
+    for found in (again(batch), again(batch.part(8, 9)), again(batch.records())):
+        assert list(map(repr, found)) == list(map(repr, batch.records()))[: len(found)]
+        (first, *_) = found
+        assert (first.leader_epoch, first.timestamp_type) == (4, TimestampType.CREATE_TIME)
+    assert again(batch).offsets() == batch.offsets()
+    assert len(again(batch.part(8, 9))) == 1
+    assert len(pickle.dumps(batch)) < len(data) + 300 + len(pickle.dumps(batch.header))
 
 
 def test_log_append_time_is_that_of_all_records() -> None:
