@@ -78,7 +78,9 @@ class AsyncProducer:
             if sent is not None:
                 return sent
         if isinstance(value, MessageSet):
-            return await self._drive(self._started.add_each(topic, value))
+            return await self._drive(
+                self._started.add_set(topic, value, key, headers, partition, timestamp)
+            )
         message = Message(value, key, headers or (), partition, timestamp)
         return await self._drive(self._started.add(topic, message))
 

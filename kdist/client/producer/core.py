@@ -7,7 +7,7 @@ the future. A front waits for a need with `meet`, on the loop, by whatever way i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kdist.client.cluster import Cluster
@@ -19,7 +19,7 @@ from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
 from kdist.client.producer.faults import BufferFull, ProducerClosed
 from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import LinkSettings
-from kdist.client.producer.message import Message
+from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import Encoder, ProducerConfig
@@ -147,6 +147,12 @@ class Core:
             _encoded_column(callables.value_encoder, values),
             None if keys is None else _encoded_column(callables.key_encoder, keys),
         ).steps()
+
+    def add_set(self, topic: str, messages: MessageSet, *beside: Any) -> Steps[SentMany]:
+        """As `add_each`; `TypeError` for what is given beside messages, which have their own."""
+        if any(each is not None for each in beside):
+            raise TypeError("key, headers, partition and timestamp are those of each Message")
+        return self.add_each(topic, messages)
 
     def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
         """As `add_many`, of messages that have more than values and keys."""
@@ -313,10 +319,12 @@ def _listed(rows: Iterable[Any]) -> Sequence[Any]:
 
 
 def _checked_headers(headers: Any) -> Any:
+    if isinstance(headers, str | bytes | Mapping):  # a name may come more than once
+        raise TypeError(f"headers are pairs of name and value, not a {type(headers).__name__}")
     pairs = tuple(headers)
     for pair in pairs:
-        name, data = pair
-        if not isinstance(name, str) or not isinstance(data, bytes | None):
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):
             raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
     return pairs
 

@@ -103,7 +103,7 @@ class Producer:
             if sent is not None:
                 return sent
         if isinstance(value, MessageSet):
-            return self._drive(self._core.add_each(topic, value))
+            return self._drive(self._core.add_set(topic, value, key, headers, partition, timestamp))
         message = Message(value, key, headers or (), partition, timestamp)
         return self._drive(self._core.add(topic, message))
 

@@ -1,0 +1,46 @@
+"""What applications may give a producer beside a value, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kdist.client.producer.message import Message, MessageSet
+from tests.unit.client.producer_world import Scene, play
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a": b"b"},
+        {"ab": b"c"},
+        "ab",
+        ["ab"],
+        [("a",)],
+        [("a", b"b", "c")],
+        [("a", "b")],
+        [(b"a", b"b")],
+        [None],
+    ],
+)
+def test_headers_that_are_no_pairs_are_a_type_error(headers: Any) -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            with pytest.raises(TypeError, match="header"):
+                await producer.send("t", b"a", headers=headers)
+            await producer.send_and_wait("t", b"a", headers=[["a", b"b"], ("a", None)])
+
+    play(work)
+
+
+@pytest.mark.parametrize("beside", [{"key": b"k"}, {"partition": 0}, {"timestamp": 5}])
+def test_what_is_said_beside_a_set_of_messages_is_not_passed_over(beside: Any) -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            several = MessageSet([b"a", Message(b"b", key=b"k")])
+            with pytest.raises(TypeError, match="are those of each Message"):
+                await producer.send("t", several, **beside)
+            assert (await (await producer.send("t", several)))[0][0].end == 2
+
+    play(work)
