@@ -120,7 +120,7 @@ async def _require_partition(cluster: Cluster, topic: str, partition: int | None
 def _unescaped(text: str) -> bytes:
     if not text:
         raise click.BadParameter("it is empty.", param_hint="'--key-separator'")
-    return text.replace("\\t", "\t").encode()
+    return text.replace("\\t", "\t").encode(errors="surrogateescape")  # any bytes
 
 
 def _shows_progress(source: Lines) -> bool:
@@ -191,8 +191,9 @@ class Sending:
         for index, (_, found, _) in enumerate(parted):
             if not found:
                 await self.finish()
+                separator = self._separator.decode(errors="replace")
                 raise UserError(
-                    f"line {self._sent + index + 1} has no {self._separator.decode()!r} between key"
+                    f"line {self._sent + index + 1} has no {separator!r} between key"
                     f" and value; {show_count(self.records, 'record')} before it were written"
                 )
         return [key for key, _, _ in parted], [value for _, _, value in parted]

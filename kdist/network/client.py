@@ -88,6 +88,9 @@ class Client(FrameReceiver):
             # Not `wait_for`: what is cancelled as the answer comes would go on as if it were not.
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
                 return await network.connect(lambda: cls(network, settings, name), host, port)
+        except UnicodeError as error:  # of a..b: no name has an empty part
+            why = "that is no host's name"
+            raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error
         except OSError as error:
             why = error.strerror or str(error) or "no answer"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error

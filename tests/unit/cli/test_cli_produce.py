@@ -104,6 +104,12 @@ def test_only_the_first_separator_ends_the_key(cluster: CliCluster) -> None:
     assert found == [("k", "v\tw"), ("", "no key")]
 
 
+def test_a_separator_may_be_any_bytes(cluster: CliCluster) -> None:
+    name = topic(cluster, "latin")
+    sentence = cluster.refused("produce", name, "--key-separator", "\udcff", text="no key\n")
+    assert sentence.startswith("line 1 has no '\ufffd' between key and value")
+
+
 def test_a_line_without_the_separator_is_named(cluster: CliCluster) -> None:
     name = topic(cluster, "unkeyed")
     sentence = cluster.refused("produce", name, "--key-separator", ":", text="a:1\nb2\n")

@@ -367,3 +367,13 @@ def test_who_is_cancelled_as_a_connection_fails_is_cancelled(turns: int) -> None
         assert connecting.cancelled() == was_under_way
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "\udcff"])
+def test_what_cannot_be_a_hosts_name_is_nobody_who_answers(host: str) -> None:
+    async def scenario() -> None:
+        network = AsyncioNetwork(asyncio.get_running_loop())
+        with pytest.raises(ApiError, match="NETWORK_EXCEPTION: cannot connect to"):
+            await Client.connect(network, host, 1, ClientSettings("test"))
+
+    asyncio.run(scenario())
