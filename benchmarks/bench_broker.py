@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import mmap
-import os
 import statistics
 import sys
 import tempfile
@@ -24,7 +22,7 @@ from typing import NamedTuple
 import broker_frames as frames
 import broker_world
 from broker_world import Broker
-from measuring import Row, table
+from measuring import Row, make_room, table
 from network_peers import Load, Result, build, run_load
 
 CONTENDERS = ("C", "kdist")
@@ -103,10 +101,9 @@ def measure(place: Place, work: Work) -> dict[str, Measured]:
 
 
 def _run(place: Place, work: Work, contender: str) -> Result:
-    os.sync()  # nobody writes back what another has appended
+    make_room(place.scale.appended_bytes if work.is_bulk_produce else 0)
     directory, scale, seconds = place.directory, place.scale, place.scale.seconds
     if work.is_bulk_produce:
-        _warm_memory(scale.appended_bytes)
         seconds = scale.bulk_seconds
     if contender == "kdist":
         return run_load(directory, place.broker, work.load, seconds)
@@ -114,15 +111,6 @@ def _run(place: Place, work: Work, contender: str) -> Result:
     fetch_bytes = work.fetched_bytes or 1
     with broker_world.c_program(directory, file_bytes, fetch_bytes) as server:
         return run_load(directory, server, work.load, seconds)
-
-
-def _warm_memory(size: int) -> None:
-    """See that the kernel has `size` bytes at hand for its page cache.
-
-    On a virtual machine memory that was not used lately is its host's: taking it back was seen to
-    make an append four times as dear, for whoever came first.
-    """
-    mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE).close()
 
 
 def _check(work: Work, result: Result, answer_bytes: int) -> None:

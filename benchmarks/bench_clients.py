@@ -30,7 +30,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from consumer_contenders import BATCHES, ONE_BY_ONE, Contender
 from latency_contenders import LATENCIES, Latency, quantile
-from measuring import Row, table
+from measuring import Row, make_room, table
 from producer_contenders import SENDING, Load, Send
 
 ROUNDS = 4
@@ -110,6 +110,7 @@ def values(size: int, count: int) -> list[bytes]:
 def sent(options: Options, send: Send, load: Load) -> Taken:
     """Of one producer, to a new topic."""
     started: list[tuple[float, float]] = []
+    make_room(2 * sum(map(len, load.values)))
     with topic(options.address, 4) as name:
         send(options.address, name, load, lambda: started.append(_now()))
         return _taken(started[0], len(load.values))

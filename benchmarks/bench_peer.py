@@ -28,12 +28,14 @@ import broker_world
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from java_tools import java_consume, java_produce
+from measuring import make_room
 from peer.kafka_broker import KafkaBroker
 
 GROUP_WAIT_S = 30
 LATENCY_RATE = 1000  # messages a second, in the part that times each
 _TOPIC_PARTITIONS = 4
 _JAVA_PARTITIONS = 16
+_MESSAGE_BYTES_MAX = 1100  # with what a record adds to it
 _LOOK_S, _LOOKS_MAX, _IDLE_SHARE = 0.5, 20, 0.1
 # As its own start script has them for a server; the threads are Kafka's defaults too.
 KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -246,6 +248,7 @@ def measure(task: Task, contenders: Sequence[Contender], scale: Scale) -> dict[s
     for number in range(-1, scale.rounds):
         for contender in contenders if number % 2 else reversed(contenders):
             _settle(contenders)
+            make_room(scale.messages * _MESSAGE_BYTES_MAX)
             cpu_s = contender.cpu_s()
             value, messages = task.run(contender, scale)
             sample = Sample(value, (contender.cpu_s() - cpu_s) / messages * 1e6)
