@@ -7,14 +7,15 @@ falls on all of them: only ratios within one run are worth telling.
 from __future__ import annotations
 
 import gc
-import mmap
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 ROUNDS = 5
+_PIECE_BYTES = 1 << 20
 ROUND_NS = 100_000_000  # what one contender's round should take
 
 
@@ -90,12 +91,13 @@ def make_room(size: int) -> None:
     """See that what was written is on the disk, and that the page cache may have `size` bytes more.
 
     Else a sample that writes pays for those before it. And on a virtual machine memory that was not
-    used lately is its host's: taking it back was seen to make an append four times as dear, for
-    whoever came first.
+    used lately is its host's: taking it back was seen to make an append ten times as dear, for
+    whoever came first. So a file takes it, and is gone. (Mapping as much did not always help.)
     """
+    with tempfile.TemporaryFile() as scratch:
+        for _ in range(0, size, _PIECE_BYTES):
+            scratch.write(bytes(_PIECE_BYTES))
     os.sync()
-    if size:
-        mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE).close()
 
 
 def table(rows: list[Row]) -> str:
