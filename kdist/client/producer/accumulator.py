@@ -121,11 +121,20 @@ class Accumulator:
     ) -> Sent | None:
         """As `add`, of the usual record; None if anything about it or its batch is not usual."""
         with self.lock:
-            if key is None and partition is None:
-                batch = self.plain.get(name)
+            topic = self.topics.get(name)
+            if topic is None:
+                return None
+            if partition is not None:
+                queue = topic.queues[partition] if 0 <= partition < len(topic.queues) else None
+            elif self.is_sticky:
+                queue = topic.sticky if key is None else topic.places.get(key)
             else:
-                batch = self._open_batch(name, key, partition)
-            if batch is None:
+                return None
+            batch = None if queue is None else queue.open
+            if batch is None or batch.headers is not None or batch.timestamps is not None:
+                return None
+            keys = batch.keys
+            if keys is None and key is not None:
                 return None
             size = batch.size_bytes + len(value) + _OVERHEAD
             if key is not None:
@@ -133,34 +142,11 @@ class Accumulator:
             if size > batch.limit_bytes:
                 return None
             batch.size_bytes = size
-            if batch.keys is not None:
-                batch.keys.append(key)
+            if keys is not None:
+                keys.append(key)
             values = batch.values
             values.append(value)
             return Sent(batch, len(values) - 1)
-
-    def _open_batch(self, name: str, key: bytes | None, partition: int | None) -> Batch | None:
-        """The batch that such a record may be added to, if there is one."""
-        topic = self.topics.get(name)
-        if topic is None:
-            return None
-        if partition is None:
-            if not self.is_sticky:
-                return None
-            partition = topic.places.get(key)
-            if partition is None:
-                return None
-        elif not 0 <= partition < len(topic.queues):
-            return None
-        batch = topic.queues[partition].open
-        if (
-            batch is None
-            or batch.headers is not None
-            or batch.timestamps is not None
-            or (key is not None and batch.keys is None)
-        ):
-            return None
-        return batch
 
     def _size(self, row: Row) -> int:
         value, key, headers, timestamp = row
@@ -236,7 +222,8 @@ class Accumulator:
         if key is not None:
             if len(topic.places) >= _PLACES_MAX:
                 topic.places.clear()
-            place = topic.places[key] = partition_for(key, count)
+            place = partition_for(key, count)
+            topic.places[key] = topic.queues[place]
             return place
         topic.turn += 1
         return topic.turn % count

@@ -84,24 +84,23 @@ class Producer:
         ...     sum(range.end - range.start for each in many.result(10).values() for range in each)
         2
         """
-        # The usual record: a value alone, while the topic has a sticky batch with room. Written out
-        # here, as a call more would be a tenth of its time.
-        is_plain = key is None and headers is None and partition is None and timestamp is None
-        if is_plain and type(value) is bytes:
-            with self._lock:
-                batch = self._plain.get(topic)
-                if batch is not None:
-                    size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
-                    if size <= batch.limit_bytes:
-                        batch.size_bytes = size
-                        values = batch.values
-                        values.append(value)
-                        return Sent(batch, len(values) - 1)
-        is_plain = headers is None and timestamp is None and self._has_short_way
-        if is_plain and type(value) is bytes and (key is None or type(key) is bytes):
-            sent = self._accumulator.add_quick(topic, value, key, partition)
-            if sent is not None:
-                return sent
+        if headers is None and timestamp is None and type(value) is bytes:
+            # The usual record: a value alone, while the topic has a sticky batch with room. Written
+            # out here, as a call more would be a tenth of its time.
+            if key is None and partition is None:
+                with self._lock:
+                    batch = self._plain.get(topic)
+                    if batch is not None:
+                        size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
+                        if size <= batch.limit_bytes:
+                            batch.size_bytes = size
+                            values = batch.values
+                            values.append(value)
+                            return Sent(batch, len(values) - 1)
+            if self._has_short_way and (key is None or type(key) is bytes):
+                sent = self._accumulator.add_quick(topic, value, key, partition)
+                if sent is not None:
+                    return sent
         if isinstance(value, MessageSet):
             return self._drive(self._core.add_set(topic, value, key, headers, partition, timestamp))
         message = Message(value, key, headers or (), partition, timestamp)

@@ -39,7 +39,7 @@ class Topic:
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue | None = None
         self.turn = 0  # of round robin
-        self.places: dict[bytes | None, int] = {}  # partitions of keys that came lately
+        self.places: dict[bytes, PartitionQueue] = {}  # of keys that came lately
         self.error: Error | None = None  # what metadata said last
         self._batches_seen = 0
 

@@ -14,6 +14,7 @@ from kdist.client.producer.memory import Memory
 from kdist.client.producer.settings import ProducerSettings, read_settings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import Error, UserError
+from kdist.model import TopicPartition
 from tests.unit.client.producer_world import Scene, play
 
 
@@ -148,3 +149,21 @@ def test_keys_spread_by_turns_with_round_robin() -> None:
             }
 
     play(work, partitions=3)
+
+
+def test_records_with_and_without_keys_share_batches_on_the_short_way() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=1000) as producer:
+            sent = [await producer.send("t", b"%d" % n, (b"k", None)[n % 2]) for n in range(4)]
+            quick = producer._started.accumulator.add_quick
+            sent += [quick("t", b"4", None, None), quick("t", b"5", b"k", None)]
+            sent.append(quick("t", b"6", None, 0))
+            assert [quick("t", b"?", None, 1), quick("new", b"?", b"k", None)] == [None, None]
+            assert None not in sent
+            assert [(await each).offset for each in sent if each] == list(range(7))
+        kept = scene.brokers.kept[TopicPartition("t", 0)]
+        assert [batch.record_count for batch in kept.batches] == [7]
+        keys = [record.key for record in kept.records]
+        assert keys == [b"k", None, b"k", None, None, b"k", None]
+
+    play(work)
