@@ -15,12 +15,15 @@ from kdist.cli.percentiles import show_summary, summarise
 from kdist.cli.progress import progress
 from kdist.cli.settings_given import parse_given
 from kdist.cli.show import show_count, show_size
+from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from kdist.client.producer.sync import Producer
 
 _PAYLOADS = 1_000  # different ones, so that a codec has something to do
+_PAYLOAD_BYTES = 64 << 20  # of all that are different: large ones come again sooner
+_LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _SAMPLES_MAX = 20_000  # acknowledgements that are timed: to time each would slow the sending
 _CHUNK = 500
 
@@ -81,6 +84,7 @@ def produce(  # noqa: PLR0913 - one for each option
       kdist bench produce load --records 1000000 --size 100
       kdist bench produce load --rate 1000 --acks all --json
     """
+    from kdist.client.producer.settings import read_settings
     from kdist.client.producer.sync import Producer
 
     more = {
@@ -88,9 +92,17 @@ def produce(  # noqa: PLR0913 - one for each option
     }
     require_topic(broker, topic)
     load = Load(topic, records, size, rate, bulk)
-    settings: dict[str, Any] = {"acks": acks, "compression_type": codec, **more}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker,
+        "acks": acks,
+        "compression_type": codec,
+        **more,
+    }
+    limit = read_settings(settings).plain.max_request_size
+    if size > limit:  # said before so many bytes are made
+        raise UserError(f"records of {size} bytes are larger than max_request_size, {limit} bytes")
     with (
-        Producer(bootstrap_servers=broker, **settings) as producer,
+        Producer(**settings) as producer,
         progress("produce", records, is_wanted=not as_json) as advance,
     ):
         run = Run(producer, load)
@@ -113,7 +125,9 @@ class Run:
         self._producer = producer
         self._load = load
         self._clock = SystemClock()
-        self._payloads = [_letters(letters.randbytes(load.size)) for _ in range(_PAYLOADS)]
+        different = max(1, min(_PAYLOADS, load.records, _PAYLOAD_BYTES // max(1, load.size)))
+        made = [letters.randbytes(load.size).translate(_LETTERS) for _ in range(different)]
+        self._payloads = (made * _PAYLOADS)[:_PAYLOADS]
         self._every = max(1, load.records // _SAMPLES_MAX)
         self._start_ns = self._clock.monotonic_ns()
 
@@ -162,10 +176,6 @@ class Run:
             self.latencies_ms.append((self._clock.monotonic_ns() - begun_ns) / 1e6)
 
         sent.add_done_callback(note)
-
-
-def _letters(data: bytes) -> bytes:
-    return bytes(65 + byte % 26 for byte in data)
 
 
 def _report(load: Load, run: Run, as_json: bool) -> None:

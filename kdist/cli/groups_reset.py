@@ -106,7 +106,7 @@ def reset(  # noqa: PLR0913 - one for each option
 
 def _time(to_datetime: int | None, by_duration: int | None) -> Sequence[int]:
     """The times that were named; no more than one is allowed, as of the other ways."""
-    ago = [] if by_duration is None else [SystemClock().now_ms() - by_duration]
+    ago = [] if by_duration is None else [max(0, SystemClock().now_ms() - by_duration)]
     return [*ago, *([] if to_datetime is None else [to_datetime])]
 
 

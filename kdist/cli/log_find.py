@@ -55,7 +55,8 @@ def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) ->
     place = locate(files, path)
     if not place.partitions:
         raise UserError(
-            f"{place.path} is a {place.kind}: give a partition's directory or a segment"
+            f"{place.path} ({place.kind}) holds no records:"
+            " give a partition's directory or a segment"
         )
     found: list[tuple[PartitionFiles, Found]] = []
     for partition in place.partitions:

@@ -36,7 +36,7 @@ def rebuild_indexes(path: str, as_json: bool) -> int:
     with locked_disk(place.log_directory) as disk:
         place = locate(disk, path)
         if not place.partitions:
-            raise UserError(f"{place.path} is a {place.kind}: it has no indexes")
+            raise UserError(f"{place.path} ({place.kind}) has no indexes")
         done = [
             rebuilt
             for partition in place.partitions

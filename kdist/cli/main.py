@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -123,4 +124,6 @@ def kdist() -> None:
 def main() -> None:
     """The entry point that the package installs."""
     fill_standard_streams()
+    if isinstance(sys.stdout, TextIOWrapper):  # as it is for stderr: a file's name may be no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     kdist(prog_name="kdist")

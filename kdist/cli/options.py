@@ -65,8 +65,9 @@ def read_settings_file(path: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON."""
-    click.echo(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+    """One line of JSON. A path's bytes that are no UTF-8 are escaped, as "\\udcff"."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    click.echo(text.encode(errors="backslashreplace").decode())
 
 
 def terminal_width() -> int | None:

@@ -29,14 +29,19 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.
         """The time in milliseconds."""
         text = str(value)
         try:
-            if text.isascii() and text.isdigit():
-                return int(text)
-            at = datetime.fromisoformat(text)
+            time_ms = int(text) if text.isascii() and text.isdigit() else _from_iso(text)
         except ValueError:
             self.fail(f"{text!r} is neither milliseconds nor ISO 8601.", param, ctx)
-        if at.tzinfo is None:
-            at = at.replace(tzinfo=UTC)
-        return round(at.timestamp() * 1000)
+        if not 0 <= time_ms < 1 << 63:
+            self.fail(f"{text!r} is before 1970, or later than 64 bits can say.", param, ctx)
+        return time_ms
+
+
+def _from_iso(text: str) -> int:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return round(at.timestamp() * 1000)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.3

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from io import StringIO
+from typing import cast
 
 import pytest
 
+from kdist.cli.bench_produce import Load, Run
 from kdist.cli.percentiles import show_summary, summarise
 from kdist.cli.progress import progress
+from kdist.client.producer.sync import Producer
 from tests.unit.cli.cli_cluster import CliCluster
 
 
@@ -67,6 +70,19 @@ def test_what_cannot_be_measured_is_refused(cluster: CliCluster, topic: str) -> 
     assert "linger_ms" in cluster.refused(*words)
     too_large = ("--size", 2000, "--setting", "max.request.size=1000")
     assert cluster.refused("bench", "produce", topic, "--records", 1, *too_large)
+    sentence = cluster.refused("bench", "produce", topic, "--size", 99_999_999)
+    assert sentence == "records of 99999999 bytes are larger than max_request_size, 1048576 bytes"
+
+
+def test_large_records_are_few_that_come_again() -> None:
+    def made(records: int, size: int) -> list[bytes]:
+        return Run(cast(Producer, None), Load("load", records, size, None, False))._payloads
+
+    assert [len(set(made(*given))) for given in ((2000, 50), (7, 50), (2000, 32 << 20))] == [
+        1000,
+        7,
+        2,
+    ]
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:

@@ -41,6 +41,7 @@ def offsets(cluster: CliCluster, group: str) -> list[int]:
         (["--to-offset", "4000"], [10, 10]),
         (["--shift-by", "-3"], [7, 7]),
         (["--by-duration", "2h"], [0, 0]),
+        (["--by-duration", "99999d"], [0, 0]),
         (["--to-datetime", "2100-01-01"], [10, 10]),
         (["--to-earliest", "--topic", "moving:1"], [10, 0]),
         (["--shift-by", "-1", "--topic", "moving:0", "--topic", "moving:1"], [9, 9]),

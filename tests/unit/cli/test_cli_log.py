@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 
@@ -224,6 +226,27 @@ def test_what_is_no_time_is_a_mistake_of_whoever_typed_it(log: Path, time: str) 
     result = run("find", log, "--time", time)
     assert result.exit_code == 2
     assert "is neither milliseconds nor ISO 8601" in result.stderr
+
+
+@pytest.mark.parametrize("time", ["0001-01-01", "1969-12-31T23:59:59.999Z", "9" * 20])
+def test_a_time_that_no_broker_knows_is_a_mistake_too(log: Path, time: str) -> None:
+    result = run("find", log, "--time", time)
+    assert result.exit_code == 2
+    assert "is before 1970" in result.stderr
+
+
+def test_a_file_that_is_no_segment_is_refused(log: Path) -> None:
+    index = segments(log)[0].with_suffix(".index")
+    for words in (["find", index, "--offset", 1], ["rebuild-indexes", index]):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert f"{index} (index) h" in result.stderr
+
+
+def test_a_path_that_is_no_text_is_escaped_in_json(log: Path) -> None:
+    odd = log.rename(log.with_name(os.fsdecode(b"caf\xe9-0")))
+    output = run("find", odd, "--offset", 1, "--json").stdout_bytes
+    assert json.loads(output.decode("ascii"))["path"] == str(odd)
 
 
 def test_nothing_found_exits_with_1_and_says_so(log: Path) -> None:

@@ -57,6 +57,20 @@ def test_the_version_is_one_line() -> None:
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_path_that_is_no_text_is_shown_with_backslashes(tmp_path: Path, errors: str) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9-0")
+    odd.mkdir()
+    (odd / f"{0:020}.log").touch()
+    environment = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    for words in (["dump"], ["verify"], ["verify", "--json"]):
+        done = subprocess.run(
+            [*KDIST, "log", *words, odd], cwd=ROOT, capture_output=True, timeout=60, env=environment
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert rb"/caf\udce9-0" in done.stdout
+
+
 def test_what_kazoo_tries_is_not_told_where_nobody_logs() -> None:
     code = (
         "import logging, kdist.zk.kazoo_client\n"
