@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kdist.errors import UserError
@@ -52,11 +52,10 @@ class BackgroundLoop:
         self.is_elsewhere = True
         self.on_fork()
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.
 
-        `TimeoutError` after `timeout_s`; `UserError` if another thread stops the loop meanwhile,
-        and in a forked process.
+        `UserError` if another thread stops the loop meanwhile, and in a forked process.
         """
         if self.is_elsewhere:
             work.close()
@@ -67,14 +66,11 @@ class BackgroundLoop:
         running = asyncio.run_coroutine_threadsafe(work, self.loop)
         running.add_done_callback(lambda _: steps.put(None))
         try:
-            while (step := steps.get(timeout=timeout_s)) is not None:
+            while (step := steps.get()) is not None:
                 try:
                     step()
                 except _Told:
                     pass  # the work has it, and will raise it, or not
-        except Empty:
-            running.cancel()
-            raise TimeoutError from None
         except BaseException:
             running.cancel()
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers
@@ -111,8 +111,9 @@ class Core:
         if handler is not None:
             message = handler.before_enqueue(topic, message)
         row = self._row(message)
+        partition = _checked_partition(message.partition)
         try:
-            while not isinstance(sent := self.accumulator.add(topic, row, message.partition), Sent):
+            while not isinstance(sent := self.accumulator.add(topic, row, partition), Sent):
                 yield sent
         except BaseException:
             if handler is not None:
@@ -212,19 +213,20 @@ class Core:
 
     # The end; on the loop
 
-    async def flush(self) -> None:
-        """Send everything that was added, and wait until all of it is settled."""
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send everything that was added, and wait until all of it is settled. `TimeoutError`."""
         accumulator = self.accumulator
         with accumulator.lock:
             batches = [batch for queue in accumulator.active for batch in queue.batches()]
             for batch in batches:
                 batch.is_hurried = True
         self._kick()
-        for batch in batches:
-            if not batch.is_done:
-                done: asyncio.Future[None] = self._loop.create_future()
-                batch.when_done(_Releasing(done))
-                await done
+        async with asyncio.timeout(timeout_s):
+            for batch in batches:
+                if not batch.is_done:
+                    done: asyncio.Future[None] = self._loop.create_future()
+                    batch.when_done(_Releasing(done))
+                    await done
 
     async def close(self, timeout_s: float | None) -> None:
         """Take no more, deliver what is there within the time, fail the rest, close all."""
@@ -235,8 +237,7 @@ class Core:
             self.accumulator.is_closed = True
             self.accumulator.plain.clear()
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.flush()
+            await self.flush(timeout_s)
         except TimeoutError:
             pass  # what is left fails below
         self._refreshing.cancel()
@@ -327,6 +328,12 @@ def _checked_headers(headers: Any) -> Any:
         if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):
             raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
     return pairs
+
+
+def _checked_partition(partition: Any) -> Any:
+    if partition is not None and not isinstance(partition, SupportsIndex):
+        raise TypeError(f"a partition is an int, not {partition!r}")
+    return partition
 
 
 def _checked_timestamp(timestamp: Any) -> int | None:

@@ -144,7 +144,7 @@ class Producer:
         It raises nothing else: each record's own future says what became of it.
         """
         if not self._accumulator.is_closed:  # then everything is settled
-            self._background.run(self._core.flush(), timeout)
+            self._background.run(self._core.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """Deliver what was sent, for up to `timeout` seconds, then end; what is left fails.

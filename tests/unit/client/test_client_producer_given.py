@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.sync import Producer
 from tests.unit.client.producer_world import Scene, play
 
 
@@ -30,6 +31,34 @@ def test_headers_that_are_no_pairs_are_a_type_error(headers: Any) -> None:
             with pytest.raises(TypeError, match="header"):
                 await producer.send("t", b"a", headers=headers)
             await producer.send_and_wait("t", b"a", headers=[["a", b"b"], ("a", None)])
+
+    play(work)
+
+
+@pytest.mark.parametrize("partition", ["0", 0.0, b"0"])
+def test_what_is_no_partition_is_a_type_error(partition: Any) -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            with pytest.raises(TypeError, match=f"a partition is an int, not {partition!r}"):
+                await producer.send("t", b"a", partition=partition)
+
+    play(work)
+
+
+def test_a_flush_without_time_waits_for_nothing() -> None:
+    with Producer(bootstrap_servers="localhost:1", max_block_ms=1) as producer:
+        for timeout in (0, -1):
+            producer.flush(timeout)
+
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            core = producer._started
+            await producer.send("t", b"a")
+            for timeout in (0, -1):
+                with pytest.raises(TimeoutError):
+                    await core.flush(timeout)
+            await core.flush()
+            await core.flush(-1)
 
     play(work)
 
