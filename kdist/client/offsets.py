@@ -6,9 +6,10 @@ What groups have committed is asked for in `admin/offsets.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
+from kdist.errors import UserError
 from kdist.model import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
 from kdist.protocol.list_offsets import (
     EARLIEST_TIMESTAMP,
@@ -35,6 +36,13 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = NO_EPOCH
+
+
+def check_time(timestamp_ms: Any) -> None:
+    """`UserError` for what is no time: below 0, numbers mean something else to a leader."""
+    is_number = isinstance(timestamp_ms, SupportsIndex)
+    if not is_number or not 0 <= timestamp_ms.__index__() < 1 << 63:
+        raise UserError(f"{timestamp_ms!r} is no time: they are ms since 1970")
 
 
 async def list_offsets(

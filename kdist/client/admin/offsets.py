@@ -13,8 +13,8 @@ from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
 from kdist.client.cluster import Cluster, by_topic, raise_for
-from kdist.client.offsets import OffsetAndMetadata, find_offsets, find_ranges
-from kdist.errors import ApiError, Error
+from kdist.client.offsets import OffsetAndMetadata, check_time, find_offsets, find_ranges
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.protocol import offset_fetch
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
@@ -81,9 +81,17 @@ def _read_committed(
 async def alter_group_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
 ) -> None:
-    """Have a group without members go on from these offsets; `metadata` is kept beside each."""
+    """Have a group without members go on from these offsets; `metadata` is kept beside each.
+
+    UNKNOWN_TOPIC_OR_PARTITION for one that is not there; then none is changed.
+    """
+    for each, offset in offsets.items():
+        if offset < 0:  # -1 would be stored, and read as if nothing were committed
+            raise UserError(f"{offset} is no offset for {each}: they begin at 0")
     if not offsets:
         return
+    # Before the coordinator is asked, whose answer would be: it may have to hear of them yet.
+    await require_partitions(cluster, offsets)
     request = OffsetCommitRequest(
         group_id=group,
         topics=[
@@ -156,6 +164,8 @@ async def plan_group_reset(
 
     `partitions` may be such that the group has never read: it begins there then.
     """
+    if isinstance(target, ToTime):
+        check_time(target.timestamp_ms)
     committed = await group_offsets(cluster, group)
     wanted = sorted(committed if partitions is None else partitions)
     await require_partitions(cluster, wanted)

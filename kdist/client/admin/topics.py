@@ -95,7 +95,7 @@ async def require_partitions(cluster: Cluster, partitions: Iterable[TopicPartiti
     topics = await describe_topics(cluster, [topic for topic, _ in wanted])
     for topic, number in wanted:
         count = len(topics[topic].partitions)
-        if number >= count:
+        if not 0 <= number < count:
             raise ApiError(
                 Error.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {topic} has no partition {number}: it has {count}, from 0",

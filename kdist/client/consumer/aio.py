@@ -23,7 +23,9 @@ from kdist.client.consumer.given import (
     Bootstrap,
     Given,
     checked_decoders,
+    checked_max,
     checked_partitions,
+    checked_times,
     checked_topics,
     found_offsets,
     ignore,
@@ -33,7 +35,7 @@ from kdist.client.consumer.given import (
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
-from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -116,16 +118,17 @@ class Consumer:
         self, timeout_s: float | None = None, max_records: int | None = None
     ) -> list[ConsumedRecord]:
         """Records as soon as there are some; none if `timeout_s` passes before (None: never)."""
+        count = checked_max(max_records, "max_records", self._core.settings.max_poll_records)
         self._put_back()
-        count = max_records or self._core.settings.max_poll_records
         return await self._taken(lambda: self._core.shelf.take_records(count), timeout_s)
 
     async def poll_batches(
         self, timeout_s: float | None = None, max_batches: int = 1000
     ) -> list[Batch]:
         """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
+        count = checked_max(max_batches, "max_batches")
         self._put_back()
-        return await self._taken(lambda: self._core.shelf.take_batches(max_batches), timeout_s)
+        return await self._taken(lambda: self._core.shelf.take_batches(count), timeout_s)
 
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core = self._core
@@ -177,6 +180,7 @@ class Consumer:
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Go on from the first record at or after a time, from the end where there is none."""
+        check_time(timestamp_ms)
         self._put_back()
         await self._core.seek_to_time(timestamp_ms, partitions)
 
@@ -189,8 +193,7 @@ class Consumer:
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
-        wanted = dict(zip(checked_partitions(timestamps_ms), timestamps_ms.values(), strict=True))
-        return await self._core.list_offsets(wanted)
+        return await self._core.list_offsets(checked_times(timestamps_ms))
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]

@@ -23,7 +23,9 @@ from kdist.client.consumer.given import (
     Bootstrap,
     Given,
     checked_decoders,
+    checked_max,
     checked_partitions,
+    checked_times,
     checked_topics,
     found_offsets,
     ignore,
@@ -34,7 +36,7 @@ from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers
-from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp
+from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -146,16 +148,17 @@ class Consumer:
         At most `max_records`, by default `max_poll_records`. With auto-commit, asking again says
         that those before are done with.
         """
-        count = max_records or self._poll_records_max
+        count = checked_max(max_records, "max_records", self._poll_records_max)
         if rest := self._iteration.rest(count):
             return rest
         return self._taken(lambda: self._shelf.take_records(count), timeout_s)
 
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
+        count = checked_max(max_batches, "max_batches")
         self._iteration.settle()
         self._iteration.drop(self._give_back)
-        return self._taken(lambda: self._shelf.take_batches(max_batches), timeout_s)
+        return self._taken(lambda: self._shelf.take_batches(count), timeout_s)
 
     def _give_back(self, partition: Any) -> bool:
         """What iteration was given and has not passed on is fetched again."""
@@ -239,6 +242,7 @@ class Consumer:
 
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Go on from the first record at or after a time, from the end where there is none."""
+        check_time(timestamp_ms)
         self._drop(*partitions)
         self._run(self._core.seek_to_time(timestamp_ms, partitions))
 
@@ -251,8 +255,7 @@ class Consumer:
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time; None where there is none."""
-        wanted = dict(zip(checked_partitions(timestamps_ms), timestamps_ms.values(), strict=True))
-        return self._run(self._core.list_offsets(wanted))
+        return self._run(self._core.list_offsets(checked_times(timestamps_ms)))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each."""

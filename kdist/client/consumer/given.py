@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex
 
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Offsets
-from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
+from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.config.kinds import INT32_MAX, INT64_MAX
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
@@ -75,6 +75,22 @@ def _partition(given: Any) -> TopicPartition:
     if fault:
         raise UserError(f"topic {given[0]!r} {fault}")
     return TopicPartition(*given)
+
+
+def checked_times(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Times by partition, which may be a plain pair."""
+    for each in given.values():
+        check_time(each)
+    return dict(zip(checked_partitions(given), given.values(), strict=True))
+
+
+def checked_max(given: int | None, name: str, default: int = 1000) -> int:
+    """How many to give at most; None is the default."""
+    if given is None:
+        return default
+    if not _is_number(given, 1, INT64_MAX):
+        raise UserError(f"{name} is 1 or more, not {given!r}")
+    return given
 
 
 def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:

@@ -196,6 +196,20 @@ def test_a_group_is_moved_as_planned(admin: Admin, running: CliCluster) -> None:
     assert admin.group_offsets("movers") == {first: 3, second: 8}
 
 
+def test_what_is_no_place_is_not_committed(admin: Admin, running: CliCluster) -> None:
+    first, second = filled(admin, running, "placeless")
+    with pytest.raises(UserError, match="-1 is no offset for placeless-1"):
+        admin.alter_group_offsets("lost", {first: 5, second: -1})
+    for number in (2, -1):
+        with pytest.raises(ApiError, match=f"placeless has no partition {number}: it has 2"):
+            admin.alter_group_offsets("lost", {first: 5, TopicPartition("placeless", number): 5})
+    with pytest.raises(SomeFailed, match="no topic placeles: did you mean placeless"):
+        admin.alter_group_offsets("lost", {TopicPartition("placeles", 0): 5})
+    with pytest.raises(UserError, match="-1 is no time"):
+        admin.reset_group("lost", ToTime(-1), [first])
+    assert admin.group_offsets("lost") == {}
+
+
 def test_a_group_begins_where_it_has_never_read(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "fresh")
     admin.reset_group("beginners", ToOffset(7), [first, second])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
 import pytest
 
+from kdist.client.consumer.aio import Consumer as AsyncConsumer
+from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.given import (
     check_offset,
     checked_decoders,
+    checked_max,
     checked_partitions,
+    checked_times,
     checked_topics,
     to_commit,
     with_servers,
@@ -81,6 +86,39 @@ def test_offsets_may_be_numbers_of_any_library() -> None:
     check_offset(number, number)
     assert to_commit({HERE: number}) == {HERE: OffsetAndMetadata(number)}
     assert to_commit({("clicks", 0): 7}) == {HERE: OffsetAndMetadata(7)}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("time", [-1, -2, 1 << 63, "1", None, 1.5])
+def test_what_is_no_time_is_not_asked_for(time: Any) -> None:
+    with pytest.raises(UserError, match="is no time"):
+        checked_times({HERE: time})
+    with Consumer("localhost:1") as consumer, pytest.raises(UserError, match="is no time"):
+        consumer.seek_to_time(time)
+
+
+def test_a_poll_may_give_one_or_more() -> None:
+    assert checked_max(None, "max_records", 500) == 500
+    with Consumer("localhost:1") as consumer:
+        for count in (0, -1):
+            with pytest.raises(UserError, match=f"max_records is 1 or more, not {count}"):
+                consumer.poll(0, max_records=count)
+            with pytest.raises(UserError, match=f"max_batches is 1 or more, not {count}"):
+                consumer.poll_batches(0, max_batches=count)
+
+
+def test_it_is_so_for_the_consumer_on_a_loop() -> None:
+    async def work() -> None:
+        async with AsyncConsumer("localhost:1") as consumer:
+            with pytest.raises(UserError, match="max_records"):
+                await consumer.poll(0, max_records=0)
+            with pytest.raises(UserError, match="max_batches"):
+                await consumer.poll_batches(0, max_batches=0)
+            with pytest.raises(UserError, match="is no time"):
+                await consumer.seek_to_time(-1)
+            with pytest.raises(UserError, match="is no time"):
+                await consumer.offsets_for_times({HERE: -1})
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("given", [[None], [5], [b"clicks"], "clicks", re.compile(b"clicks")])
