@@ -125,7 +125,10 @@ class Accumulator:
             if topic is None:
                 return None
             if partition is not None:
-                queue = topic.queues[partition] if 0 <= partition < len(topic.queues) else None
+                try:
+                    queue = topic.queues[partition] if 0 <= partition < len(topic.queues) else None
+                except TypeError:
+                    return None  # the long way has a sentence for it
             elif self.is_sticky:
                 queue = topic.sticky if key is None else topic.places.get(key)
             else:
