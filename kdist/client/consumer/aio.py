@@ -118,7 +118,9 @@ class Consumer:
         self, timeout_s: float | None = None, max_records: int | None = None
     ) -> list[ConsumedRecord]:
         """Records as soon as there are some; none if `timeout_s` passes before (None: never)."""
-        count = checked_max(max_records, "max_records", self._core.settings.max_poll_records)
+        count = self._core.settings.max_poll_records
+        if max_records is not None:
+            count = checked_max(max_records, "max_records")
         self._put_back()
         return await self._taken(lambda: self._core.shelf.take_records(count), timeout_s)
 

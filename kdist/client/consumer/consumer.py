@@ -148,7 +148,9 @@ class Consumer:
         At most `max_records`, by default `max_poll_records`. With auto-commit, asking again says
         that those before are done with.
         """
-        count = checked_max(max_records, "max_records", self._poll_records_max)
+        count = self._poll_records_max
+        if max_records is not None:
+            count = checked_max(max_records, "max_records")
         if rest := self._iteration.rest(count):
             return rest
         return self._taken(lambda: self._shelf.take_records(count), timeout_s)

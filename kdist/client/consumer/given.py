@@ -84,10 +84,8 @@ def checked_times(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
     return dict(zip(checked_partitions(given), given.values(), strict=True))
 
 
-def checked_max(given: int | None, name: str, default: int = 1000) -> int:
-    """How many to give at most; None is the default."""
-    if given is None:
-        return default
+def checked_max(given: int, name: str) -> int:
+    """How many to give at most."""
     if not _is_number(given, 1, INT64_MAX):
         raise UserError(f"{name} is 1 or more, not {given!r}")
     return given
