@@ -23,7 +23,8 @@ class Origin(NamedTuple):
 
     def is_made_anew(self, now: Origin) -> bool:
         """Whether `now` is another topic of the same name in the same place."""
-        return "" not in (self.id, now.id) and self.id != now.id and self[:2] == now[:2]
+        is_same_place = (self.topic, self.through) == (now.topic, now.through)
+        return is_same_place and "" not in (self.id, now.id) and self.id != now.id
 
 
 class Selection(NamedTuple):

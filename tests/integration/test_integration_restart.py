@@ -1,8 +1,8 @@
 """A broker that stopped cleanly serves a thousand partitions again in seconds.
 
 Measured from the start of its process, interpreter and ZooKeeper session included: until it says
-that it is ready, and until a client is told a leader for each partition. What is judged is the time
-that the process had of the cores by then: how long others kept them is not its doing.
+that it is ready, and until a client is told a leader for each partition. How long others kept the
+cores from it is left out.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, zookeeper_host
+from tests.own_time import kept_waiting_s
 
 TOPICS, PARTITIONS = 10, 100
 RESTARTS = 3
-ALLOWED_CPU_S = 4.0  # two are asked for; caches that others have emptied get more
+ALLOWED_S = 6.0  # two are asked for; a machine that tests share gets more
 
 
 def test_a_thousand_partitions_are_served_soon_after_a_clean_restart(tmp_path: Path) -> None:
@@ -33,12 +33,12 @@ def test_a_thousand_partitions_are_served_soon_after_a_clean_restart(tmp_path: P
     ):
         fill(broker)
         measured = [restart(broker) for _ in range(RESTARTS)]
-    ready_s, served_s, cpu_s = map(statistics.median, zip(*measured, strict=True))
+    ready_s, served_s = map(statistics.median, zip(*measured, strict=True))
     sys.stdout.write(
         f"{TOPICS * PARTITIONS} partitions: ready in {ready_s:.2f} s, all led in {served_s:.2f} s "
-        f"with {cpu_s:.2f} s of a core (medians of {RESTARTS})\n"
+        f"(medians of {RESTARTS})\n"
     )
-    assert cpu_s < ALLOWED_CPU_S
+    assert served_s < ALLOWED_S
 
 
 def fill(broker: BrokerProcess) -> None:
@@ -58,17 +58,16 @@ def fill(broker: BrokerProcess) -> None:
     assert failed == []
 
 
-def restart(broker: BrokerProcess) -> tuple[float, float, float]:
-    """Seconds until it is ready, until all partitions have their leader, and of a core by then."""
+def restart(broker: BrokerProcess) -> tuple[float, float]:
+    """Seconds until it is ready, and until all partitions have their leader."""
     assert broker.stop() == 0
     begun_s = time.monotonic()
     broker.start()
-    ready_s = time.monotonic() - begun_s
+    ready_s = time.monotonic() - kept_waiting_s(broker.process.pid) - begun_s
     assert "were scanned" not in broker.text
     client = AdminClient({"bootstrap.servers": broker.address})
     settled(lambda: led_partitions(client) == TOPICS * PARTITIONS)
-    spent = psutil.Process(broker.process.pid).cpu_times()
-    return ready_s, time.monotonic() - begun_s, spent.user + spent.system
+    return ready_s, time.monotonic() - kept_waiting_s(broker.process.pid) - begun_s
 
 
 def led_partitions(client: AdminClient) -> int:

@@ -104,7 +104,7 @@ class Topics:
             self.want((name,))
             yield
         finally:
-            self._awaited[name] -= 1
+            self._awaited -= Counter((name,))  # who is awaited no more leaves it
 
     def _is_needed(self, name: str) -> bool:
         """Whether to ask for a topic that is not there, or for leaders that it has not."""

@@ -160,19 +160,24 @@ def test_the_bytes_that_are_cut_are_kept_beside_the_log(log: Path) -> None:
     assert all(Path(path).exists() for path in (*kept, *again))
 
 
+def assert_cut_at_damage(log: Path, wanted: int) -> None:
+    """Trimmed at its damage the log ends at this offset, and is sound."""
+    end_offset, kept = trim(log, None)
+    assert end_offset == wanted
+    assert len(kept) == 2
+    report = check(log.parent)
+    assert not report.is_damaged
+    assert of(report, Severity.STALE) == []
+    assert end_after_a_start(log) == end_offset
+
+
 @pytest.mark.parametrize("field", ["batch length, lower", "magic", "crc", "record count"])
 @pytest.mark.parametrize("number", [0, 2, 5])
 def test_a_log_trimmed_at_its_damage_is_sound(log: Path, field: str, number: int) -> None:
     segment = segments(log)[2]
     position, header = headers(segment)[number]
     flip(segment, position + FIELDS[field])
-    end_offset, kept = trim(log, None)
-    assert end_offset == header.base_offset
-    assert len(kept) == 2
-    report = check(log.parent)
-    assert not report.is_damaged
-    assert of(report, Severity.STALE) == []
-    assert end_after_a_start(log) == end_offset
+    assert_cut_at_damage(log, header.base_offset)
 
 
 @pytest.mark.parametrize("byte", [4, 5, 6, 7])
@@ -185,13 +190,7 @@ def test_a_log_with_a_base_offset_too_high_is_cut_in_front_of_that_batch(
     content = bytearray(segment.read_bytes())
     content[position + byte] |= 0x40
     segment.write_bytes(content)
-    end_offset, kept = trim(log, None)
-    assert end_offset == header.base_offset
-    assert len(kept) == 2
-    report = check(log.parent)
-    assert not report.is_damaged
-    assert of(report, Severity.STALE) == []
-    assert end_after_a_start(log) == end_offset
+    assert_cut_at_damage(log, header.base_offset)
 
 
 def test_a_cut_at_an_offset_behind_damage_is_refused(killed: Path) -> None:
