@@ -100,3 +100,31 @@ def test_accepted_connections_send_without_delay_and_are_kept_alive(world: World
             assert found.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
 
     world.run(scenario())
+
+
+def congestion_control(connection: socket.socket) -> bytes:
+    """The name of what paces it."""
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
+
+
+@pytest.mark.parametrize(("own_host", "is_paced"), [("127.0.0.1", False), ("127.0.0.2", True)])
+def test_only_connections_between_two_addresses_are_paced(
+    world: World, own_host: str, is_paced: bool
+) -> None:
+    """BBR paces by a timer for each packet, which costs a host half of what it sends to itself."""
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            with socket.socket() as client:
+                default = congestion_control(client)
+                client.bind((own_host, 0))
+                client.setblocking(False)
+                await world.loop.sock_connect(client, (world.host, served.port))
+                _, peer = await world.loop.create_connection(RawPeer, sock=client)
+                peer.send(b"hello")
+                await peer.answers(1)
+            (connection,) = served.handler.connected
+            found = congestion_control(connection._transport.get_extra_info("socket"))
+            assert found == (default if is_paced else b"reno")
+
+    world.run(scenario())
