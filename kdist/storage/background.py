@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,11 +20,13 @@ class Background:
         self._files = files
         self._tasks = tasks
         self._on_failure = on_failure
+        self._removals: deque[Callable[[], None]] = deque()  # the first is under way
+        self._is_stopped = False
 
     def discard(self, paths: Sequence[str], delay_ms: int) -> None:
         """Unlink files in `delay_ms`, when reads that are under way have ended."""
         if paths:
-            self._later(delay_ms, partial(self._unlink, paths))
+            self._remove_later(delay_ms, partial(self._unlink, paths))
 
     def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -34,7 +37,13 @@ class Background:
 
     def remove_tree(self, path: str, delay_ms: int = 0) -> None:
         """Remove a directory with all that is in it, in `delay_ms`."""
-        self._later(delay_ms, partial(self._files.remove_tree, path))
+        self._remove_later(delay_ms, partial(self._remove_tree, path))
+
+    def _remove_tree(self, path: str) -> None:
+        try:
+            self._files.remove_tree(path)
+        except FileNotFoundError:
+            pass  # somebody who needed the room was faster; what is left goes at the next start
 
     def start_writeback(self, segment: Segment) -> None:
         """Let the kernel begin to write what the segment has got since the last time."""
@@ -48,12 +57,31 @@ class Background:
         work = partial(segment.file.start_writeback, start, segment.size - start)
         self._tasks.run_blocking(work, end)
 
-    def _later(self, delay_ms: int, work: Callable[[], None]) -> None:
-        run = partial(self._tasks.run_blocking, work, self._end)
+    def stop(self) -> None:
+        """Begin no further removal: the next start finds what is left."""
+        self._is_stopped = True
+
+    def _remove_later(self, delay_ms: int, work: Callable[[], None]) -> None:
         if delay_ms:
-            self._tasks.call_later(delay_ms, run)
+            self._tasks.call_later(delay_ms, partial(self._remove, work))
         else:
-            run()
+            self._remove(work)
+
+    def _remove(self, work: Callable[[], None]) -> None:
+        """One at a time: thousands come at once, and flushes need a thread meanwhile."""
+        self._removals.append(work)
+        if len(self._removals) == 1:
+            self._remove_next()
+
+    def _remove_next(self) -> None:
+        if not self._is_stopped:
+            self._tasks.run_blocking(self._removals[0], self._removed)
+
+    def _removed(self, error: BaseException | None) -> None:
+        self._removals.popleft()
+        self._end(error)
+        if self._removals:
+            self._remove_next()
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:

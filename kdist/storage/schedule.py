@@ -34,6 +34,7 @@ class Schedule:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._directory.background.stop()
 
     def _every(self, interval_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:

@@ -1,0 +1,68 @@
+"""Deleting a partition: who unlinks it, when, and at whose expense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from storage_world import World, append
+
+from kdist.runtime.virtual_tasks import VirtualTasks
+from kdist.storage.background import Background
+
+
+def test_a_deleted_partition_that_an_operator_unlinks_by_hand_is_gone_too() -> None:
+    """As one does whose disk is full, within that minute."""
+    world = World()
+    append(world, world.log(), 3)
+    world.delete()
+    (name,) = [name for name in world.disk.list("/d01") if name.endswith("-delete")]
+    world.disk.remove_tree(f"/d01/{name}")
+    world.settle(61_000)
+    assert world.failures == []
+
+
+class CountedTasks(VirtualTasks):
+    """Knows how much blocking work is under way at most, and how much there was."""
+
+    under_way = most = works = 0
+
+    def run_blocking(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
+    ) -> None:
+        def ended(error: BaseException | None) -> None:
+            self.under_way -= 1
+            done(error)
+
+        self.works += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        super().run_blocking(work, ended)
+
+
+def retired(count: int) -> tuple[World, CountedTasks, Background]:
+    """So many directories that are on their way out."""
+    world = World()
+    tasks = CountedTasks(world.clock, world.chance)
+    background = Background(world.files, tasks, world.failures.append)
+    for number in range(count):
+        world.disk.make_directory(f"/d01/{number}-delete")
+        background.remove_tree(f"/d01/{number}-delete", 1000)
+    return world, tasks, background
+
+
+def test_removals_leave_threads_to_flushes() -> None:
+    """A topic's thousands of partitions go in the same minute, and each may take its time."""
+    world, tasks, _ = retired(20)
+    tasks.run_until_idle()
+    assert world.disk.list("/d01") == []
+    assert (tasks.works, tasks.most) == (20, 1)
+
+
+def test_a_stop_waits_for_one_removal_only() -> None:
+    world, tasks, background = retired(20)
+    tasks.run_until(lambda: tasks.works > 4, 2000)
+    background.stop()
+    tasks.run_until_idle()
+    assert tasks.works == 5
+    assert len(world.disk.list("/d01")) == 15
+    assert world.failures == []
