@@ -371,15 +371,16 @@ class Segment:
             self._close()
 
     def close(self) -> None:
-        """Give the descriptors back once nobody uses the segment any more."""
+        """Give the descriptors back for good, once nobody uses the segment any more."""
         self._is_retired = True
+        # Else they would be written then, when these names may be another log's.
+        self.offset_index.forget_pending()
+        self.time_index.forget_pending()
         if not self._pins:
             self._close()
 
     def retire(self) -> list[str]:
         """Rename the files to `.deleted` so that no start finds them; the paths to unlink later."""
-        self.offset_index.forget_pending()
-        self.time_index.forget_pending()
         retired = []
         for suffix in (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX):
             path = self._path(suffix)

@@ -1,13 +1,36 @@
-"""Deleting a partition: who unlinks it, when, and at whose expense."""
+"""Deleting a partition: who still reads it, who unlinks it, and at whose expense."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from storage_world import World, append
 
 from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.background import Background
+from kdist.storage.names import Suffix
+from kdist.storage.reading import read
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_a_slice_released_after_its_partition_was_deleted_leaves_the_next_one_alone(
+    is_made_anew: bool,
+) -> None:
+    """Only then its segment is closed, which had index entries that were not written yet."""
+    world = World()
+    log = world.log(index_interval_bytes=0)
+    for _ in range(5):
+        append(world, log)
+    piece = read(log, 0, 1 << 20)
+    assert piece is not None
+    world.delete()
+    if is_made_anew:
+        append(world, world.log(), 3)
+    piece.release()
+    if is_made_anew:
+        assert world.disk.size(world.path_of(0, Suffix.INDEX)) == 0
+        assert world.disk.size(world.path_of(0, Suffix.TIME_INDEX)) == 0
 
 
 def test_a_deleted_partition_that_an_operator_unlinks_by_hand_is_gone_too() -> None:
