@@ -224,11 +224,15 @@ class LogDirectory:
     def delete(self, partition: TopicPartition, done: Done) -> None:
         """Take a log out of the directory, then call `done`; its files go in the background.
 
-        Whoever waits for a flush of it hears UNKNOWN_TOPIC_OR_PARTITION.
+        Upon `DiskFull` it is still there, or a checkpoint still tells of it. Whoever waits for a
+        flush of it hears UNKNOWN_TOPIC_OR_PARTITION.
         """
         log = self.logs[partition]
         if log.is_busy:
             self.flusher.request(log, lambda _: self.delete(partition, done))
+            return
+        if log.is_made and (error := self._refusal(partial(self._retire, log))) is not None:
+            done(error)
             return
         del self.logs[partition]
         self.forsake(log)
@@ -237,13 +241,14 @@ class LogDirectory:
             self._maker.forget(log)
             done(None)
             return
-        unique = uuid.UUID(int=self.around.chance.getrandbits(128))
-        name = names.retired_directory_name(partition, DirectoryState.DELETED, unique)
-        path = f"{self.path}/{name}"
         log.close()
-        self.files.rename(log.directory, path)
-        self.background.remove_tree(path, log.settings.file_delete_delay_ms)
         self.saver.request(done)  # which syncs this directory too, before `done`
+
+    def _retire(self, log: Log) -> None:
+        unique = uuid.UUID(int=self.around.chance.getrandbits(128))
+        name = names.retired_directory_name(log.partition, DirectoryState.DELETED, unique)
+        self.files.rename(log.directory, f"{self.path}/{name}")
+        self.background.remove_tree(f"{self.path}/{name}", log.settings.file_delete_delay_ms)
 
     def truncate(self, log: Log, offset: int, done: Done) -> None:
         """Cut the log's end to `offset`, durably, then call `done`. It must not be appended to.

@@ -1,12 +1,14 @@
-"""Deleting a partition: who still reads it, who unlinks it, and at whose expense."""
+"""Deleting a partition: who still reads it, who unlinks it, and a disk that has no room."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
-from storage_world import World, append
+from storage_world import CLICKS, World, append, expected_lines, lines
 
+from kdist.errors import DiskFull
 from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.background import Background
 from kdist.storage.names import Suffix
@@ -42,6 +44,24 @@ def test_a_deleted_partition_that_an_operator_unlinks_by_hand_is_gone_too() -> N
     world.disk.remove_tree(f"/d01/{name}")
     world.settle(61_000)
     assert world.failures == []
+
+
+@pytest.mark.parametrize("is_flushing", [False, True])
+def test_a_partition_that_a_full_disk_keeps_from_being_deleted_goes_on(is_flushing: bool) -> None:
+    """A directory's new name may need a block."""
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    if is_flushing:
+        world.directory.flusher.request(log)
+        world.tasks.run_until(lambda: log.is_busy, 100)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.path.endswith("-delete"), forever=False)
+    with pytest.raises(DiskFull):
+        world.delete()
+    append(world, log, 3)
+    assert lines(world.log()) == expected_lines(6)
+    world.delete()
+    assert CLICKS not in world.directory.logs
 
 
 class CountedTasks(VirtualTasks):
