@@ -52,11 +52,9 @@ class FlushJob:
         for segment in self.sealed:
             segment.write_indexes()
 
-    def take_spares(self) -> list[tuple[File, int]]:
+    def spares(self) -> list[tuple[File, int]]:
         """The files that have disk space reserved beyond their end, which will not be needed."""
-        spares = [segment for segment in self.sealed if segment.has_spare_space]
-        for segment in spares:
-            segment.preallocated = segment.size
+        spares = (segment for segment in self.sealed if segment.has_spare_space)
         return [(segment.file, segment.size) for segment in spares]
 
     def targets(self) -> list[File]:
@@ -76,6 +74,8 @@ class FlushJob:
         """All of it is on the disk: say so."""
         log = self.log
         self._release()
+        for segment in self.sealed:
+            segment.preallocated = segment.size
         log.recovery_point = max(log.recovery_point, self.end_offset)
         if log.recovery_point == log.end_offset:
             log.world.unflushed.discard(log)
@@ -104,7 +104,7 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
     """
     for job in jobs:
         job.complete_files()
-    spares = [spare for job in jobs for spare in job.take_spares()]
+    spares = [spare for job in jobs for spare in job.spares()]
     if len(jobs) >= SYNC_FILESYSTEM_FROM:
 
         def sync_all() -> None:

@@ -162,11 +162,12 @@ def retire(log: Log, segments: Sequence[Segment]) -> None:
     """Take segments out of the log, in the order given, and have their files unlinked later."""
     for segment in segments:
         log.segments.remove(segment)
-        log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept is not segment]
         log.world.metrics.deleted_segments += 1
         log.world.metrics.deleted_bytes += segment.size
         log.world.discard(segment.retire(), log.settings.file_delete_delay_ms)
         log.renamed_in.add(log.directory)
+    # Nor is the one that is the last now: it grows again, and a flush cuts what is sealed to size.
+    log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
 
 
 def discard_snapshots(log: Log) -> None:

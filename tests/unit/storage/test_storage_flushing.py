@@ -13,7 +13,9 @@ from kdist.model import TopicPartition
 from kdist.runtime.simulated_disk import Call
 from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
 from kdist.storage.log import Log
+from kdist.storage.names import Suffix
 from kdist.storage.schedule import Schedule
+from kdist.storage.trimming import truncate
 
 Heard = list[BaseException | None]
 
@@ -338,3 +340,40 @@ def test_whoever_waits_for_a_flush_of_a_deleted_log_hears_that_it_is_gone() -> N
     assert isinstance(error, ApiError)
     assert error.error is Error.UNKNOWN_TOPIC_OR_PARTITION
     assert world.directory.flusher.is_idle
+
+
+def grow_during_a_flush(world: World, log: Log) -> None:
+    append(world, log, 3)
+    world.directory.flusher.request(log)
+    world.tasks.run_until(lambda: log.is_busy, 100)
+    append(world, log, 3)
+    world.settle()
+
+
+def test_a_segment_that_a_truncation_has_made_the_last_one_grows_during_its_flush() -> None:
+    world = World(preallocation_step_bytes=1 << 20)
+    log = world.log()
+    append(world, log, 3)
+    append(world, log, 3)
+    log.roll(world.clock.now_ms())
+    append(world, log, 3)
+    truncate(log, 3)
+    grow_during_a_flush(world, log)
+    assert lines(log) == expected_lines(9)
+
+
+def test_a_segment_that_recovery_has_made_the_last_one_grows_during_its_flush() -> None:
+    """One behind it was missing, and the flush of the start found no room."""
+    world = World(preallocation_step_bytes=1 << 20)
+    log = world.log()
+    for _ in range(2):
+        append(world, log, 3)
+        log.roll(world.clock.now_ms())
+    append(world, log, 3)
+    world.kill()
+    world.disk.remove(world.path_of(3, Suffix.LOG))
+    world.disk.fail(errno.ENOSPC, when=on("write"))
+    log = world.open().logs[CLICKS]
+    world.disk.heal()
+    grow_during_a_flush(world, log)
+    assert lines(log) == expected_lines(9)

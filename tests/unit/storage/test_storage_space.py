@@ -64,6 +64,19 @@ def test_disk_space_reserved_before_a_crash_is_given_back_at_the_next_clean_stop
     assert blocks(path) <= size + 8192
 
 
+def test_disk_space_that_a_refused_flush_kept_is_given_back_by_the_next() -> None:
+    world = World(preallocation_step_bytes=1 << 20)
+    log = world.log()
+    append(world, log, 3, size=1000)
+    log.roll(world.clock.now_ms())
+    first = world.disk._names.content(world.path_of(0, Suffix.LOG))
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "create", forever=False)
+    world.settle()
+    assert first.reserved_end
+    world.flush(log)
+    assert not first.reserved_end
+
+
 def test_preallocate_reserves_the_whole_segment_at_once() -> None:
     world = World()
     log = world.log(preallocate=True, segment_bytes=3 << 20)
