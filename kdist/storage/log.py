@@ -39,6 +39,7 @@ from kdist.storage.segment import FILE_BYTES_MAX, Segment
 from kdist.storage.space import DiskSpace
 
 _RECENT_MAX = 64
+_PREALLOCATION_MIN = 64 * 1024
 _base_offset = attrgetter("base_offset")
 
 
@@ -265,12 +266,17 @@ class Log:
         return step if step and has_interval else FILE_BYTES_MAX
 
     def _preallocate(self, segment: Segment) -> None:
-        if self.settings.preallocate and not segment.size:
-            segment.preallocate(self._reserved_position, self.settings.segment_bytes)
+        """Reserve disk space ahead of what is reserved here, if there is more than must stay free.
+
+        A small segment has as much as it holds, so that many small ones do not fill the disk.
+        """
+        settings, end, world = self.settings, self._reserved_position, self.world
+        if settings.preallocate and not segment.size:
+            ahead = settings.segment_bytes - end
         else:
-            segment.preallocate(
-                self._reserved_position, self.world.settings.preallocation_step_bytes
-            )
+            ahead = min(world.settings.preallocation_step_bytes, max(end, _PREALLOCATION_MIN))
+        if ahead > 0 and end > segment.preallocated and world.space.has_room(ahead):
+            segment.preallocate(end + ahead)
 
     def publish(self, append: Append, now_ms: int) -> None:
         """What was reserved is written: make it part of the log."""

@@ -18,7 +18,6 @@ from kdist.storage.names import FileState, Suffix, segment_name
 from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches, walk_headers
 
 FILE_BYTES_MAX = 2**31 - 1  # positions in the index are int32
-_PREALLOCATION_MIN = 64 * 1024
 _PLACES_MAX = 512  # half a gibibyte of fetches, in 60 KB of memory
 
 
@@ -106,15 +105,10 @@ class Segment:
             self._file = self._files.open(self.path)
         return self._file
 
-    def preallocate(self, end: int, step: int) -> None:
-        """See that disk space up to `end` is reserved, `step` bytes at a time (0: never).
-
-        A small segment reserves as much as it holds, so that many small ones do not fill the disk.
-        """
-        if step and end > self.preallocated:
-            start = self.preallocated
-            self.preallocated = end + min(step, max(end, _PREALLOCATION_MIN))
-            self.file.preallocate(start, self.preallocated - start)
+    def preallocate(self, end: int) -> None:
+        """Have disk space up to `end` reserved."""
+        start, self.preallocated = self.preallocated, end
+        self.file.preallocate(start, end - start)
 
     def note(
         self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int

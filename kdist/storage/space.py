@@ -29,9 +29,16 @@ class DiskSpace:
         """`size` bytes are about to be appended; `DiskFull` if there is no room for them."""
         self._left -= size
         if self._left < 0:
-            free = self._files.free_bytes(self._path) - self._reserved
+            free = self._free_bytes()
             if free < size:
                 self._left = 0
                 self._metrics.refused_appends += 1
                 raise DiskFull(self._path)
             self._left = min(free, _ASK_AFTER_BYTES) - size
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes may be reserved ahead, and what was promised to appends is left."""
+        return self._free_bytes() >= size + _ASK_AFTER_BYTES
+
+    def _free_bytes(self) -> int:
+        return self._files.free_bytes(self._path) - self._reserved

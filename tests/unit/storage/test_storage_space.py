@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from storage_world import (
 
 from kdist.config.kinds import INT64_MAX
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.model import TopicPartition
 from kdist.runtime.simulated_disk import Call
 from kdist.storage.names import CLEAN_SHUTDOWN, Suffix
 from kdist.storage.reading import find_by_timestamp, read
@@ -80,8 +82,25 @@ def test_disk_space_that_a_refused_flush_kept_is_given_back_by_the_next() -> Non
 def test_preallocate_reserves_the_whole_segment_at_once() -> None:
     world = World()
     log = world.log(preallocate=True, segment_bytes=3 << 20)
-    append(world, log, 1, size=3 << 19)
+    append(world, log, 1, size=1000)
     assert world.disk._names.content(world.path_of(0, Suffix.LOG)).reserved_end >= 3 << 20
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_disk_space_reserved_ahead_is_none_of_what_must_stay_free(preallocate: bool) -> None:
+    """Many partitions would else take all of it, and no checkpoint could be saved any more."""
+    world = World(reserved_bytes=500_000, preallocation_step_bytes=1 << 20)
+    world.open()
+    world.disk.fill(1_000_000)
+    world.topic = replace(world.topic, preallocate=preallocate, segment_bytes=200_000)
+    logs = [world.log(TopicPartition("clicks", number)) for number in range(20)]
+    with pytest.raises(DiskFull):  # noqa: PT012 - at which one is what the test is about
+        while True:
+            for log in logs:
+                append(world, log, 1, size=1000)
+    assert world.disk.free_bytes("/d01") >= 490_000
+    used = sum(log.size for log in logs)
+    assert used > 400_000
 
 
 def test_writeback_is_started_in_even_steps() -> None:
