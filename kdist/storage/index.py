@@ -76,6 +76,7 @@ class SparseIndex:
         "_blocks",
         "_file",
         "_files",
+        "_is_anew",
         "_last_key",
         "_path",
         "_pending",
@@ -93,6 +94,7 @@ class SparseIndex:
         self._file: File | None = None
         self._written = written
         self._pending = bytearray()
+        self._is_anew = False  # the file is the old one, which is not looked at any more
         self._pending_block: _Block | None = None  # a copy of it that was searched, until it grows
         self._last_key: int | None = None  # None: not looked for yet
         self._blocks: list[_Block] = []  # the one that was used last in front
@@ -266,6 +268,33 @@ class SparseIndex:
         """Drop all entries."""
         self.keep(0)
 
+    def begin_anew(self) -> None:
+        """Drop all entries; those to come replace the file as a whole, with `put_in_place`."""
+        self.forget_pending()
+        self._written = 0
+        self._blocks.clear()
+        self._is_anew = True
+
+    def put_in_place(self) -> None:
+        """Have the entries since `begin_anew` in the file, if there is room.
+
+        All or none: of a part that a kill or a power loss left, nobody would notice that it is one,
+        and a time index without its end has records found too late, and deleted too early.
+        """
+        self._is_anew = False
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        try:
+            self._files.replace(self._path, bytes(self._pending))
+        except DiskFull:  # they stay in memory, as in `maybe_write`
+            if self._files.exists(self._path):
+                self.file.truncate(0)
+                self.file.sync()
+        else:
+            self._written = len(self._pending)
+            self._pending, self._pending_block = bytearray(), None
+
     def forget_pending(self) -> None:
         """Drop the entries that are only in memory: the file is on its way out."""
         self._pending.clear()
@@ -279,6 +308,8 @@ class SparseIndex:
 
     def maybe_write(self) -> None:
         """As `write`; on a full disk the entries stay in memory, where a lookup finds them too."""
+        if self._is_anew:
+            return
         try:
             self.write()
         except DiskFull:

@@ -391,7 +391,6 @@ class Log:
     def rebuild_indexes(self, segment: Segment) -> None:
         """Make a segment's indexes anew; the next flush makes them last."""
         segment.rebuild_indexes(self.settings.index_interval_bytes)
-        if segment is not self.active:
-            segment.seal()
+        if segment is not self.active:  # on a full disk they are in memory yet
             self.sealed_unsynced.append(segment)
         self.is_changed = True

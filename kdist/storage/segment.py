@@ -155,7 +155,7 @@ class Segment:
         return max(self.offset_index.size(), self.time_index.size())
 
     def seal(self) -> None:
-        """Complete the indexes: this is the end, or a clean stop.
+        """Complete the indexes: this is the end, or a clean stop, or they were made anew.
 
         The flush that follows must find room for them; this need not. It also gives back spare disk
         space, when all is synced: XFS writes out a file before it cuts what is reserved beyond its
@@ -277,19 +277,26 @@ class Segment:
 
         Raises `DamagedSegment` at a header that cannot be; then they reach up to there.
         """
-        end = self.size
-        self._forget_indexes()
+        indexes, end, damage = (self.offset_index, self.time_index), self.size, None
+        for index in indexes:
+            index.begin_anew()
+        self._largest, self._bytes_since_entry = None, 0
         try:
             for position, header in walk_headers(self.file, 0, end, base_offset=self.base_offset):
                 self.note_header(position, header, index_interval_bytes)
-        finally:
-            self.size = end
+        except DamagedSegment as found:
+            damage = found
+        self.size = end
+        self.seal()
+        for index in indexes:
+            index.put_in_place()
+        if damage is not None:
+            raise damage
 
     def _forget_indexes(self) -> None:
         self.offset_index.clear()
         self.time_index.clear()
-        self._largest = None
-        self._bytes_since_entry = 0
+        self._largest, self._bytes_since_entry = None, 0
 
     def restart_indexes(self, offset: int) -> int:
         """Keep the indexes' part below `offset` if it can be trusted; the position it reaches.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_damaged import END, SEGMENT, check_all_found, check_goes_on, killed, opened, stopped
 from storage_world import CLICKS, World, append, expected_lines, lines, overwrite
 
-from kdist.errors import UserError
+from kdist.errors import DiskFailed, UserError
 from kdist.storage.names import Suffix
 
 # Indexes
@@ -98,6 +98,33 @@ def test_missing_indexes_are_made_anew_and_stay_good(
     check_all_found(opened(world))  # also what was written of them at the stop
     world.kill()
     check_all_found(opened(world))
+
+
+def test_indexes_that_a_start_was_making_anew_when_it_ended_are_not_cut_short() -> None:
+    """A start that is killed there leaves what is in the page cache."""
+    n, is_through = 0, False
+    while not is_through:
+        world = World(seed=n)
+        log = world.log(index_interval_bytes=0)
+        for _ in range(700):  # more entries than wait in memory to be written
+            world.clock.advance_ms(1)
+            append(world, log)
+        newest_ms = world.clock.now_ms()
+        log.roll(newest_ms)
+        append(world, log)  # so that a start after a kill takes the first segment as it is
+        world.stop()
+        for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):
+            world.disk.remove(world.path_of(0, suffix))
+        world.disk.fail(after_calls=n, forever=False)
+        try:
+            world.open()
+            is_through = True
+        except DiskFailed:
+            log = world.open().logs[CLICKS]
+            assert log.segments[0].largest_timestamp == (newest_ms, 699)
+            assert len(log.segments[0].offset_index) == 699
+        n += 1
+    assert n > 60
 
 
 @pytest.mark.parametrize("make", [killed, stopped])
