@@ -90,6 +90,8 @@ def load_log(
     if end_offset is None:
         log.recovery_point = min(saved.recovery_point, log.end_offset)
         log.is_changed = True
+        log.unflushed_since_ms = now_ms  # for later, if the disk is too full for the caller's flush
+        world.unflushed.add(log)
     else:
         log.recovery_point = log.end_offset
     log.rest()

@@ -328,6 +328,22 @@ def test_a_flush_that_did_not_fit_is_tried_again_at_the_next_interval() -> None:
     assert log.recovery_point == 6
 
 
+def test_what_a_start_on_a_full_disk_could_not_flush_is_flushed_at_an_interval() -> None:
+    world = World()
+    append(world, world.log(flush_ms=1000), 3)
+    world.kill()
+    world.disk.fail(errno.ENOSPC, when=on("write"))
+    log = world.open().logs[CLICKS]
+    world.disk.heal()
+    assert log.recovery_point == 0
+    schedule = Schedule(world.directory, lambda log: log.end_offset)
+    schedule.start()
+    world.settle(3000)
+    schedule.stop()
+    assert log.recovery_point == 3
+    assert not world.directory.world.unflushed
+
+
 def test_whoever_waits_for_a_flush_of_a_deleted_log_hears_that_it_is_gone() -> None:
     world = World()
     log = world.log()
