@@ -271,15 +271,15 @@ class LogDirectory:
 
         def cut(error: BaseException | None) -> None:
             log.is_busy = False
-            if error is not None:
-                self.flusher.request(log)  # one that was asked for in the meantime has waited
-                done(error)
-            elif (error := self._refusal(work)) is not None:
-                done(error)
-            else:
+            error = error or self._refusal(work)
+            if error is None:
                 self.flusher.request(log, done)
                 end_offset = log.end_offset
                 self.flusher.cut(log, end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
+                return
+            if isinstance(error, DiskFull):
+                self.flusher.request(log)  # one that was asked for in the meantime has waited
+            done(error)
 
         self.saver.request(cut)
 
