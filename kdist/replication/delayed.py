@@ -25,6 +25,7 @@ Schedule = Callable[[Callable[[], None]], None]
 
 _NS_PER_MS = 1_000_000
 _NOT_NOW = -1  # as the armed tick: no tick is earlier
+_BUCKETS_MIN = 10_000  # so many are no burden, whatever is in them
 
 
 class Watched(Protocol):
@@ -62,6 +63,7 @@ class Waiting:
         self._metrics = metrics
         self._buckets: dict[int, dict[Delayed, None]] = {}  # by tick: the millisecond they are due
         self._ticks: list[int] = []  # a heap of the buckets' ticks
+        self._sweep_at = _BUCKETS_MIN  # so many buckets
         self._armed_tick: float = math.inf
         self._timer: Timer | None = None
         self._clients: dict[object, dict[Delayed, None]] = {}
@@ -91,6 +93,8 @@ class Waiting:
         tick = self._clock.monotonic_ns() // _NS_PER_MS + timeout_ms + 1
         bucket = self._buckets.get(tick)
         if bucket is None:
+            if len(self._ticks) >= self._sweep_at:
+                self._sweep()
             bucket = self._buckets[tick] = {}
             heappush(self._ticks, tick)
             if tick < self._armed_tick:
@@ -135,6 +139,14 @@ class Waiting:
                     self.end(operation)
 
     # Time
+
+    def _sweep(self) -> None:
+        """Forget the buckets that all have left: a client's deadline may be weeks away."""
+        buckets = self._buckets
+        for tick in [tick for tick, bucket in buckets.items() if not bucket]:
+            del buckets[tick]
+        self._ticks[:] = sorted(buckets)  # which is a heap; in place, as `_expire_due` has it
+        self._sweep_at = max(_BUCKETS_MIN, 2 * len(buckets))
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -189,3 +189,18 @@ def test_whatever_happens_each_operation_ends_exactly_once(data: st.DataObject) 
     assert not any(visit.ended for visit, _, _ in visits if id(visit) in gone)
     assert len(stage.waiting) == 0
     assert not any(place.watchers for place in places)
+
+
+def test_deadlines_that_are_weeks_away_leave_nothing_behind_when_operations_end() -> None:
+    """A client that gives its fetches such a time, and is answered at once, is no leak."""
+    stage = Stage()
+    place = Place()
+    patient = stage.wait(Place(), timeout_ms=60_000)
+    for _ in range(30_000):
+        stage.clock.advance_ms(1)
+        visit = stage.wait(place, timeout_ms=2**31 - 1)
+        stage.waiting.end(visit)
+    assert len(stage.waiting) == 1
+    assert len(stage.waiting._buckets) == len(stage.waiting._ticks) <= 10_000
+    stage.tasks.run_for_ms(40_000)
+    assert patient.ended == [("expired", 60_001)]
