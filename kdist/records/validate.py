@@ -5,7 +5,7 @@ is decompressed or decoded unless the topic's rules need it (design D5). Message
 are converted first. Not here: sequence numbers, which need the producer's state, and offsets, which
 the log assigns.
 
-Not checked, other than in Kafka: that the records match the count and max timestamp in their
+Not checked, unlike in Kafka: that the records match the count and max timestamp in their
 header, since it would take a walk over all of them. Readers refuse a wrong count.
 Source: Kafka's `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` and
 `LogValidator`.
@@ -98,7 +98,8 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
     cannot be written to. Log append time is stamped, the topic's codec applied.
 
     Raises ApiError: CORRUPT_MESSAGE (size, checksum, old formats), MESSAGE_TOO_LARGE,
-    INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7).
+    INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7),
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED (any batch of a transaction).
     """
     if rules.is_plain and (batch := usual_batch(records, rules, api_version)) is not None:
         return [batch]

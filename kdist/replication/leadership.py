@@ -19,12 +19,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kdist.errors import Error
-from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition, topic_name_fault
+from kdist.model import NO_EPOCH, ZERO_UUID, LeaderAndIsr, TopicPartition, topic_name_fault
 from kdist.protocol.leader_and_isr import LeaderAndIsrPartition, LeaderAndIsrRequest
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 
-_NO_EPOCH = -1
 _EPOCH_DURING_DELETE = -2
 
 
@@ -90,7 +89,7 @@ def _age(state: LeaderAndIsr) -> tuple[int, int]:
 
 def stop_fault(stopped: Stopped, hosted: Hosted | None) -> Error:
     """Why a partition may not be stopped; NONE if it may."""
-    if hosted is None or stopped.leader_epoch in (_NO_EPOCH, _EPOCH_DURING_DELETE):
+    if hosted is None or stopped.leader_epoch in (NO_EPOCH, _EPOCH_DURING_DELETE):
         return Error.NONE
     if stopped.leader_epoch < hosted.state.leader_epoch:
         return Error.FENCED_LEADER_EPOCH
@@ -143,10 +142,10 @@ def stopped_in(request: StopReplicaRequest) -> Iterator[Stopped]:
     """The partitions of a request of any version."""
     for one in request.ungrouped_partitions:
         key = TopicPartition(one.topic_name, one.partition_index)
-        yield Stopped(key, _NO_EPOCH, request.delete_partitions)
+        yield Stopped(key, NO_EPOCH, request.delete_partitions)
     for topic in request.topics:
         for index in topic.partition_indexes:
-            yield Stopped(TopicPartition(topic.name, index), _NO_EPOCH, request.delete_partitions)
+            yield Stopped(TopicPartition(topic.name, index), NO_EPOCH, request.delete_partitions)
     for states in request.topic_states:
         for state in states.partition_states:
             key = TopicPartition(states.topic_name, state.partition_index)

@@ -1,7 +1,8 @@
-"""`Tasks` for the command line: one thread that waits for everything, and no time that passes.
+"""`Tasks` without a loop: one thread that waits for everything, and no time that passes.
 
-Blocking work runs at once, where it is asked for. Callbacks wait for `run_until_idle`. Timers never
-come due: a command is over before, and what it must see done it does itself.
+For a script that has a log directory to itself, as some tests have. Blocking work runs at once,
+where it is asked for. Callbacks wait for `run_until_idle`. Timers never come due: the script is
+over before, and what it must see done it does itself.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class InlineTasks:
         error: Exception | None = None
         try:
             work()
-        except Exception as raised:  # noqa: BLE001 - `done` has to know; an interrupt ends the command
+        except Exception as raised:  # noqa: BLE001 - `done` has to know; an interrupt ends the script
             error = raised
         self._ready.append(partial(done, error))
 

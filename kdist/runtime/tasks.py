@@ -2,8 +2,8 @@
 
 The broker has one thread that owns all state (design D1). What must block goes to `run_blocking`,
 whose outcome comes back on the owner's thread; nothing that runs there may touch state that the
-owner reads. `asyncio_tasks.py` is the broker's, `inline_tasks.py` the command line's,
-`virtual_tasks.py` the simulator's.
+owner reads. `asyncio_tasks.py` is the broker's; `loop_tasks.py` and `virtual_tasks.py` are the
+simulator's, with asyncio and without; `inline_tasks.py` has no loop and no time.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ than the timestamp.
 
 Nothing is mapped, so an idle partition costs neither memory nor a descriptor. New entries wait in
 memory until a page of them is written at once. Losing them is harmless: after a crash a segment
-past the recovery point gets its indexes from its log, and `Segment.seal` writes them out before
-that point moves on.
+past the recovery point gets its indexes from its log, and a flush puts all those of a sealed
+segment on the disk before that point moves past it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Nothing here trusts what it finds, takes a lock, or changes a byte; it works on Apache Kafka's
 directories as on kdist's own. What is then done with a place: `inspection_scan.py` walks batches,
-`inspection_verify.py` checks, `inspection_lookup.py` finds, `inspection_repair.py` mends.
+`inspection_verify.py` checks, `inspection_lookup.py` finds, `inspection_trim.py` cuts, and
+`inspection_rebuild.py` makes indexes anew.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def load_snapshots(
         try:
             found[parsed.base_offset] = load_snapshot(files, f"{partition.directory}/{name}")
         except FileNotFoundError:
-            continue  # a running broker keeps only the newest
+            continue  # a running broker has just removed it
         except CorruptFile as fault:
             note_corrupt(fault, report)
     return found
