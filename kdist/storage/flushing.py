@@ -17,8 +17,8 @@ from kdist.runtime.files import File, Files
 from kdist.runtime.tasks import Tasks
 from kdist.storage.log import Log
 
-# From so many logs on, one syncfs takes less time than a fdatasync for each
-# (benchmarks/bench_log.py).
+# From so many segments on, one syncfs takes less time than a fdatasync for each
+# (benchmarks/bench_log.py), and fewer descriptors.
 SYNC_FILESYSTEM_FROM = 16
 
 Done = Callable[[BaseException | None], None]
@@ -105,7 +105,7 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
     for job in jobs:
         job.complete_files()
     spares = [spare for job in jobs for spare in job.spares()]
-    if len(jobs) >= SYNC_FILESYSTEM_FROM:
+    if sum(len(job.segments) for job in jobs) >= SYNC_FILESYSTEM_FROM:
 
         def sync_all() -> None:
             for job in jobs:

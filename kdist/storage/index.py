@@ -324,7 +324,8 @@ class SparseIndex:
     def write_all(self) -> None:
         """As `write`, and have a file even if it is empty: one that is missing was deleted."""
         self.write()
-        _ = self.file
+        if self._file is None and not self._files.exists(self._path):
+            self._file = self._files.create(self._path)
 
     def close(self) -> None:
         """Write what is in memory if there is room, and give the descriptor back.

@@ -77,6 +77,7 @@ def readable_headers(log: Log, offset: int) -> Iterator[tuple[Segment, int, Batc
                     yield segment, position, header
         except DamagedSegment as damage:
             logger.error("%s: what is behind it in this segment cannot be read", damage)
+        segment.rest()
 
 
 def _replay_marker(

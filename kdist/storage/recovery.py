@@ -56,6 +56,7 @@ class Recovery:
                 break
             if segment is not log.active:
                 segment.seal()
+                segment.rest()
                 log.sealed_unsynced.append(segment)
         log.active.trim()  # disk space that was reserved when the power went
         log.world.metrics.recovered_logs += 1
@@ -127,3 +128,4 @@ def check_indexes(log: Log, segments: Sequence[Segment]) -> Steps[None]:
                 log.rebuild_indexes(segment)
             except DamagedSegment as damage:
                 logger.error("%s: what is behind it in this segment cannot be read", damage)
+        segment.rest()  # a log may have more segments than a process may have files open

@@ -262,10 +262,10 @@ class Segment:
 
     def _largest_timestamp_fault(self) -> str | None:
         """Retention and searches go by the last time entry alone, so it is held against the log."""
-        last = self.time_index.last()
+        timestamp, offset = self.largest_timestamp  # and remembered, for these
         try:
-            if last is not None:
-                self._check_time(last)
+            if timestamp != NO_TIMESTAMP:
+                self._check_time(IndexEntry(timestamp, offset - self.base_offset))
             elif self.first_timestamp != NO_TIMESTAMP:
                 return f"{self.time_index.path} is empty"
         except (CorruptFile, DamagedSegment) as fault:
