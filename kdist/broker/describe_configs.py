@@ -81,7 +81,7 @@ class DescribeConfigsHandler:
         if asked.resource_name == ALL_BROKERS:
             return ()
         config = self._config()
-        check_broker(asked.resource_name, config.broker.id)
+        _check_broker(asked.resource_name, config.broker.id)
         return config.describe()
 
     def _topic(self, overrides: Overrides) -> Iterable[Described]:
@@ -94,9 +94,9 @@ class DescribeConfigsHandler:
         return config.describe_topic(overrides)
 
 
-def check_broker(name: str, broker_id: int) -> None:
+def _check_broker(name: str, broker_id: int) -> None:
     """ApiError INVALID_REQUEST unless `name` is this broker's id."""
-    if not name.isdecimal() or int(name) != broker_id:
+    if name != str(broker_id):
         raise ApiError(Error.INVALID_REQUEST, f"this is broker {broker_id}, not broker {name!r}")
 
 

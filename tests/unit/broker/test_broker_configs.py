@@ -88,6 +88,7 @@ def test_a_brokers_settings_are_its_files_and_read_only() -> None:
         (TOPIC, "", Error.INVALID_TOPIC_EXCEPTION),
         (BROKER, "2", Error.INVALID_REQUEST),
         (BROKER, "one", Error.INVALID_REQUEST),
+        (BROKER, "9" * 5_000, Error.INVALID_REQUEST),  # more digits than Python reads
         (BROKER_LOGGER, "1", Error.INVALID_REQUEST),
         (99, "x", Error.INVALID_REQUEST),
     ],
