@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 from kdist.errors import UserError
@@ -61,12 +62,14 @@ class Membership:
     async def register(self, registration: BrokerRegistration, *, is_direct: bool) -> None:
         """Register in this session. UserError if another broker has the id.
 
+        `ConnectionLoss` and `SessionExpired` say nothing about others: call again.
         `is_direct`: the ports in the registration are those that this process listens on.
         """
         self._registration, self._is_direct = registration, is_direct
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + 1.5 * self._timeout_ms / 1000
+        end_s = math.inf
         while not await self._try_register(registration):
+            end_s = min(end_s, loop.time() + 1.5 * self._timeout_ms / 1000)
             if loop.time() > end_s:
                 raise UserError(
                     f"broker.id {self._broker_id} is taken: another broker is registered as"
@@ -80,8 +83,6 @@ class Membership:
             await self._zk.create(self._path, data, ephemeral=True)
         except NodeExists:
             pass  # ours, if the answer to an earlier request was lost
-        except ConnectionLoss:
-            return False
         stat = await self._zk.exists(self._path)
         if stat is None:
             return False
@@ -145,8 +146,11 @@ class Membership:
             self._changed.set()
 
     async def leave(self) -> None:
-        """Take the registration away, as far as ZooKeeper can be reached."""
-        if not self._registered_in:
+        """Take the registration away, as far as ZooKeeper can be reached.
+
+        That of an earlier session is gone already, and another broker may have the id by now.
+        """
+        if not self._registered_in or self._registered_in != self._zk.session_id:
             return
         try:
             await self._zk.delete(self._path)

@@ -1,0 +1,78 @@
+"""A broker's registration, when sessions and connections to ZooKeeper come and go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.broker.broker import State
+from kdist.zk import znodes
+from kdist.zk.client import SessionState
+from tests.unit.broker.broker_cluster import Cluster
+
+PATH = znodes.BROKER.path(1)
+OUTAGE_S = 40  # of sessions that take 6
+
+
+def is_registered(cluster: Cluster) -> bool:
+    stat = cluster.ensemble.tree.exists(PATH)
+    return stat is not None and stat.ephemeral_owner == cluster.zks[1].session_id
+
+
+async def lose_zookeeper_as_it_registers_again(cluster: Cluster, after_ms: float) -> None:
+    """The session expires, another is opened, and right then all servers go."""
+    loop, zk = cluster.loop, cluster.zks[1]
+    gone = asyncio.Event()
+
+    def stop() -> None:
+        cluster.ensemble.stop()
+        gone.set()
+
+    def hear(state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            loop.call_later(after_ms / 1000, stop)
+            remove()
+
+    remove = zk.add_listener(hear)
+    cluster.ensemble.expire(zk)
+    await gone.wait()
+
+
+@pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 4, 5])
+def test_an_outage_amid_a_registration_is_not_taken_for_a_broker_with_its_id(
+    after_ms: float,
+) -> None:
+    cluster = Cluster(seed=int(after_ms))
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        await lose_zookeeper_as_it_registers_again(cluster, after_ms)
+        await asyncio.sleep(OUTAGE_S)
+        assert not broker.failure.done()
+        cluster.ensemble.start()
+        await cluster.until(lambda: is_registered(cluster))
+        assert broker.state is State.READY
+
+    cluster.run(scenario())
+
+
+def test_a_broker_that_stops_leaves_the_registration_of_another_that_has_its_id_by_now() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        other = cluster.ensemble.client()
+        await other.connect()
+        cluster.ensemble.expire(cluster.zks[1])
+        tree = cluster.ensemble.tree
+        assert tree.exists(PATH) is None
+        await other.create(PATH, b"{}", ephemeral=True)
+        await cluster.until(lambda: cluster.zks[1].state is SessionState.CONNECTED)
+        await asyncio.sleep(1)
+        await broker.stop()
+        stat = tree.exists(PATH)
+        assert stat is not None
+        assert stat.ephemeral_owner == other.session_id
+
+    cluster.run(scenario())
