@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.topic_settings import TopicOverrides
@@ -33,6 +34,8 @@ from kdist.replication.replicas import Replicas
 from kdist.zk.errors import ZooKeeperError
 
 logger = logging.getLogger(__name__)
+
+Response = TypeVar("Response")
 
 
 class ControlHandler:
@@ -75,18 +78,14 @@ class ControlHandler:
             except ZooKeeperError as error:
                 logger.warning("an order of the controller has to wait: %s", error)
                 return LeaderAndIsrResponse(error_code=Error.NETWORK_EXCEPTION)
-            answer: asyncio.Future[LeaderAndIsrResponse] = _future()
-            self._replicas.apply_leader_and_isr(request, version, answer.set_result)
-            return await answer
+            return await _carried_out(partial(replicas.apply_leader_and_isr, request, version))
 
     async def stop(self, request: StopReplicaRequest, listener: str) -> StopReplicaResponse:
         """Host partitions no more."""
         if error := self._bar(listener):
             return StopReplicaResponse(error_code=error, partition_errors=[])
         async with self._in_order:
-            answer: asyncio.Future[StopReplicaResponse] = _future()
-            self._replicas.apply_stop_replica(request, answer.set_result)
-            return await answer
+            return await _carried_out(partial(self._replicas.apply_stop_replica, request))
 
     async def learn(self, request: UpdateMetadataRequest, listener: str) -> UpdateMetadataResponse:
         """Take the state of the cluster in."""
@@ -126,5 +125,13 @@ class ControlHandler:
         return Error.NONE if is_brokers else Error.CLUSTER_AUTHORIZATION_FAILED
 
 
-def _future() -> asyncio.Future[Any]:
-    return asyncio.get_running_loop().create_future()
+async def _carried_out(order: Callable[[Callable[[Response], None]], None]) -> Response:
+    """What the order is answered with, once it is carried out."""
+    answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def reply(response: Response) -> None:
+        if not answer.done():  # else the broker stops
+            answer.set_result(response)
+
+    order(reply)
+    return await answer

@@ -38,10 +38,12 @@ class OwnTasks:
 
         def ended(error: BaseException | None) -> None:
             self._under_way -= 1
-            if not self._is_closed:
-                done(error)
-            if not self._under_way:
-                self._idle.set()
+            try:
+                if not self._is_closed:
+                    done(error)
+            finally:  # a bug in there must not let a stop wait for ever
+                if not self._under_way:
+                    self._idle.set()
 
         self._tasks.run_blocking(work, ended)
 

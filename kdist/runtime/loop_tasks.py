@@ -27,7 +27,7 @@ class LoopTasks:
     ) -> None:
         self._loop = loop
         self._chance = chance
-        self._blocking_ms_max = blocking_ms_max
+        self.blocking_ms_max = blocking_ms_max
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
@@ -47,4 +47,4 @@ class LoopTasks:
         self.call_later(self._some_ms(), partial(done, error))
 
     def _some_ms(self) -> float:
-        return self._chance.uniform(0, self._blocking_ms_max / 2)
+        return self._chance.uniform(0, self.blocking_ms_max / 2)

@@ -52,6 +52,7 @@ class Cluster:
         self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=2)
         self.disks: dict[int, SimulatedDisk] = {}
         self.zks: dict[int, MemoryZooKeeper] = {}
+        self.tasks: dict[int, LoopTasks] = {}
         self.brokers: dict[int, Broker] = {}  # the last of each id
         self.statuses: list[str] = []
 
@@ -85,12 +86,13 @@ class Cluster:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         zk = self.zks[broker_id] = self.ensemble.client()
+        tasks = self.tasks[broker_id] = LoopTasks(self.loop, self.chance)
         broker = self.brokers[broker_id] = Broker(
             BrokerWorld(
                 config=broker_from(given),
                 files=self.disks[broker_id],
                 clock=self.clock,
-                tasks=LoopTasks(self.loop, self.chance),
+                tasks=tasks,
                 chance=self.chance,
                 network=self.network.host(f"m{broker_id}"),
                 zk=zk,

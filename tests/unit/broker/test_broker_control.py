@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from kdist.broker.broker import State
 from kdist.errors import Error
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
+from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
-from tests.unit.broker.broker_cluster import Cluster
+from tests.unit.broker.broker_cluster import Cluster, create, produce
 
 
 @pytest.mark.parametrize(
@@ -84,5 +88,26 @@ def test_orders_are_taken_on_the_listener_of_the_brokers_only() -> None:
         assert broker.service.replicas.controller_epoch < 99
         inside = await cluster.client()
         assert [(await inside.send(*order)).error_code for order in orders] == [Error.NONE] * 4
+
+    cluster.run(scenario())
+
+
+def test_a_broker_whose_disk_is_slow_stops_amid_an_order_of_the_controller() -> None:
+    """The order is carried out to its end; who waited for its answer is gone by then."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await produce(client, "clicks", b"x")  # so that there are files to delete
+        cluster.tasks[1].blocking_ms_max = 20_000
+        request = DeleteTopicsRequest(topic_names=["clicks"], timeout_ms=10_000)
+        deleting = asyncio.ensure_future(client.send(request, 5))
+        await cluster.until(lambda: not broker.service.replicas.partitions)
+        await broker.stop(drain_ms=100)
+        assert broker.state is State.STOPPED
+        assert not broker.failure.done()
+        deleting.cancel()
 
     cluster.run(scenario())
