@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -73,7 +74,8 @@ class SocketTransport(asyncio.Transport):
         own_address = connected.getsockname()
         super().__init__({"peername": address, "sockname": own_address, "socket": connected})
         if own_address[0] == address[0]:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
+            with suppress(OSError):  # a host may not allow it; then it is paced
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
         assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
         self._loop = loop
         self._socket = connected

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from network_world import RawPeer, Served, World, real_world, turning_world
 
-from kdist.network import accepting
+from kdist.network import accepting, socket_transport
 
 
 @pytest.fixture(params=[real_world, turning_world])
@@ -126,5 +126,20 @@ def test_only_connections_between_two_addresses_are_paced(
             (connection,) = served.handler.connected
             found = congestion_control(connection._transport.get_extra_info("socket"))
             assert found == (default if is_paced else b"reno")
+
+    world.run(scenario())
+
+
+def test_a_host_that_leaves_no_choice_of_congestion_control_is_served(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its administrator may allow none but the default one."""
+    monkeypatch.setattr(socket_transport, "UNPACED", b"not-allowed")
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.send(b"hello")
+            assert await peer.answers(1)
 
     world.run(scenario())
