@@ -70,6 +70,7 @@ class Cluster:
         self.brokers: dict[int, LiveBroker] = {}
         self.topics: dict[str, Topic] = {}
         self.doomed: set[str] = set()  # topics whose deletion was asked for and has not ended
+        self.unreadable: set[str] = set()  # topics that are there, and make no sense
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
 
     @property
@@ -120,3 +121,4 @@ class Cluster:
             self.topics.pop(name, None)
             self._states.pop(name, None)
             self.doomed.discard(name)
+            self.unreadable.discard(name)

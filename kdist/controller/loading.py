@@ -1,7 +1,8 @@
 """Reads the cluster from ZooKeeper, many znodes at a time.
 
-A topic or registration whose bytes make no sense is logged and taken for missing: one bad znode,
-which any tool may write, must not take the controller from all other topics.
+A topic or registration whose bytes make no sense is logged and taken for missing, and so is a topic
+with such a state of a partition: one bad znode, which any tool may write, must not take the
+controller from all other topics.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.config.kinds import INT32_MAX
@@ -18,11 +19,11 @@ from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.zk import znodes
 from kdist.zk.client import Watch, Znode, ZooKeeper
 from kdist.zk.errors import CorruptZnode, NoNode
-from kdist.zk.topic_values import Replicas
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 500  # requests at a time: ZooKeeper's own limit for a server is 1,000
+_ID_DIGITS_MAX = len(str(INT32_MAX))
 
 T = TypeVar("T")
 
@@ -64,15 +65,25 @@ class Loader:
         found = await gather(self._topic(name, watch(name)) for name in names)
         return [topic for topic in found if topic is not None]
 
-    async def states(self, topics: Iterable[Topic]) -> list[FoundState]:
-        """The states of those partitions that have had a leader."""
+    async def states(self, topics: Iterable[Topic]) -> tuple[list[FoundState], set[str]]:
+        """The states of those partitions that have had a leader.
+
+        And the names of the topics that have one that makes no sense.
+        """
         partitions = (each for topic in topics for each in topic.partitions)
         found: list[FoundState] = []
+        unreadable: set[str] = set()
         while some := list(islice(partitions, IN_FLIGHT_MAX)):
             paths = [znodes.PARTITION_STATE.path(*each) for each in some]
-            read = zip(some, paths, await self._zk.get_many(paths), strict=True)
-            found += (_state(each, path, znode) for each, path, znode in read if znode is not None)
-        return found
+            for each, path, znode in zip(some, paths, await self._zk.get_many(paths), strict=True):
+                if znode is None or each.topic in unreadable:
+                    continue
+                try:
+                    found.append(_state(each, path, znode))
+                except CorruptZnode as error:
+                    logger.error("a topic is ignored: %s", error)
+                    unreadable.add(each.topic)
+        return [each for each in found if each.partition.topic not in unreadable], unreadable
 
     async def _broker(self, name: str) -> LiveBroker | None:
         path = znodes.BROKER.path(name)
@@ -85,7 +96,7 @@ class Loader:
             logger.error("a broker is ignored: %s", error)
             return None
         endpoint = registration.endpoint(self._listener)
-        if endpoint is None or not name.isdecimal() or int(name) > INT32_MAX:
+        if endpoint is None or not _is_id(name):
             logger.error("broker %s is ignored: no listener %s, or no id", name, self._listener)
             return None
         return LiveBroker(int(name), stat.czxid, registration, endpoint.listener)
@@ -95,7 +106,8 @@ class Loader:
         try:
             data, stat = await self._zk.get(path, watch)
             found = znodes.TOPIC.decode(path, data)
-            _check_range(path, found.partitions)
+            for replicas in (found.partitions, found.adding, found.removing):
+                _check_range(path, 0, (*replicas, *chain.from_iterable(replicas.values())))
         except NoNode:
             return None
         except CorruptZnode as error:
@@ -107,14 +119,19 @@ class Loader:
 
 def _state(partition: TopicPartition, path: str, znode: Znode) -> FoundState:
     state = znodes.PARTITION_STATE.decode(path, znode.data)
+    _check_range(path, -1, (state.leader, state.leader_epoch, state.controller_epoch, *state.isr))
     return FoundState(partition, state.with_version(znode.stat.version), znode.stat.mzxid)
 
 
-def _check_range(path: str, replicas: Replicas) -> None:
+def _is_id(name: str) -> bool:
+    """Whether it can be a broker's."""
+    return name.isdecimal() and len(name) <= _ID_DIGITS_MAX and int(name) <= INT32_MAX
+
+
+def _check_range(path: str, lowest: int, numbers: Iterable[int]) -> None:
     """Numbers that no request could carry make the znode corrupt."""
-    numbers = {*replicas, *(each for assigned in replicas.values() for each in assigned)}
-    if any(not 0 <= number <= INT32_MAX for number in numbers):
-        raise CorruptZnode(path, "a partition or broker id is out of range")
+    if any(not lowest <= number <= INT32_MAX for number in numbers):
+        raise CorruptZnode(path, "a number in it is out of range")
 
 
 async def gather(reads: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:

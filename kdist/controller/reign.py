@@ -157,6 +157,7 @@ class Reign:
         for name in sorted(self.cluster.topics.keys() - names):
             self._executor.forget(self.cluster.topics[name])
         self._watched &= names
+        self.cluster.unreadable &= names
         unwatched = names - self._watched
         await self._load_and_begin(sorted(unwatched - self.cluster.topics.keys()))
         if unwatched & self.cluster.topics.keys():
@@ -169,9 +170,10 @@ class Reign:
 
     async def _look_at_written(self) -> None:
         """Topics' znodes were written, or removed, by us or by someone else."""
-        names, self._written = self._written & self._watched, set()
+        unreadable = self.cluster.unreadable
+        names, self._written = self._written & (self._watched | unreadable), set()
         self._watched -= names
-        left = names & self.cluster.topics.keys()  # without those that we have removed
+        left = names & (self.cluster.topics.keys() | unreadable)  # we may have removed the others
         await self._load_and_begin(sorted(left))
 
     async def _look_at_deletions(self) -> None:
@@ -194,17 +196,22 @@ class Reign:
         living = [topics[name] for name in names if name in topics and name not in doomed]
         await self._executor.elect_first(each for topic in living for each in topic.partitions)
 
-    async def _load_topics(self, names: Iterable[str]) -> set[int]:
+    async def _load_topics(self, names: Collection[str]) -> set[int]:
         """Enter topics as they are in ZooKeeper, and watch them.
 
         Brokers that have registered anew since they became leader of one are returned.
         """
+        cluster = self.cluster
         found = await self._loader.topics(names, self._on_topic)
-        new = [topic for topic in found if topic.name not in self.cluster.topics]
-        for topic in found:
+        new = [topic for topic in found if topic.name not in cluster.topics]
+        states, unreadable = await self._loader.states(new)
+        entered = {topic.name: topic for topic in found if topic.name not in unreadable}
+        if not cluster.unreadable.isdisjoint(entered):  # nobody was told of what they have
+            raise OutOfDate("a topic can be read that could not be")
+        cluster.unreadable.update(set(names) - entered.keys())
+        for topic in entered.values():
             await self._enter(topic)
-        states = await self._loader.states(new)
-        self.cluster.put_states({each.partition: each.state for each in states})
+        cluster.put_states({each.partition: each.state for each in states})
         return {each.state.leader for each in states if self._is_overtaken(each)}
 
     async def _enter(self, found: Topic) -> None:

@@ -123,6 +123,9 @@ def _check_new_name(name: str, cluster: Cluster, taken: Mapping[str, str]) -> No
     if name in cluster.topics:
         end = "is being deleted" if name in cluster.doomed else "exists already"
         raise ApiError(Error.TOPIC_ALREADY_EXISTS, f"topic {name} {end}")
+    if name in cluster.unreadable:
+        reason = f"topic {name} exists, and what ZooKeeper has of it cannot be read"
+        raise ApiError(Error.TOPIC_ALREADY_EXISTS, reason)
     other = taken.get(flat(name))
     if other is not None:
         raise _unusable(f"topic {name} collides with topic {other}: '.' and '_' count as the same")

@@ -32,7 +32,10 @@ def to_integer(path: str, data: bytes) -> int:
 
 
 def parse_integer(text: str) -> int:
-    """Digits with or without a minus sign; `ValueError` for what else Python takes for a number."""
+    """Digits with or without a minus sign; `ValueError` for what else Python takes for a number.
+
+    And for more digits than it reads.
+    """
     if not text.removeprefix("-").isdecimal() or not text.isascii():
         raise ValueError(f"{text[:40]!r} is not a number")
     return int(text)
@@ -98,9 +101,13 @@ class Fields:
         """An object from partition numbers to lists of broker ids; empty if it is missing."""
         found: dict[int, tuple[int, ...]] = {}
         for name, ids in (self.optional(key, dict) or {}).items():
-            if not (name.isascii() and name.isdecimal()):
-                self.fail(f"{key!r} has {name!r} for a partition")
-            found[int(name)] = self._integers(f"{key}.{name}", ids)
+            try:
+                partition = parse_integer(name)
+            except ValueError:
+                partition = -1
+            if partition < 0:
+                self.fail(f"{key!r} has {name[:40]!r} for a partition")
+            found[partition] = self._integers(f"{key}.{name}", ids)
         return dict(sorted(found.items()))
 
     def objects(self, key: str) -> list[Fields]:

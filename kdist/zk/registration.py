@@ -79,8 +79,10 @@ class BrokerRegistration(NamedTuple):
 
 
 def _old_endpoint(fields: Fields) -> tuple[Endpoint, ...]:
-    listener = Listener("PLAINTEXT", fields.required("host", str), fields.required("port", int))
-    return (Endpoint(listener, "PLAINTEXT"),)
+    host, port = fields.required("host", str), fields.required("port", int)
+    if not 0 <= port <= 65535:
+        fields.fail(f"'port' is {port}")
+    return (Endpoint(Listener("PLAINTEXT", host, port), "PLAINTEXT"),)
 
 
 def _endpoints(fields: Fields) -> tuple[Endpoint, ...]:

@@ -114,6 +114,7 @@ def test_damage_is_a_corrupt_znode_or_a_value_but_nothing_else(
     row: znodes.ZnodeRow[Any], data: bytes
 ) -> None:
     wrong: list[object] = [None, True, -1, 2.5, "x", [], [None], {}, {"x": None}, [1, "2"]]
+    wrong.append({"9" * 5_000: [1]})  # more digits than Python reads
     damaged = [data[:end] for end in range(len(data))] + [b"[" * 100_000, b"\xff", b"null"]
     if data.startswith(b"{"):
         fields = json.loads(data)
@@ -122,6 +123,11 @@ def test_damage_is_a_corrupt_znode_or_a_value_but_nothing_else(
     assert all(str(found) == f"/the/path: {found.reason}" for found in faults)
     assert all(found.reason for found in faults)
     assert len(faults) > (0 if row is znodes.CONSUMER_OWNER else len(damaged) // 4)
+
+
+def test_a_port_of_an_old_registration_is_one() -> None:
+    assert fault(znodes.BROKER, b'{"version":1,"host":"h","port":65536,"timestamp":"7"}')
+    assert not fault(znodes.BROKER, b'{"version":1,"host":"h","port":65535,"timestamp":"7"}')
 
 
 @given(st.binary(max_size=60))

@@ -1,0 +1,76 @@
+"""Topics whose znodes make no sense: they are left alone, and keep the controller from nothing."""
+
+from __future__ import annotations
+
+import pytest
+from controller_world import Cluster
+
+from kdist.zk.client import Create, Set
+
+NINES = "9" * 5_000  # more digits than Python reads
+STATE = "/brokers/topics/broken/partitions/0/state"
+LEADS = '{"version":1,"leader":%s,"leader_epoch":0,"isr":[1],"controller_epoch":1}'
+
+
+async def replaced_controller(cluster: Cluster) -> None:
+    """Another broker becomes controller, and so loads all that is there."""
+    cluster.nodes[1].kill()
+    await cluster.until(lambda: cluster.controller is None)
+    await cluster.until(lambda: cluster.controller is not None)
+
+
+@pytest.mark.parametrize(
+    "state", [b"{", b"{}", (LEADS % 2**40).encode(), (LEADS % NINES).encode(), b"[" * 100_000]
+)
+def test_a_state_that_cannot_be_read_takes_its_topic_alone(state: bytes) -> None:
+    cluster = Cluster(seed=20)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.create("broken")
+        good = cluster.ensemble.tree.get(STATE).data
+        cluster._write((Set(STATE, state),), 0, 0)  # which the cluster would refuse
+        await replaced_controller(cluster)
+        assert await cluster.create("clicks") == "NONE"
+        assert await cluster.create("broken") == "TOPIC_ALREADY_EXISTS"
+        cluster._write((Set(STATE, good),), 0, 0)
+        assert await cluster.create("views") == "NONE"  # upon which it is looked for once more
+        cluster.nodes[1].start()
+        await cluster.converge()
+        assert await cluster.delete("broken") == "NONE"
+        assert await cluster.create("broken") == "NONE"
+        await cluster.converge()
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        b"{",
+        f'{{"version":1,"partitions":{{"{NINES}":[1]}}}}'.encode(),
+        b'{"version":2,"partitions":{"0":[1]},"adding_replicas":{"0":[99999999999]}}',
+    ],
+)
+def test_who_asks_for_a_topic_that_cannot_be_read_hears_that_it_exists(topic: bytes) -> None:
+    cluster = Cluster(seed=21)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk = cluster.nodes[3].zk
+        assert zk
+        await zk.multi([Create("/brokers/topics/broken", topic)])
+        before, _ = await zk.get("/controller_epoch")
+        controller = cluster.controller
+        assert controller is not None
+        assert await cluster.create("clicks") == "NONE"
+        reign = controller._reign
+        assert await cluster.create("broken") == "TOPIC_ALREADY_EXISTS"
+        assert controller._reign is reign
+        assert (await zk.get("/controller_epoch"))[0] == before
+        await zk.delete("/brokers/topics/broken")
+        assert await cluster.create("views") == "NONE"
+        assert await cluster.create("broken") == "NONE"
+        await cluster.converge()
+
+    cluster.run(scenario())
