@@ -14,7 +14,7 @@ from kdist.config.broker_config import BrokerConfig
 from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.listener import Listener
+from kdist.network.listener import Census, Listener
 from kdist.network.serving import Handler
 from kdist.network.world import Network, Server
 from kdist.runtime.tasks import Tasks
@@ -62,6 +62,7 @@ class Gateway:
         broker = self._config.broker
         protocols = parse_protocol_map(broker.listener_security_protocol_map)
         advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
+        census, has_several = Census(), len(broker.listeners) > 1
         for address in map(parse_listener, broker.listeners):
             listener = Listener(
                 self._network,
@@ -69,6 +70,8 @@ class Gateway:
                 self._config.network,
                 self._metrics,
                 self._tasks,
+                census,
+                is_spared=has_several and address.name == self.inter_broker_listener,
             )
             self._listeners.append(listener)
             port = await listener.listen(address.host, address.port)

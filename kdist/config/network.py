@@ -29,7 +29,8 @@ class NetworkSettings(Settings):
         default=INT32_MAX,
         minimum=0,
         subject=CONNECTIONS,
-        doc="How many connections are open at once; one more is closed as it comes.",
+        doc="How many connections are open at once, on all listeners; one more is closed as it "
+        "comes, but not on a listener that brokers have beside those of clients.",
     )
     max_connections_per_ip: int32 = setting(
         "max.connections.per.ip",

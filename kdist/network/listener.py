@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
 
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
@@ -19,13 +18,19 @@ logger = logging.getLogger(__name__)
 _IDLE_CHECKS = 10  # in the time that makes a connection idle: so exact is that time
 
 
+class Census:
+    """How many connections a broker has on all its listeners, and how many each host has."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.hosts: Counter[str] = Counter()
+
+
 class Listener:
-    """A broker's connections, on all addresses it listens on.
+    """A broker's connections on one of its listeners.
 
     The newest connection is the one that is closed over `max.connections` or, for its address,
-    `max.connections.per.ip` or what `per_host_max` has for it. `tasks` read what is not in the page
-    cache. `settings` may be replaced while
-    the broker runs.
+    `max.connections.per.ip`. `tasks` read what is not in the page cache.
     """
 
     def __init__(
@@ -35,8 +40,12 @@ class Listener:
         settings: NetworkSettings,
         metrics: NetworkMetrics,
         tasks: Tasks,
-        per_host_max: Mapping[str, int] | None = None,
+        census: Census | None = None,
+        *,
+        is_spared: bool = False,
     ) -> None:
+        """`census`: of the broker's listeners, if it has several. `is_spared`: no number of
+        connections bars one more here, as clients have listeners of their own."""
         self.network = network
         self.loop = network.loop
         self.turn = network.turn
@@ -46,8 +55,8 @@ class Listener:
         self.tasks = tasks
         self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
         self.connections: dict[Connection, int] = {}  # and how many checks found them idle
-        self.per_host_max = per_host_max or {}
-        self.hosts: Counter[str] = Counter()  # with how many connections each has
+        self.census = census or Census()
+        self._is_spared = is_spared
         self._servers: list[Server] = []
         self._is_closing = False
         self._is_empty = asyncio.Event()
@@ -75,16 +84,16 @@ class Listener:
     # The connections' calls
 
     def admit(self, connection: Connection) -> bool:
-        settings, host = self.settings, connection.host
-        per_host_max = self.per_host_max.get(host, settings.max_connections_per_ip)
+        settings, census, host = self.settings, self.census, connection.host
         if (
             self._is_closing
-            or len(self.connections) >= settings.max_connections
-            or self.hosts[host] >= per_host_max
+            or (census.connections >= settings.max_connections and not self._is_spared)
+            or census.hosts[host] >= settings.max_connections_per_ip
         ):
             self.metrics.refused_connections += 1
             return False
-        self.hosts[host] += 1
+        census.connections += 1
+        census.hosts[host] += 1
         self.connections[connection] = 0
         self._is_empty.clear()
         self.metrics.accepted_connections += 1
@@ -94,9 +103,11 @@ class Listener:
     def forget(self, connection: Connection) -> None:
         del self.connections[connection]
         self.metrics.open_connections -= 1
-        self.hosts[connection.host] -= 1
-        if not self.hosts[connection.host]:
-            del self.hosts[connection.host]
+        census, host = self.census, connection.host
+        census.connections -= 1
+        census.hosts[host] -= 1
+        if not census.hosts[host]:
+            del census.hosts[host]
         if not self.connections:
             self._is_empty.set()
 

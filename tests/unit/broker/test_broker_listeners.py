@@ -1,0 +1,64 @@
+"""A broker with several listeners: how many connections they have together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.broker.broker import Broker
+from kdist.network.client import Client, ClientSettings
+from tests.unit.broker.broker_cluster import Cluster
+
+LISTENERS = {
+    "listeners": "BROKERS://:9091,INSIDE://:9092,OUTSIDE://:9093",
+    "listener_security_protocol_map": "BROKERS:PLAINTEXT,INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+}
+LIMIT = 10
+
+
+async def connected(cluster: Cluster, broker: Broker, *ports: int) -> list[bool]:
+    """Whether a connection to each port, one after the other, was taken."""
+    host = cluster.network.host("client")
+    found: list[bool] = []
+    for port in ports:
+        before = broker.measures.network.refused_connections
+        await Client.connect(host, "m1", port, ClientSettings("tests"))
+        await asyncio.sleep(0.1)
+        found.append(broker.measures.network.refused_connections == before)
+    return found
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+def test_a_limit_of_connections_is_for_all_listeners_of_clients_together(limit: str) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(**LISTENERS, **{limit: str(LIMIT)})
+        left = LIMIT
+        if limit == "max_connections":
+            left -= broker.measures.network.open_connections
+        taken = await connected(cluster, broker, *[9092, 9093] * (left // 2 + 1))
+        assert taken == [True] * left + [False] * (len(taken) - left)
+
+    cluster.run(scenario())
+
+
+def test_brokers_that_have_a_listener_of_their_own_are_not_barred_by_too_many_clients() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(**LISTENERS, max_connections="2")
+        assert await connected(cluster, broker, 9092, 9092, 9091) == [True, False, True]
+
+    cluster.run(scenario())
+
+
+def test_on_the_only_listener_brokers_are_barred_as_clients_are() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started(max_connections="2")
+        assert await connected(cluster, broker, 9092, 9092) == [True, False]
+
+    cluster.run(scenario())
