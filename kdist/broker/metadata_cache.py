@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from typing import NamedTuple
 
 from kdist.model import ZERO_UUID, Broker, TopicPartition, flat
@@ -41,12 +42,13 @@ class MetadataCache:
         self.controller_id = NO_CONTROLLER
         self.told = asyncio.Event()
         self._names: dict[uuid.UUID, str] = {}
+        self._flat: Counter[str] = Counter()  # names as `flat` has them; an old tool's may be twins
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
         """Take what the controller says; the partitions that are gone are returned."""
         before = self.topics
         if request.type == _FULL:
-            self.topics, self._names = {}, {}
+            self.topics, self._names, self._flat = {}, {}, Counter()
         self.controller_id = request.controller_id
         self.brokers = {broker.id: broker for broker in request.live_brokers}
         gone: list[TopicPartition] = []
@@ -75,6 +77,7 @@ class MetadataCache:
                 self._forget(name)
                 known = self.topics[name] = KnownTopic(told.topic_id, {})
                 self._names[told.topic_id] = name
+                self._flat[flat(name)] += 1
             known.partitions[state.partition_index] = state
         if known is not None and not known.partitions:
             self._forget(name)
@@ -84,6 +87,9 @@ class MetadataCache:
         known = self.topics.pop(name, None)
         if known is not None:
             self._names.pop(known.id, None)
+            left = self._flat.pop(flat(name)) - 1
+            if left:
+                self._flat[flat(name)] = left
 
     # What others ask
 
@@ -93,7 +99,7 @@ class MetadataCache:
 
     def collides(self, name: str) -> bool:
         """Whether a name that no topic has is too much like one's: `a_b` beside `a.b`."""
-        return flat(name) in map(flat, self.topics)
+        return flat(name) in self._flat
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether the cluster has such a partition."""

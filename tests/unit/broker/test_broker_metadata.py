@@ -358,6 +358,22 @@ def test_a_name_collides_with_a_topic_that_is_known_and_with_none_that_is_gone()
     assert not cache.collides("c_d")
 
 
+def test_a_name_collides_while_any_of_the_topics_is_left_that_it_collides_with() -> None:
+    cache = MetadataCache()
+    cache.update(update(1, ("a.b", ID, {0: 1}), ("a_b", uuid.UUID(int=2), {0: 1})))  # an old tool's
+    for name, topic_id, collides in (("a.b", ID, True), ("a_b", uuid.UUID(int=2), False)):
+        cache.update(update(1, (name, topic_id, {0: -2})))
+        assert cache.collides("a_b") == collides
+
+
+def test_a_topic_made_anew_counts_once_among_those_that_a_name_collides_with() -> None:
+    cache = MetadataCache()
+    for made in (ID, uuid.UUID(int=2)):
+        cache.update(update(1, ("a.b", made, {0: 1}), ("c", made, {0: 1})))
+    cache.update(update(1, ("a.b", uuid.UUID(int=2), {0: -2})))
+    assert not cache.collides("a_b")
+
+
 def test_a_late_deletion_does_not_touch_a_topic_of_the_same_name() -> None:
     cache = MetadataCache()
     new = uuid.UUID(int=2)
