@@ -74,8 +74,9 @@ def settings_page() -> str:
 SETTINGS_INTRO = """\
 A broker reads its settings from a Java .properties file. A topic's setting is its own override,
 else what the broker's file says under the name in the second column, else the default. Names,
-defaults and meanings are Apache Kafka's where a sentence does not say otherwise. A change is read
-while the broker runs (*live*) or when it starts (*restart*); a topic's settings are all live."""
+defaults and meanings are Apache Kafka's where a sentence does not say otherwise. A topic's settings
+may change while the broker runs. The broker's file is read when it starts, and so far only then:
+*live* marks what will not need a restart once it is read again."""
 
 
 def broker_table() -> tuple[Setting, ...]:
