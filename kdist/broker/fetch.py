@@ -39,10 +39,11 @@ from kdist.storage.reading import Slice, read
 
 Reply = Callable[[FetchResponse | None], None]
 
+FIRST_VERSION_OF_ZSTD = 10
+
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_OF_MAGIC_1 = 3
 _FIRST_VERSION_OF_WHOLE_BATCHES = 3
-_FIRST_VERSION_OF_ZSTD = 10
 _FIRST_VERSION_OF_LEADER_HINTS = 12
 _NS_PER_MS = 1_000_000
 
@@ -230,7 +231,7 @@ class _Fetch(Delayed):
                 or asked.current_leader_epoch == partition.leader_epoch
             )
             and asked.last_fetched_epoch < 0
-            and self._version >= _FIRST_VERSION_OF_ZSTD
+            and self._version >= FIRST_VERSION_OF_ZSTD
             and self._request.replica_id < 0
         )
 
@@ -240,7 +241,7 @@ class _Fetch(Delayed):
         partition = self._handler.replicas.get(cached.key)
         partition.require_leader(asked.current_leader_epoch)
         self._watched_partitions.append(partition)
-        if version < _FIRST_VERSION_OF_ZSTD:
+        if version < FIRST_VERSION_OF_ZSTD:
             _check_format(partition.log, version)
         if request.replica_id >= 0 and request.replica_id not in partition.replicas:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER, "only a replica may fetch as one")

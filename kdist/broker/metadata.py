@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from kdist.broker.auto_creation import AutoCreation
-from kdist.broker.metadata_cache import NO_CONTROLLER, NO_LEADER, KnownTopic, MetadataCache
+from kdist.broker.metadata_cache import NO_CONTROLLER, KnownTopic, MetadataCache
+from kdist.controller.cluster import NO_LEADER
 from kdist.errors import Error
 from kdist.model import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
 from kdist.protocol.metadata import (

@@ -11,6 +11,8 @@ import uuid
 from collections import Counter
 from typing import NamedTuple
 
+from kdist.controller.cluster import LEADER_DURING_DELETION, NO_LEADER
+from kdist.controller.requests import FULL
 from kdist.model import ZERO_UUID, Broker, TopicPartition, flat
 from kdist.protocol.update_metadata import (
     LiveBroker,
@@ -19,11 +21,7 @@ from kdist.protocol.update_metadata import (
     UpdateMetadataRequest,
 )
 
-NO_LEADER = -1
 NO_CONTROLLER = -1
-
-_LEADER_DURING_DELETION = -2
-_FULL = 2
 
 
 class KnownTopic(NamedTuple):
@@ -47,14 +45,14 @@ class MetadataCache:
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
         """Take what the controller says; the partitions that are gone are returned."""
         before = self.topics
-        if request.type == _FULL:
+        if request.type == FULL:
             self.topics, self._names, self._flat = {}, {}, Counter()
         self.controller_id = request.controller_id
         self.brokers = {broker.id: broker for broker in request.live_brokers}
         gone: list[TopicPartition] = []
         for topic in request.topic_states:
             gone += self._update_topic(topic)
-        if request.type == _FULL:
+        if request.type == FULL:
             gone += _missing(before, self.topics)
         self.told.set()
         return gone
@@ -68,7 +66,7 @@ class MetadataCache:
         name, gone = told.topic_name, []
         known = self.topics.get(name)
         for state in told.partition_states:
-            if state.leader == _LEADER_DURING_DELETION:
+            if state.leader == LEADER_DURING_DELETION:
                 gone.append(TopicPartition(name, state.partition_index))
                 if known is not None and known.id == told.topic_id:
                     known.partitions.pop(state.partition_index, None)

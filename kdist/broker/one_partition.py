@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kdist.broker.fetch import FetchHandler
+from kdist.broker.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
 from kdist.metrics.broker import RequestMetrics
-from kdist.model import TopicPartition
+from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection, Reply
 from kdist.network.sending import copied_if_small
@@ -26,9 +26,7 @@ from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.storage.reading import Slice, read
 
 _OLDEST_VERSION = 4  # what is older is converted
-_FIRST_VERSION_OF_ZSTD = 10
 _CONSUMER = -1  # as the replica id
-_NO_EPOCH = -1
 _NS_PER_S = 1_000_000_000
 _CORRELATION_ID = struct.Struct(">i")
 _BEHIND_ID = SIZE_BYTES + _CORRELATION_ID.size
@@ -136,7 +134,7 @@ class Reader:
         start_offset = log.start_offset
         if not start_offset <= offset <= log.end_offset:
             return None
-        if kind.version < _FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
+        if kind.version < FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
             return None
         # Aborted transactions have no form: once there are any, READ_COMMITTED fetches that meet
         # some are the long way's, and this is the place to say so.
@@ -284,7 +282,7 @@ def is_one(version: int, request: FetchRequest) -> bool:
         and len(topics[0].partitions) == 1
         and request.replica_id == _CONSUMER
         and request.isolation_level in (0, READ_COMMITTED)
-        and topics[0].partitions[0].last_fetched_epoch == _NO_EPOCH
+        and topics[0].partitions[0].last_fetched_epoch == NO_EPOCH
     )
 
 
