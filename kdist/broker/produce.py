@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 Reply = Callable[[ProduceResponse | None], None]
 
-
 _ACKS = (ACKS_ALL, 0, 1)
 
 

@@ -30,7 +30,7 @@ _TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
 
 
 class TopicOverrides:
-    """Owner: the broker. `known` topics need not be read again until a notification says so."""
+    """Owner: the broker. What was read of a topic holds until a notification says otherwise."""
 
     def __init__(
         self, zk: ZooKeeper, clock: Clock, config: Callable[[], BrokerConfig], apply: Apply
@@ -64,7 +64,6 @@ class TopicOverrides:
         self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
         names = await self._zk.children(znodes.TOPIC_SETTINGS.parent)
         topics = [znodes.TOPIC_SETTINGS.names(f"{znodes.TOPIC_SETTINGS.parent}/{n}") for n in names]
-
         await self._load_some([topic[0] for topic in topics if topic])
 
     async def load_new(self, topics: Mapping[str, uuid.UUID]) -> None:
@@ -108,8 +107,7 @@ class TopicOverrides:
         new = [name for name in names or () if name not in self._seen]
         self._seen = set(names or ())
         if new:
-            before, self._looking = self._looking, None
-            self._looking = asyncio.ensure_future(self._look_at(new, before))
+            self._looking = asyncio.ensure_future(self._look_at(new, self._looking))
 
     async def _look_at(self, names: list[str], before: asyncio.Task[None] | None) -> None:
         if before is not None:

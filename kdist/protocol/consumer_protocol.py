@@ -7,8 +7,9 @@
     2        subscription: generation id of the owned partitions (KIP-792)
     3        subscription: rack id (KIP-881)
 
-The broker passes these bytes on and reads them only to describe a group. A version newer than 3 is
-read as 3, by the format's own rule that fields are only ever added at the end.
+The broker passes these bytes on; of a subscription it reads the topics, whose offsets stay while
+somebody reads them. A version newer than 3 is read as 3, by the format's own rule that fields are
+only ever added at the end.
 """
 
 from __future__ import annotations
