@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from kdist.runtime.turn_loop import TurnLoop
 T = TypeVar("T")
 _Step = Callable[[], None]
 FORKED = "the client is of the process that this one was forked from: open another one here"
+_CLOSED = "the client was closed meanwhile"
 
 
 class _Told(Exception):
@@ -35,17 +36,25 @@ class BackgroundLoop:
 
     def __init__(self, name: str) -> None:
         self.loop = TurnLoop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         self.is_elsewhere = False
         self.on_fork: Callable[[], None] = lambda: None
         tell_when_forked(self)
         self._callers: list[SimpleQueue[_Step | None]] = []  # who waits, the innermost last
+        self._stopping = threading.Lock()  # taken once
 
     @property
     def is_here(self) -> bool:
         """Whether the caller is the loop's own thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
+
+    def check_caller(self) -> None:
+        """`UserError` for the loop's own thread, and in a forked process."""
+        if self.is_elsewhere:
+            raise UserError(FORKED)
+        if self.is_here:
+            raise UserError("a callback of the client cannot wait for it")
 
     def forked(self) -> None:
         """As `kdist.runtime.forks` has it."""
@@ -55,31 +64,37 @@ class BackgroundLoop:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.
 
-        `UserError` if another thread stops the loop meanwhile, and in a forked process.
+        `UserError` if another thread stops the loop meanwhile, and from where `check_caller` says.
         """
-        if self.is_elsewhere:
-            work.close()
-            raise UserError(FORKED)
-        assert not self.is_here, "the loop's thread would wait for itself"
         steps: SimpleQueue[_Step | None] = SimpleQueue()
-        self._callers.append(steps)
-        running = asyncio.run_coroutine_threadsafe(work, self.loop)
-        running.add_done_callback(lambda _: steps.put(None))
+        self._callers.append(steps)  # before the loop is asked: `stop` tells whom it finds
         try:
-            while (step := steps.get()) is not None:
-                try:
-                    step()
-                except _Told:
-                    pass  # the work has it, and will raise it, or not
-        except BaseException:
-            running.cancel()
-            raise
+            running = self._begin(work)
+            running.add_done_callback(lambda _: steps.put(None))
+            try:
+                while (step := steps.get()) is not None:
+                    try:
+                        step()
+                    except _Told:
+                        pass  # the work has it, and will raise it, or not
+            except BaseException:
+                running.cancel()
+                raise
         finally:
             self._callers.remove(steps)
-        try:
+        if not running.done():  # nor will it be
+            work.close()
+        elif not running.cancelled():
             return running.result()
-        except CancelledError:  # by `stop`, in another thread
-            raise UserError("the client was closed meanwhile") from None
+        raise UserError(_CLOSED)  # by `stop`, in another thread
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            self.check_caller()
+            return asyncio.run_coroutine_threadsafe(work, self.loop)
+        except (UserError, RuntimeError) as error:
+            work.close()
+            raise UserError(_CLOSED if isinstance(error, RuntimeError) else str(error)) from None
 
     async def call_back(self, function: Callable[..., object], *arguments: object) -> None:
         """Have who waits call `function`; raises what it raises. For the loop's work."""
@@ -117,16 +132,21 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """Cancel what is left on the loop, and end it and its thread. Again: nothing."""
-        if self._thread.is_alive() and not self.is_elsewhere:
-            self.run(_cancel_others())
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self.loop.close()
+        if self.is_elsewhere:
+            return
+        self.check_caller()
+        if not self._stopping.acquire(blocking=False):
+            return
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        for steps in tuple(self._callers):
+            steps.put(None)
 
-
-async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    if others:
-        await asyncio.wait(others)
+    def _serve(self) -> None:
+        """The thread's: until `stop`, and then for as long as it takes to cancel what is left."""
+        self.loop.run_forever()
+        while left := asyncio.all_tasks(self.loop):
+            for task in left:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.wait(left))
+        self.loop.close()

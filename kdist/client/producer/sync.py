@@ -44,6 +44,7 @@ class Producer:
         self._lock = self._accumulator.lock
         self._plain = self._accumulator.plain
         self._background.on_fork = self._abandon
+        self._is_closing = False
 
     def _abandon(self) -> None:
         self._accumulator.abandon(FORKED)
@@ -151,8 +152,13 @@ class Producer:
 
         Again: nothing.
         """
-        if not self._accumulator.is_closed:
+        if self._is_closing or self._accumulator.is_closed:
+            return
+        self._background.check_caller()
+        self._is_closing = True
+        try:
             self._background.run(self._core.close(timeout))
+        finally:
             self._background.stop()
 
     def __enter__(self) -> Self:

@@ -25,3 +25,39 @@ def test_who_waits_while_another_thread_closes_the_client_hears_of_it() -> None:
         background.stop()
         with pytest.raises(UserError, match="the client was closed meanwhile"):
             waiting.result(60)
+
+
+def test_who_asks_as_the_client_closes_hears_of_it() -> None:
+    """At whatever moment: nobody waits for a loop that is gone."""
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    def ask(background: BackgroundLoop) -> None:
+        def ask_on() -> None:
+            while True:
+                background.run(work())
+
+        with pytest.raises(UserError, match="the client was closed meanwhile"):
+            ask_on()
+
+    for _ in range(20):
+        background = BackgroundLoop("test")
+        with ThreadPoolExecutor(4) as threads:
+            asking = [threads.submit(ask, background) for _ in range(2)]
+            stopping = [threads.submit(background.stop) for _ in range(2)]
+            for each in (*asking, *stopping):
+                each.result(60)
+        background.stop()
+
+
+def test_who_would_wait_for_itself_is_told() -> None:
+    background = BackgroundLoop("test")
+
+    async def work() -> str:
+        with pytest.raises(UserError) as caught:
+            background.call(int)
+        return str(caught.value)
+
+    assert background.run(work()) == "a callback of the client cannot wait for it"
+    background.stop()
