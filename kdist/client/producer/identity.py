@@ -24,6 +24,7 @@ class Identities:
         self._cluster = cluster
         self._on_change = on_change
         self._current = NOBODY
+        self._bumped = NOBODY  # whose epoch is to be raised; NOBODY: a new id is asked for
         self._asking: asyncio.Task[None] | None = None
 
     def newer_than(self, known: Identity) -> Identity | None:
@@ -43,7 +44,7 @@ class Identities:
         try:
             while True:
                 try:
-                    self._current = await self._ask_brokers()
+                    self._current = self._bumped = await self._ask_brokers()
                 except (ApiError, NoBroker) as error:
                     if isinstance(error, ApiError) and not error.error.retriable:
                         self.fatal = error
@@ -66,7 +67,7 @@ class Identities:
 
     async def _ask_broker(self, broker: int) -> Identity:
         client = await self._cluster.client(broker)
-        bumped = self._current
+        bumped = self._bumped
         if client.version_of(init_producer_id.API) < _BUMP_VERSION_MIN:
             bumped = NOBODY
         answer = await client.send(
@@ -78,7 +79,7 @@ class Identities:
             )
         )
         if answer.error_code and bumped != NOBODY:
-            self._current = NOBODY  # the next attempt asks for a new id
+            self._bumped = NOBODY
             return await self._ask_broker(broker)
         raise_for(answer.error_code, "producer id")
         return Identity(answer.producer_id, answer.producer_epoch)

@@ -35,6 +35,7 @@ class PartitionQueue:
     """Owner: the loop, but for `open` and `take_number`, which the accumulator's lock guards."""
 
     __slots__ = (
+        "_flown_to",
         "_next_sequence",
         "flying",
         "hurry",
@@ -68,6 +69,7 @@ class PartitionQueue:
         self.prefix: tuple[int, bytes] = (-1, b"")  # of a request, by version
         self.last_number = 0
         self._next_sequence = 0
+        self._flown_to = leader  # by those in flight
 
     def take_number(self) -> int:
         """The next batch's number."""
@@ -89,13 +91,22 @@ class PartitionQueue:
     @property
     def may_send(self) -> bool:
         """Whether order and numbers allow another batch to be sent now."""
-        return not (self.flying and (self.is_recovering or self.is_stale))
+        if not self.flying:
+            return True
+        # Another leader would take what comes behind those in flight before it has those.
+        return not (self.is_recovering or self.is_stale) and self.leader == self._flown_to
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether a batch was sent, perhaps written, and is not settled."""
+        return bool(self.flying) or any(batch.attempts for batch in self.waiting)
 
     # Sending
 
     def take_off(self, batch: Batch) -> None:
         """The batch, the first of those waiting, is sent."""
         self.flying.append(batch)
+        self._flown_to = self.leader
 
     def number(self, batch: Batch) -> bool:
         """Give the batch its sequence; whether it has none of this identity yet."""

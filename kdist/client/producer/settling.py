@@ -18,7 +18,7 @@ from kdist.client.producer.faults import DeliveryTimedOut
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, NO_TIMESTAMP
+from kdist.model import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
 
 _BACKOFF_DOUBLINGS_MAX = 16
 
@@ -114,9 +114,14 @@ class Settling:
         )
 
     def fail(self, batch: Batch, error: BaseException) -> None:
-        """Give it up. If it had a sequence, there is a gap now."""
-        if self._is_idempotent and batch.attempts:
-            batch.queue.is_stale = True
+        """Give it up. If it had a sequence, there may be a gap now.
+
+        Those behind it that were sent may be in the log, and under other numbers would be written
+        once more: they are sent as they are, and the broker tells whether there is a gap.
+        """
+        queue = batch.queue
+        if batch.sequence != NO_SEQUENCE and not queue.has_sent:
+            queue.is_stale = True
         batch.error = error
         self._settle(batch)
 

@@ -1,0 +1,92 @@
+"""A producer whose answers come late, or never, and its end: no record twice, no future left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kdist.client.producer.faults import DeliveryTimedOut
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.unit.client.producer_world import FINE, Fault, Scene, play
+from tests.unit.client.test_client_producer_sending import SMALL, numbers, once
+
+T0 = TopicPartition("t", 0)
+
+
+def test_while_an_epoch_is_refused_nothing_is_sent_without_a_producer_id() -> None:
+    async def work(scene: Scene) -> None:
+        brokers, answer = scene.brokers, scene.brokers.answer
+
+        def refuse(broker: int, request: Any) -> Any:
+            if isinstance(request, InitProducerIdRequest) and request.producer_id >= 0:
+                code = Error.INVALID_PRODUCER_EPOCH.code
+                return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+            return answer(broker, request)
+
+        brokers.answer = refuse  # type: ignore[method-assign]
+        brokers.fault = once(Fault(is_written=False, error=Error.UNKNOWN_PRODUCER_ID), at=2)
+        async with scene.producer(**SMALL, retry_backoff_ms=0) as producer:
+            for number in range(300):
+                await producer.send("t", b"%d" % number, partition=number % 2)
+                await asyncio.sleep(0.0002)
+                producer._started._kick()
+        ids = {header.producer_id for kept in brokers.kept.values() for header in kept.batches}
+        assert ids == {1000, 1001}
+
+    play(work, partitions=2)
+
+
+def test_what_is_behind_a_batch_that_expired_is_not_written_twice() -> None:
+    """Both are in the log, and their answers are lost until the first has expired."""
+
+    async def work(scene: Scene) -> None:
+        loop = scene.brokers.loop
+
+        def fault(*_: object) -> Fault:
+            if loop.time() < begun_s + 0.9:
+                return Fault(delay_s=40)
+            return FINE if loop.time() > begun_s + 3.2 else Fault(is_written=False, is_cut=True)
+
+        quick = dict.fromkeys(("retry_backoff_ms", "retry_backoff_max_ms"), 50)
+        quick |= dict.fromkeys(("reconnect_backoff_ms", "reconnect_backoff_max_ms"), 50)
+        limits = {"request_timeout_ms": 1_000, "delivery_timeout_ms": 3_000}
+        async with scene.producer(linger_ms=0, **quick, **limits) as producer:
+            await producer.send_and_wait("t", b"0")
+            begun_s = loop.time()
+            scene.brokers.fault = fault
+            first = await producer.send("t", b"1")
+            await asyncio.sleep(0.5)
+            second = await producer.send("t", b"2")
+            with pytest.raises(DeliveryTimedOut):
+                await first
+            assert (await second).offset == 2
+            assert (await producer.send_and_wait("t", b"3")).offset == 3
+        assert scene.brokers.kept[T0].values() == numbers(4)
+
+    play(work)
+
+
+def test_a_new_leader_gets_nothing_before_what_is_in_flight_to_the_old_one() -> None:
+    """Which is frozen: what it was sent is in the log, and so many come behind it that the new
+    leader would not know it again.
+    """
+
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=0) as producer:
+            await producer.send_and_wait("t", b"0")
+            scene.brokers.fault = once(Fault(delay_s=60))
+            sent = [await producer.send("t", b"1")]
+            await asyncio.sleep(1)
+            scene.brokers.leaders[T0] = 1
+            producer._started._topics.want(["t"])
+            for number in range(2, 10):
+                await asyncio.sleep(1)
+                sent.append(await producer.send("t", b"%d" % number))
+            assert [(await each).offset for each in sent] == list(range(1, 10))
+        assert scene.brokers.kept[T0].values() == numbers(10)
+
+    play(work, hosts=2)
