@@ -83,6 +83,7 @@ class Core:
             self._tell_dequeued if self._handler is not None else None,
         )
         self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
+        self._is_closing = False
 
     @classmethod
     async def open(cls, world: World, config: ProducerConfig) -> Core:
@@ -229,25 +230,51 @@ class Core:
                     await done
 
     async def close(self, timeout_s: float | None) -> None:
-        """Take no more, deliver what is there within the time, fail the rest, close all."""
-        if self.accumulator.is_closed:
+        """Take no more, deliver what is there within the time, fail the rest, close all.
+
+        Cancelled, it delivers no more, but ends. Again: nothing.
+        """
+        if self._is_closing:
             return
-        await self._add_last()
+        self._is_closing = True
+        try:
+            try:
+                await self._add_last()
+            except Exception:
+                await self._deliver(timeout_s)  # what was sent before is delivered all the same
+                raise
+            await self._deliver(timeout_s)
+        finally:
+            await self._end()
+
+    def _take_no_more(self) -> None:
         with self.accumulator.lock:
             self.accumulator.is_closed = True
             self.accumulator.plain.clear()
+
+    async def _deliver(self, timeout_s: float | None) -> None:
+        """Take no more, and deliver what is there, as far as time allows."""
+        self._take_no_more()
         try:
-            await self.flush(timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.flush()
+                await self._sender.drain()
         except TimeoutError:
-            pass  # what is left fails below
+            pass  # what is left fails at the end
+
+    async def _end(self) -> None:
+        self._take_no_more()
         self._refreshing.cancel()
         self._sender.close()
         self._topics.close()
         if self._identities is not None:
             self._identities.close()
         self._cluster.close()
-        await asyncio.sleep(0)  # those in flight hear of their connections' end
-        self._sender.give_up(ProducerClosed("the producer was closed before this was acknowledged"))
+        try:
+            await asyncio.sleep(0)  # those in flight hear of their connections' end
+        finally:
+            why = "the producer was closed before this was acknowledged"
+            self._sender.give_up(ProducerClosed(why))
         await asyncio.sleep(0)
 
     async def _add_last(self) -> None:
@@ -262,7 +289,10 @@ class Core:
     def _tell_dequeued(self, batch: Batch) -> None:
         assert self._handler is not None, "only told if there is one"
         queue = batch.queue
-        self._handler.after_dequeue(queue.topic, queue.partition, list(batch.messages()))
+        # Soon, not now: the batch goes out whatever the handler raises.
+        self._loop.call_soon(
+            self._handler.after_dequeue, queue.topic, queue.partition, list(batch.messages())
+        )
 
 
 class _Releasing:

@@ -57,6 +57,11 @@ class Pipe(Client):
         """Whether the socket takes more."""
         return not self._is_blocked
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the socket has still to take."""
+        return self._transport.get_write_buffer_size()
+
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.on_writable is not None:
@@ -129,6 +134,11 @@ class Link:
     def is_down(self) -> bool:
         """Whether there is no connection."""
         return self.pipe is None or self.pipe.is_closed
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there is something that the socket has not taken."""
+        return self.pipe is not None and not self.pipe.is_closed and self.pipe.unsent_bytes > 0
 
     def may_send(self) -> bool:
         """Whether another request may go out now."""

@@ -31,6 +31,7 @@ from kdist.network.world import Network
 
 # From this size on a batch goes alone, uncopied: what a request costs is nothing beside it.
 _ALONE_BYTES = 32 << 10
+_DRAIN_PAUSE_S = 0.01
 
 Dequeued = Callable[[Batch], None]
 
@@ -73,6 +74,18 @@ class Sender:
         if not self._is_kicked and not self._is_closed:
             self._is_kicked = True
             self._loop.call_soon_threadsafe(self.look)
+
+    async def drain(self) -> None:
+        """Until connections have taken what was sent and is not answered; a dead one is given up.
+
+        Answers tell that a request was taken: only with acks=0 there may be something left.
+        """
+        if self._is_answered:
+            return
+        limit_s = self._link_settings.client.request_timeout_ms / 1000
+        end_s = self._loop.time() + limit_s
+        while any(link.has_unsent for link in self._links.values()) and self._loop.time() < end_s:
+            await asyncio.sleep(_DRAIN_PAUSE_S)
 
     def close(self) -> None:
         """Send nothing more."""
@@ -211,6 +224,8 @@ class Sender:
             queue = queues.popleft()
             batch = self._first(queue, version)
             if batch is None:
+                if queue.waiting:
+                    queues.append(queue)
                 continue
             size = len(batch.frame or b"")
             if taken and (size > room_bytes or size >= _ALONE_BYTES):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
-from kdist.client.producer.faults import DeliveryTimedOut
+from kdist.client.producer.callbacks import CallbackHandler
+from kdist.client.producer.faults import DeliveryTimedOut, ProducerClosed
+from kdist.client.producer.message import Message
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -90,3 +93,86 @@ def test_a_new_leader_gets_nothing_before_what_is_in_flight_to_the_old_one() -> 
         assert scene.brokers.kept[T0].values() == numbers(10)
 
     play(work, hosts=2)
+
+
+class Failing(CallbackHandler):
+    """An application's, that has bugs."""
+
+    def after_dequeue(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        if partition == 1:
+            raise ValueError("at the end of the queue")
+
+    def last_batch_before_close(self) -> Iterable[tuple[str, Message]]:
+        raise ValueError("at the end of all")
+
+
+def test_a_handler_that_raises_stops_no_batch() -> None:
+    async def work(scene: Scene) -> None:
+        heard: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
+        producer = await scene.producer(callback_handler=Failing()).start()
+        sent = [await producer.send("t", b"a", partition=number) for number in range(2)]
+        with pytest.raises(ValueError, match="at the end of all"):
+            await producer.close()
+        assert [(await each).offset for each in sent] == [0, 0]
+        assert heard == ["at the end of the queue"]
+
+    play(work, partitions=2)
+
+
+def test_what_is_behind_a_batch_that_cannot_be_encoded_is_sent() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=0) as producer:
+            await producer.send_and_wait("t", b"0")
+            lock, seal = producer._started.accumulator.lock, producer._started.accumulator.seal
+            sent = []
+            for value in (b"a", b"b"):
+                sent.append(await producer.send("t", value))
+                with lock:
+                    seal(sent[-1]._batch.queue)
+            sent[0]._batch.values[0] = 5  # type: ignore[call-overload]
+            await asyncio.sleep(1)
+            assert isinstance(sent[0].exception(), TypeError)
+            assert sent[1].result().offset == 1
+
+    play(work)
+
+
+def test_a_close_that_is_cancelled_leaves_nothing_open() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
+        producer = await scene.producer().start()
+        sent = await producer.send("t", b"a")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.close(), 2)
+        assert isinstance(sent.exception(0), ProducerClosed)
+        await producer.close()
+        await asyncio.sleep(1)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    play(work)
+
+
+def test_what_is_not_acknowledged_is_taken_before_connections_are_closed() -> None:
+    async def work(scene: Scene) -> None:
+        values = [b"%d" % number * 100_000 for number in range(10)]
+        async with scene.producer(acks=0) as producer:
+            for value in values:
+                await producer.send("t", value)
+        await asyncio.sleep(1)
+        assert scene.brokers.kept[T0].values() == values
+
+    play(work)
+
+
+def test_what_nobody_takes_is_not_waited_for_for_ever() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(acks=0, request_timeout_ms=2_000) as producer:
+            await producer.send_and_wait("t", b"a")
+            scene.network.partition({"b0"}, {"client"})
+            begun_s = scene.brokers.loop.time()
+            await producer.send("t", bytes(900_000))
+        assert scene.brokers.loop.time() - begun_s < 3
+
+    play(work)
