@@ -257,11 +257,11 @@ class Cluster:
             try:
                 return await work()
             except (ApiError, NoBroker) as error:
-                if not self._may_pass(error) or self._network.loop.time() > end_s:
+                if not self.may_pass(error) or self._network.loop.time() > end_s:
                     raise
             await asyncio.sleep(_PAUSE_S)
 
-    def _may_pass(self, error: ApiError | NoBroker) -> bool:
+    def may_pass(self, error: ApiError | NoBroker) -> bool:
         """A cluster that was there may come again; one that never was, is not waited for."""
         return bool(self.brokers) if isinstance(error, NoBroker) else error.error.retriable
 
@@ -278,20 +278,34 @@ class Cluster:
         waiting = set(partitions)
 
         async def round_of_asking() -> None:
-            if any(self.leaders.get(each, NO_LEADER) == NO_LEADER for each in waiting):
-                await self.metadata({topic for topic, _ in waiting})
-            outcomes = await self._ask_each(by_leader(self.leaders, waiting), ask)
-            for partition, outcome in outcomes.items():
-                if not outcome.error_code:
+            failed = {}
+            for partition, outcome in (await self.ask_leaders_once(waiting, ask)).items():
+                if outcome.error_code:
+                    failed[partition] = outcome
+                else:
                     answers[partition] = outcome.answer
                     waiting.discard(partition)
-            for partition in waiting:
-                self.leaders[partition] = NO_LEADER  # to be looked up anew
-            raise_worst({each: outcomes.get(each, _LEADERLESS) for each in sorted(waiting)})
+            raise_worst(failed)
 
         if waiting:
             await self.retried(round_of_asking)
         return answers
+
+    async def ask_leaders_once(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
+    ) -> dict[TopicPartition, Outcome]:
+        """What each partition's leader says, in order; of those that fail it is looked up anew."""
+        wanted = sorted(partitions)
+        if any(self.leaders.get(each, NO_LEADER) == NO_LEADER for each in wanted):
+            await self.metadata({topic for topic, _ in wanted})
+        found = await self._ask_each(by_leader(self.leaders, wanted), ask)
+        outcomes = {each: found.get(each, _LEADERLESS) for each in wanted}
+        for partition, outcome in outcomes.items():
+            if outcome.error_code:
+                self.leaders[partition] = NO_LEADER  # to be looked up, the next time
+        return outcomes
 
     async def _ask_each(
         self,

@@ -5,7 +5,7 @@ What groups have committed is asked for in `admin/offsets.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, SupportsIndex
 
 from kdist.client.cluster import Cluster, Outcome, Outcomes, by_topic
@@ -52,7 +52,20 @@ async def list_offsets(
 
     None where no record is as late. Under `is_committed_only` the end is the last stable offset.
     """
+    return await cluster.ask_leaders(timestamps, _asking(cluster, timestamps, is_committed_only))
 
+
+async def list_offsets_once(
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, is_committed_only: bool
+) -> dict[TopicPartition, Outcome]:
+    """As `list_offsets`, but what leaders say now, an error or an answer for each."""
+    ask = _asking(cluster, timestamps, is_committed_only)
+    return await cluster.ask_leaders_once(timestamps, ask)
+
+
+def _asking(
+    cluster: Cluster, timestamps: Mapping[TopicPartition, int], is_committed_only: bool
+) -> Callable[[int, list[TopicPartition]], Awaitable[Outcomes]]:
     async def ask(leader: int, wanted: list[TopicPartition]) -> Outcomes:
         topics = [
             ListOffsetsTopic(
@@ -79,7 +92,7 @@ async def list_offsets(
             for each in topic.partitions
         }
 
-    return await cluster.ask_leaders(timestamps, ask)
+    return ask
 
 
 async def find_offsets(

@@ -94,7 +94,8 @@ class Fetcher:
         now_s, settings = self._world.now_s(), self._settings
         enough_bytes = _AHEAD * settings.max_partition_fetch_bytes
         found: dict[int, list[Partition]] = {}
-        ready_bytes = sum(each.ready_bytes for each in self._partitions.values())
+        # Not of those that are paused: others would wait until what they hold is given.
+        ready_bytes = sum(each.ready_bytes for each in self._partitions.values() if each.may_give)
         for partition in self._partitions.values():
             partition.starved_above_bytes = 0
             if not partition.may_be_fetched:
@@ -227,7 +228,7 @@ class Fetcher:
                 partition.preferred_replica = None  # it may only be behind the leader
             else:
                 self._out_of_range(partition)
-        elif error.retriable:
+        elif error.retriable and error is not Error.CORRUPT_MESSAGE:
             self._put_off(partition)
         else:
             self._hold(partition, _REFUSED_AGAIN_S)
@@ -262,5 +263,7 @@ class Fetcher:
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()
+        elif partition.ready:  # it may begin before the end
+            self._hold(partition, self._world.backoff_s())
         else:
             partition.seek(end)

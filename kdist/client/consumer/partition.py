@@ -37,6 +37,7 @@ class Partition:
         self.checked_epoch = NO_EPOCH  # the leader's, when the log was last what we have read
         self.ready: deque[Ready] = deque()
         self.is_shelved = False
+        self.is_faulty = False  # what is ready ends with what is wrong with the next
         self.received_bytes = 0  # written by the loop
         self.given_bytes = 0  # written by who takes
         self.high_watermark = NO_OFFSET
@@ -70,6 +71,7 @@ class Partition:
     def drop_ready(self) -> None:
         """Forget what was fetched and not given."""
         self.ready.clear()
+        self.is_faulty = False
         self.decoded = []
         self.decoded_index = 0
         self.given_bytes = self.received_bytes
@@ -82,7 +84,7 @@ class Partition:
     @property
     def may_be_fetched(self) -> bool:
         """Whether there is a position to fetch from, and a wish for what is there."""
-        return self.position is not None and self.may_give
+        return self.position is not None and self.may_give and not self.is_faulty
 
     @property
     def may_give(self) -> bool:
@@ -169,6 +171,7 @@ class Shelf:
             partition.fetch_position = ready.next_offset
             if ready.leader_epoch != NO_EPOCH:
                 partition.fetch_epoch = ready.leader_epoch
+            partition.is_faulty = ready.error is not None
             partition.ready.append(ready)
         self.offer(partition)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from kdist.client.cluster import NoBroker
+from kdist.client.cluster import NoBroker, raise_worst
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.world import World
-from kdist.client.offsets import TIMESTAMPS, list_offsets
+from kdist.client.offsets import TIMESTAMPS, OffsetAndTimestamp, list_offsets_once
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 
@@ -63,18 +63,31 @@ class Positions:
         ]
 
     async def _look_up(self) -> None:
+        cluster, now_s = self._world.cluster, self._world.now_s
+        patience_s = self._world.settings.default_api_timeout_ms / 1000
+        end_s = now_s() + patience_s
         try:
             while missing := self._missing():
-                unset = [each for each in missing if each.reset_to is None]
-                if unset:
-                    await self._begin_at_committed(unset)
-                else:
-                    await self._begin_at_end(missing)
+                try:
+                    await self._find(missing)
+                    end_s = now_s() + patience_s
+                except (ApiError, NoBroker) as error:
+                    if not cluster.may_pass(error) or now_s() >= end_s:
+                        raise
+                    await self._world.back_off()
                 self._on_found()
         except (ApiError, NoBroker) as error:
             self._world.report(error)
         finally:
             self._task = None
+
+    async def _find(self, missing: list[Partition]) -> None:
+        """Where to begin in some of these; what is in the way of others is raised in the end."""
+        unset = [each for each in missing if each.reset_to is None]
+        if unset:
+            await self._begin_at_committed(unset)
+        else:
+            await self._begin_at_end(missing)
 
     async def _begin_at_committed(self, partitions: list[Partition]) -> None:
         keys = [each.key for each in partitions]
@@ -92,16 +105,17 @@ class Positions:
 
     async def _begin_at_end(self, partitions: list[Partition]) -> None:
         wanted = {each.key: each.reset_to for each in partitions}
-        found = await list_offsets(
+        outcomes = await list_offsets_once(
             self._world.cluster,
             {key: TIMESTAMPS[to] for key, to in wanted.items() if to is not None},
             is_committed_only=self._world.settings.is_committed_only,
         )
         for partition in partitions:
-            offset = found.get(partition.key)
+            offset = outcomes[partition.key].answer
             if (
                 partition.position is None
                 and partition.reset_to == wanted[partition.key]
-                and offset is not None
+                and isinstance(offset, OffsetAndTimestamp)
             ):
                 partition.seek(offset.offset)
+        raise_worst({key: each for key, each in outcomes.items() if each.error_code})

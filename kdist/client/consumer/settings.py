@@ -118,7 +118,8 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=FETCHING,
-        doc="How much one fetch asks for, and how much is held ready: at most twice that.",
+        doc="How much one fetch asks for, and how much is held ready: at most twice that, paused "
+        "partitions aside.",
     )
     max_partition_fetch_bytes: int32 = setting(
         "max_partition_fetch_bytes",

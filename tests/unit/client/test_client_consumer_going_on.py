@@ -1,0 +1,120 @@
+"""What is wrong with one partition, or paused, does not hold up the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kdist.client.consumer.fetcher import Fetcher
+from kdist.client.consumer.opening import CorruptFetch
+from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
+from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
+from tests.unit.broker.broker_cluster import Cluster
+from tests.unit.client.client_group_world import TOPIC, Group, consumer_on
+from tests.unit.client.test_client_consumer_reading import ZERO, offsets, run, truncated
+
+ONE = TopicPartition(TOPIC, 1)
+
+
+def test_a_partition_without_a_leader_does_not_keep_others_from_beginning() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(4)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        nowhere = TopicPartition(TOPIC, 7)
+        consumer.assign([ZERO, nowhere])
+        begun_s = cluster.loop.time()
+        assert await offsets(consumer, 2) == [0, 1]
+        assert cluster.loop.time() - begun_s < 2
+        consumer.assign([ZERO, ONE, nowhere])
+        assert await offsets(consumer, 2) == [0, 1]
+        assert cluster.loop.time() - begun_s < 4
+        with pytest.raises(ApiError, match="clicks-7"):
+            await consumer.poll(200)
+        await consumer.close()
+
+    run(scenario, partitions=2)
+
+
+def test_what_paused_partitions_hold_ready_does_not_starve_others() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(200)
+        consumer = consumer_on(
+            cluster, "reader", max_partition_fetch_bytes=700, fetch_max_bytes=1_000
+        )
+        consumer.assign([ONE])
+        consumer.seek_to_beginning()
+        await cluster.until(lambda: consumer._core.partitions[ONE].ready_bytes >= 1_000)
+        consumer.pause(ONE)
+        consumer.assign([ZERO, ONE])
+        consumer.seek_to_beginning(ZERO)
+        assert await offsets(consumer, 100) == list(range(100))
+        consumer.resume(ONE)
+        assert await offsets(consumer, 100) == list(range(100))
+        await consumer.close()
+
+    run(scenario, partitions=2)
+
+
+def test_what_is_corrupt_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(3)
+        consumer = consumer_on(cluster, "reader")
+        fetched = 0
+        shelve = Fetcher._shelve
+
+        def damaged(fetcher: Fetcher, partition: object, result: FetchPartitionResult) -> None:
+            nonlocal fetched
+            fetched += 1
+            records = bytearray(result.records or b"")
+            records[-1] ^= 1
+            result.records = bytes(records)
+            shelve(fetcher, partition, result)  # type: ignore[arg-type]
+
+        consumer.assign([ZERO])
+        consumer.seek(ZERO, 2)
+        monkeypatch.setattr(Fetcher, "_shelve", damaged)
+        for _ in range(3):
+            await asyncio.sleep(5)
+            with pytest.raises(CorruptFetch, match="clicks-0, at offset 2"):
+                await consumer.poll(10)
+        assert fetched == 1
+        monkeypatch.setattr(Fetcher, "_shelve", shelve)
+        consumer.seek(ZERO, 2)
+        assert await offsets(consumer, 1) == [2]
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_what_a_broker_calls_corrupt_is_raised() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(1)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO])
+        assert await offsets(consumer, 1) == [0]
+        asked = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1)
+        code = Error.CORRUPT_MESSAGE.code
+        result = FetchPartitionResult(partition_index=0, error_code=code, high_watermark=-1)
+        consumer._core._fetcher._note(ZERO, asked, result)
+        with pytest.raises(ApiError, match="CORRUPT_MESSAGE: clicks-0"):
+            await consumer.poll(1)
+        await consumer.close()
+
+    run(scenario)
+
+
+def test_what_is_ready_before_the_place_where_a_log_was_cut_is_given() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(6)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        consumer.assign([ZERO])
+        found = [record.offset for record in await consumer.poll(10, 1)]
+        await cluster.until(lambda: consumer._core.partitions[ZERO].fetch_position == 6)
+        truncated(consumer, 4)
+        found += await offsets(consumer, 5)
+        assert found == [0, 1, 2, 3, 4, 5]
+        await consumer.close()
+
+    run(scenario)
