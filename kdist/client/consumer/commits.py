@@ -99,13 +99,17 @@ class Commits:
         codes = {each.error_code for topic in answer.topics for each in topic.partitions}
         fenced = _FENCED & {Error.of(code) for code in codes}
         if fenced:
-            self._fenced(min(fenced))
+            self._fenced(min(fenced), request.generation_id)
         for code in sorted(codes, key=lambda code: Error.of(code).retriable):
             self._coordinator.check(code)
 
-    def _fenced(self, error: Error) -> None:
-        if self._membership is not None and self._membership.is_member:
-            self._membership.fenced(error)
+    def _fenced(self, error: Error, generation: int) -> None:
+        member = self._membership
+        if member is not None and member.is_member:
+            if error is Error.ILLEGAL_GENERATION and not member.is_settled_in(generation):
+                # The group has gone on, and this member with it: the next poll will tell.
+                raise ApiError(Error.REBALANCE_IN_PROGRESS, f"group {self._group_id}")
+            member.fenced(error)
         raise CommitFailed(error, f"group {self._group_id}: {error.sentence}")
 
     async def committed(

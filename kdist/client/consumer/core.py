@@ -127,10 +127,13 @@ class Core:
             self._want(self.topics.matched)
         elif member is not None and member.group_counts is not None:
             now = {t: self.topics.counts.get(t, n) for t, n in member.group_counts.items()}
-            now |= {t: self.topics.counts[t] for t in self.subscribed & self.topics.counts.keys()}
+            wanted = self.subscribed | self.topics.counted
+            now |= {t: self.topics.counts[t] for t in wanted & self.topics.counts.keys()}
             if now != member.group_counts:
                 member.group_counts = None
                 member.want_join()
+        else:
+            self.topics.counted = set()  # another leads the group, or will say what is in it
         self.kick()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

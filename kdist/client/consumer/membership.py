@@ -76,6 +76,10 @@ class Membership:
         """Whether the coordinator knows us, as far as we know."""
         return self.generation != NO_GENERATION
 
+    def is_settled_in(self, generation: int) -> bool:
+        """Whether that is our generation, and we are not on the way to another."""
+        return generation == self.generation and self._beating is not None
+
     def want_join(self) -> None:
         """Have the next poll join, again or for the first time."""
         self.must_join = True

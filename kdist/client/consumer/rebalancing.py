@@ -86,12 +86,17 @@ class Rebalancing:
                 raise
 
     async def _prepare(self) -> None:
-        """Before joining: give back all, or what is no longer subscribed."""
+        """Before joining: give back all, or what is no longer subscribed.
+
+        And what was being given back when a poll was cut short.
+        """
         topics = self._membership.topics
         gone = [
-            each
-            for each in self._partitions
-            if not self._membership.is_cooperative or each.topic not in topics
+            key
+            for key, partition in self._partitions.items()
+            if not self._membership.is_cooperative
+            or key.topic not in topics
+            or partition.is_revoked
         ]
         if gone:
             await self._give_back(gone)

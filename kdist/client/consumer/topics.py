@@ -35,10 +35,10 @@ class Topics:
 
     def __init__(self, world: World, on_change: Callable[[], None]) -> None:
         self.wanted: set[str] = set()
+        self.counted: set[str] = set()  # those of the group, as far as we lead it
         self.pattern: re.Pattern[str] | None = None
         self.counts: dict[str, int] = {}
         self.matched: frozenset[str] = frozenset()
-        self.version = 0  # counts the answers
         self._world = world
         self._on_change = on_change
         self._leaders: dict[TopicPartition, Leader] = {}
@@ -71,17 +71,20 @@ class Topics:
         names = set(topics)
         if names:
             await self._world.retried(lambda: self._look_up(names))
+        self.counted = names
+        if not names <= self.counts.keys():
+            self.refresh()  # and again and again, until they are there
         return {name: self.counts[name] for name in names if name in self.counts}
 
     async def _keep_fresh(self) -> None:
         while True:
-            names = None if self.pattern is not None else set(self.wanted)
+            names = None if self.pattern is not None else self.wanted | self.counted
             wait_s = self._world.settings.metadata_max_age_ms / 1000
             try:
                 self._is_stale.clear()
                 if names is None or names:
                     await self._look_up(names)
-                if any(name not in self.counts for name in self.wanted):
+                if any(name not in self.counts for name in self.wanted | self.counted):
                     wait_s = min(wait_s, _REFRESH_UNKNOWN_S)
             except (ApiError, NoBroker) as error:
                 if not may_pass(error) or not self._world.cluster.brokers:
@@ -97,7 +100,8 @@ class Topics:
     async def _look_up(self, names: set[str] | None) -> None:
         answer = await self._world.cluster.metadata(None if names is None else sorted(names))
         self._note(answer)
-        self.version += 1
+        if names is None:
+            self._match(answer)
         self._on_change()
 
     def _note(self, answer: MetadataResponse) -> None:
@@ -116,10 +120,13 @@ class Topics:
                 # What is older comes from a broker left behind; a topic made anew begins anew.
                 if not is_same or each.leader_epoch >= self.leader(key).epoch:
                     self._leaders[key] = Leader(each.leader_id, each.leader_epoch)
+
+    def _match(self, answer: MetadataResponse) -> None:
+        """The answer names all topics that there are."""
+        for name in self.counts.keys() - {topic.name for topic in answer.topics}:
+            del self.counts[name]
         if self.pattern is not None:
             found = {topic.name or "" for topic in answer.topics if not topic.is_internal}
-            for name in set(self.counts) - {topic.name for topic in answer.topics}:
-                del self.counts[name]
             self.matched = frozenset(name for name in found if self.pattern.match(name))
 
 
