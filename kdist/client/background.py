@@ -7,6 +7,7 @@ listener, comes to the waiting caller in between; it may call again from there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -120,7 +121,8 @@ class BackgroundLoop:
             else:
                 called.set_exception(error)
 
-        self.loop.call_soon_threadsafe(tell)
+        with contextlib.suppress(RuntimeError):  # the loop was closed there, and the work with it
+            self.loop.call_soon_threadsafe(tell)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """What `function` gives on the loop."""

@@ -313,14 +313,16 @@ class Consumer:
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit, with auto-commit, and leave the group; a static member stays in it."""
-        if not self._is_closed and not self._background.is_elsewhere:
-            self._iteration.settle()
-            self._iteration.drop()
-            try:
-                self._background.run(self._core.close(timeout_s))
-            finally:
-                self._is_closed = True
-                self._background.stop()
+        if self._is_closed or self._core.is_closing or self._background.is_elsewhere:
+            return  # or a listener is told of the end, which is under way
+        self._background.check_caller()
+        self._iteration.settle()
+        self._iteration.drop()
+        try:
+            self._background.run(self._core.close(timeout_s))
+        finally:
+            self._is_closed = True
+            self._background.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -61,3 +61,9 @@ def test_who_would_wait_for_itself_is_told() -> None:
 
     assert background.run(work()) == "a callback of the client cannot wait for it"
     background.stop()
+
+
+def test_what_is_called_back_may_close_the_client() -> None:
+    background = BackgroundLoop("test")
+    with pytest.raises(UserError, match="the client was closed meanwhile"):
+        background.run(background.call_back(background.stop))
