@@ -200,6 +200,9 @@ class Cluster:
         answer: MetadataResponse = await self.ask_any(request)
         self.brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         self.controller_id = answer.controller_id
+        gone = {t.name for t in answer.topics if t.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION}
+        if gone:
+            self.leaders = {k: leader for k, leader in self.leaders.items() if k.topic not in gone}
         for topic in answer.topics:
             for each in topic.partitions:
                 assert topic.name is not None, "topics were asked for by name"

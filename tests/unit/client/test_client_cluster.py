@@ -11,7 +11,7 @@ import pytest
 
 from kdist.client import fetching
 from kdist.client.admin.offsets import alter_group_offsets, group_offsets
-from kdist.client.admin.topics import create_topic
+from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.client.cluster import (
     NO_LEADER,
     Address,
@@ -268,3 +268,15 @@ def test_of_several_errors_the_one_that_cannot_pass_is_raised() -> None:
     with pytest.raises(ApiError, match="a-0: This broker is not the leader"):
         raise_worst({first: passing, second: passing})
     raise_worst({})
+
+
+def test_a_topic_that_was_deleted_has_no_leaders(running: CliCluster) -> None:
+    async def work(cluster: Cluster) -> None:
+        await create_topic(cluster, "passing", 2)
+        await cluster.topic("passing")
+        assert TopicPartition("passing", 1) in cluster.leaders
+        await delete_topic(cluster, "passing")
+        await cluster.metadata(["passing"])
+        assert not [each for each in cluster.leaders if each.topic == "passing"]
+
+    with_client(running, work)
