@@ -30,19 +30,18 @@ REQUIRED = {
     "kdist_disks": ("broker", "its data disks, one broker each"),
 }
 OPTIONAL = (
-    "kdist_zookeeper_chroot",
-    "kdist_mirror_flows",
-    "kdist_spark_jobs",
-    "kdist_ports",
+    "kdist_zookeeper_chroot", "kdist_mirror_flows", "kdist_spark_jobs", "kdist_ports",
     "kdist_brokers",
-)
+)  # fmt: skip
 HOST_NUMBER_MAX = 9999
+BROKER_ID_MAX = 999_999  # a disk's XFS label has no room for more
 ZOOKEEPER_ID_MAX = 255  # ZooKeeper's `myid` is the host number, and one byte
 DISK_KEYS = {"id", "device", "serial", "state", "broker", "port"}
 DISK_STATES = ("active", "failed", "retired")
 DISK_ID = re.compile(r"d(0[1-9]|[1-9][0-9])")
 STABLE_DEVICE = re.compile(r"/dev/disk/by-(id|path|partuuid|uuid|partlabel|label)/[^/\s]+")
 FLOW_KEYS = {"name", "source", "target", "topics", "policy"}
+FLOW_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 FLOW_POLICIES = ("identity", "prefix")
 # Which of kdist_ports a host of a group listens on; "" is every host.
 LISTENERS = {
@@ -137,7 +136,9 @@ def addresses(site: Site) -> Iterator[str]:
         except ValueError:
             yield f"{host}: kdist_address is {str(address)!r}, which is not an IP address."
             continue
-        if parsed.is_loopback or parsed.is_unspecified:
+        if parsed.version != 4:
+            yield f"{host}: kdist_address is {parsed}; hosts speak IPv4 with each other."
+        elif parsed.is_loopback or parsed.is_unspecified:
             yield f"{host}: kdist_address is {parsed}, which no other host can reach."
         elif (first := seen.setdefault(str(parsed), host)) != host:
             yield f"{host}: kdist_address {parsed} is {first}'s already."
@@ -209,8 +210,8 @@ def wrong_in_disk(disk: Disk) -> Iterator[str]:
     if state not in DISK_STATES:
         yield f"{name} has the state {state!r}; states are {', '.join(DISK_STATES)}"
     for key in ("broker", "port"):
-        if key in disk and (not is_whole(disk[key]) or disk[key] < 1):
-            yield f"{name} has the {key} {disk[key]!r}, which is not a number above 0"
+        if key in disk and not (is_whole(disk[key]) and 1 <= disk[key] <= BROKER_ID_MAX):
+            yield f"{name} has the {key} {disk[key]!r}; numbers are from 1 to {BROKER_ID_MAX}"
 
 
 def disk_duplicates(site: Site) -> Iterator[str]:
@@ -247,9 +248,8 @@ def broker_ids(site: Site) -> Iterator[str]:
         values = site.hosts[host]
         here = (host, broker["instance"])
         first = seen.setdefault((datacenter_of(values), broker["id"]), here)
-        same_number = first[0] != host and sound_number(values) == sound_number(
-            site.hosts[first[0]]
-        )
+        other = site.hosts[first[0]]
+        same_number = first[0] != host and sound_number(values) == sound_number(other)
         if first != here and not same_number:
             yield (
                 f"{host}: kdist_disks: {here[1]} has the broker id {broker['id']} "
@@ -277,12 +277,11 @@ def ports(site: Site) -> Iterator[str]:
 
 
 def flows(site: Site) -> list[tuple[str, Any]]:
-    """Each flow once, with the first host that has it."""
+    """Each flow with the first host that has it; twice only if that one has it twice."""
     found: list[tuple[str, Any]] = []
     for host, values in site.hosts.items():
-        for flow in values.get("kdist_mirror_flows") or ():
-            if all(flow != other for _, other in found):
-                found.append((host, flow))
+        told = [flow for _, flow in found]
+        found += [(host, f) for f in values.get("kdist_mirror_flows") or () if f not in told]
     return found
 
 
@@ -294,9 +293,19 @@ def mirror_flows(site: Site) -> Iterator[str]:
             yield from (f"{host}: kdist_mirror_flows: {w}." for w in wrong_in_flow(flow, site))
 
 
+def flow_duplicates(site: Site) -> Iterator[str]:
+    """A flow's name is its unit's and its file's."""
+    named = [(host, str(f.get("name") or "")) for host, f in flows(site) if isinstance(f, Mapping)]
+    for number, (host, name) in enumerate(named):
+        if name and any(name == other for _, other in named[:number]):
+            yield f"{host}: kdist_mirror_flows has another flow with the name {name}."
+
+
 def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
     """What is wrong with one flow by itself."""
-    name = flow.get("name") or "a flow without a name"
+    name = str(flow.get("name") or "")
+    if not FLOW_NAME.fullmatch(name):
+        yield f"a flow has the name {name!r}; names are of letters, digits, '_' and '-'"
     if unknown := sorted(set(flow) - FLOW_KEYS):
         yield f"{name} has {', '.join(unknown)}, which no flow has"
     for end in ("source", "target"):
@@ -306,6 +315,8 @@ def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
         yield f"{name} leads from {flow.get('source')} to itself"
     if flow.get("policy", "identity") not in FLOW_POLICIES:
         yield f"{name} has the policy {flow['policy']!r}; policies are {', '.join(FLOW_POLICIES)}"
+    if not isinstance(flow.get("topics") or [], list):
+        yield f"{name} has the topics {flow['topics']!r}, which is not a list of patterns"
 
 
 def mirror_loops(site: Site) -> Iterator[str]:
@@ -339,20 +350,9 @@ def circles(onward: Mapping[str, set[str]]) -> Iterator[list[str]]:
 
 
 RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
-    missing_values,
-    placement,
-    one_environment,
-    host_numbers,
-    addresses,
-    chroots,
-    ensembles,
-    disk_shapes,
-    disk_duplicates,
-    broker_ids,
-    ports,
-    mirror_flows,
-    mirror_loops,
-)
+    missing_values, placement, one_environment, host_numbers, addresses, chroots, ensembles,
+    disk_shapes, disk_duplicates, broker_ids, ports, mirror_flows, flow_duplicates, mirror_loops,
+)  # fmt: skip
 
 
 def problems(site: Site) -> list[str]:

@@ -146,6 +146,10 @@ WRONG: list[tuple[Change, str]] = [
         "b2: kdist_address is 127.0.1.1, which no other host can reach.",
     ),
     (
+        put("b2", kdist_address="2001:db8::1"),
+        "b2: kdist_address is 2001:db8::1; hosts speak IPv4 with each other.",
+    ),
+    (
         put("b2", kdist_zookeeper_chroot="k"),
         "b2: kdist_zookeeper_chroot is 'k'; it is a path such as /kdist.",
     ),
@@ -179,7 +183,11 @@ WRONG: list[tuple[Change, str]] = [
     ),
     (
         disks(D01 | {"port": "x"}),
-        "b1: kdist_disks: d01 has the port 'x', which is not a number above 0.",
+        "b1: kdist_disks: d01 has the port 'x'; numbers are from 1 to 999999.",
+    ),
+    (
+        disks(D01 | {"broker": 1_000_000}),
+        "b1: kdist_disks: d01 has the broker 1000000; numbers are from 1 to 999999.",
     ),
     (disks(D01, disk("d01", "b1b")), "b1: kdist_disks has 2 disks with the id d01."),
     (
@@ -213,6 +221,20 @@ WRONG: list[tuple[Change, str]] = [
         "b1: kdist_mirror_flows: dc1-dc2 has the policy 'x'; policies are identity, prefix.",
     ),
     (
+        flows({"source": "dc1", "target": "dc2"}),
+        "b1: kdist_mirror_flows: a flow has the name ''; "
+        "names are of letters, digits, '_' and '-'.",
+    ),
+    (
+        flows(flow("dc1", "dc2", topics="flights")),
+        "b1: kdist_mirror_flows: dc1-dc2 has the topics 'flights', "
+        "which is not a list of patterns.",
+    ),
+    (
+        flows(flow("dc1", "dc2"), flow("dc1", "dc2")),
+        "b1: kdist_mirror_flows has another flow with the name dc1-dc2.",
+    ),
+    (
         flows(flow("dc1", "dc2"), flow("dc2", "dc1")),
         "b1: kdist_mirror_flows leads in a circle, dc1 to dc2 to dc1; "
         "give one of these flows the policy prefix.",
@@ -243,6 +265,13 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_flows_with_a_prefix_may_lead_in_a_circle() -> None:
     inventory = Inventory()
     flows(flow("dc1", "dc2", policy="prefix"), flow("dc2", "dc1"))(inventory)
+    assert inventory.problems() == []
+
+
+def test_a_flow_of_all_hosts_is_one_flow() -> None:
+    inventory = Inventory()
+    for host in ("b1", "b2", "b3"):
+        put(host, kdist_mirror_flows=[flow("dc1", "dc2")])(inventory)
     assert inventory.problems() == []
 
 
