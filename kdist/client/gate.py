@@ -54,7 +54,7 @@ def review_stop(
     reasons += [
         f"{each.partition} would have {left} in-sync replicas, and asks for {each.min_isr}"
         for each in mine
-        if len(each.replicas) > 1 and (left := len({*each.isr} - {broker})) < _needed(each)
+        if len(each.replicas) > 1 and (left := _left(view, each, broker)) < _needed(each)
     ]
     if single and not allows_single_replica:
         reasons.append(f"{_count(single)} no replica elsewhere: {_some(single)}")
@@ -70,6 +70,11 @@ def review_return(view: View, broker: int, expected: Collection[int]) -> Verdict
         reasons.append(f"broker {broker} is not yet in the ISR of {_some(behind)}")
     single = tuple(each.partition for each in mine if len(each.replicas) == 1)
     return Verdict(tuple(reasons), single)
+
+
+def _left(view: View, each: PartitionView, broker: int) -> int:
+    """In-sync replicas without `broker`. One that has just died may still be in the ISR."""
+    return len(view.brokers & {*each.isr} - {broker})
 
 
 def _needed(each: PartitionView) -> int:

@@ -81,6 +81,13 @@ def test_a_broker_may_not_go_down(seen: View, reason: str) -> None:
     assert reasons(seen) == [reason]
 
 
+def test_an_in_sync_replica_that_has_just_died_keeps_nothing_up() -> None:
+    seen = view(partition(0, (2, 3), min_isr=1), brokers=(1, 2))
+    assert review_stop(seen, 2, ()).reasons == (
+        "clicks-0 would have 0 in-sync replicas, and asks for 1",
+    )
+
+
 def test_a_partition_under_min_isr_elsewhere_is_no_reason() -> None:
     assert reasons(view(partition(0, (1, 3), isr=(1,)))) == []
 
