@@ -85,6 +85,22 @@ def test_metrics_are_reached_by_the_monitors_and_the_admins() -> None:
     assert reached_by(found) == ["198.18.0.3", "203.0.113.9", "2001:db8::/64"]
 
 
+def test_whoever_loads_the_rules_notes_which_they_are() -> None:
+    """So the role need not be told that they changed: a run that failed later cannot forget it."""
+    role = ROOT / "roles/kdist_firewall"
+    unit = (role / "templates/kdist-firewall.service.j2").read_text()
+    rules, copy = "/etc/kdist/firewall.nft", "/run/kdist.firewall.nft"
+    for key in ("ExecStart", "ExecReload"):
+        commands = [line for line in unit.splitlines() if line.startswith(f"{key}=")]
+        assert commands == [
+            f"{key}=/usr/sbin/nft --file {rules}",
+            f"{key}=/usr/bin/cp {rules} {copy}",
+        ]
+    tasks = (role / "tasks/service.yml").read_text()
+    assert f"cmp {rules} {copy}" in tasks
+    assert "notify" not in tasks + (role / "tasks/configure.yml").read_text()
+
+
 def test_brokers_are_reached_by_anyone_until_clients_are_named() -> None:
     assert reached_by(rules("k2")["brokers"]) == ["anyone"]
     named = reached_by(rules("k2", clients=("198.18.0.0/24", "10.0.0.0/8"))["brokers"])
