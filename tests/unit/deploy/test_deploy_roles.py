@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +88,34 @@ def test_no_task_goes_on_after_an_error(role: Path) -> None:
     tasks = "".join(p.read_text() for p in role.rglob("*.yml"))
     assert "ignore_errors" not in tasks
     assert "noqa" not in tasks
+
+
+# What tasks do in check mode, after a failure, and when they are run again
+
+
+def tasks_in(found: Any) -> Iterator[dict[str, Any]]:
+    """Every task of a file, also within blocks."""
+    for task in found or []:
+        yield task
+        for key in ("block", "rescue", "always"):
+            yield from tasks_in(task.get(key))
+
+
+def play(directory: Path, *plays: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """A playbook over two hosts that are this one, with the settings of the tree."""
+    page = directory / "play.yml"
+    page.write_text(yaml.safe_dump(list(plays)))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    words = [str(program), "--inventory", "a,b,", "--connection", "local", str(page)]
+    words += ["--extra-vars", f"ansible_python_interpreter={sys.executable}"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_host_does_what_it_was_notified_of_although_another_one_fails(tmp_path: Path) -> None:
+    say = {"ansible.builtin.debug": {"msg": "changed"}, "changed_when": True, "notify": "Load"}
+    fail = {"ansible.builtin.fail": {"msg": "no"}, "when": "inventory_hostname == 'b'"}
+    load = {"name": "Load", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }} has loaded"}}
+    given = {"hosts": "all", "gather_facts": False, "any_errors_fatal": True}
+    done = play(tmp_path, given | {"tasks": [say, fail], "handlers": [load]})
+    assert done.returncode != 0
+    assert "a has loaded" in done.stdout
