@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,22 @@ def test_whoever_loads_the_rules_notes_which_they_are() -> None:
     tasks = (role / "tasks/service.yml").read_text()
     assert f"cmp {rules} {copy}" in tasks
     assert "notify" not in tasks + (role / "tasks/configure.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("unit", "is_left_alone"),
+    [
+        ("kdist-broker@d01.service", True),
+        ("kdist-zookeeper.service", True),
+        ("kdist-load@nightly.service", True),
+        ("kdist-agent.service", False),
+        ("prometheus.service", False),
+    ],
+)
+def test_an_upgrade_of_libraries_restarts_no_broker(unit: str, is_left_alone: bool) -> None:
+    text = (ROOT / "roles/kdist_base/files/needrestart.conf").read_text()
+    (pattern,) = re.findall(r"^\$nrconf\{override_rc\}->\{qr\((.*)\)\} = 0;$", text, re.MULTILINE)
+    assert bool(re.search(pattern, unit)) is is_left_alone
 
 
 def test_brokers_are_reached_by_anyone_until_clients_are_named() -> None:
