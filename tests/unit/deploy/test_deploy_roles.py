@@ -101,6 +101,28 @@ def tasks_in(found: Any) -> Iterator[dict[str, Any]]:
             yield from tasks_in(task.get(key))
 
 
+def tasks_of(role: Path, shelf: str = "tasks") -> Iterator[dict[str, Any]]:
+    for path in sorted(role.glob(f"{shelf}/*.yml")):
+        yield from tasks_in(yaml.safe_load(path.read_text()))
+
+
+@EVERY_ROLE
+def test_packages_are_installed_on_a_host_without_an_index_and_foretold_on_a_bare_one(
+    role: Path,
+) -> None:
+    for task in tasks_of(role):
+        if apt := task.get("ansible.builtin.apt"):
+            assert apt["update_cache"] is True
+            assert "ansible_check_mode" in str(task["when"])
+
+
+@EVERY_ROLE
+def test_check_mode_restarts_no_unit_that_may_not_be_there_yet(role: Path) -> None:
+    for handler in tasks_of(role, "handlers"):
+        if "state" in handler.get("ansible.builtin.systemd_service", {}):
+            assert "not ansible_check_mode" in str(handler["when"])
+
+
 def play(directory: Path, *plays: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """A playbook over two hosts that are this one, with the settings of the tree."""
     page = directory / "play.yml"
