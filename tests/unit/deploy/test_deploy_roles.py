@@ -123,6 +123,14 @@ def test_check_mode_restarts_no_unit_that_may_not_be_there_yet(role: Path) -> No
             assert "not ansible_check_mode" in str(handler["when"])
 
 
+def test_a_broker_that_has_failed_often_is_started_once_its_cause_is_mended() -> None:
+    role = ROOT / "roles/kdist_broker"
+    assert "StartLimitBurst=" in (role / "templates/kdist-broker@.service.j2").read_text()
+    tasks = tasks_in(yaml.safe_load((role / "tasks/activate.yml").read_text()))
+    commands = [each["argv"] for task in tasks if (each := task.get("ansible.builtin.command"))]
+    assert [command[:2] for command in commands] == [["systemctl", "reset-failed"]]
+
+
 def play(directory: Path, *plays: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """A playbook over two hosts that are this one, with the settings of the tree."""
     page = directory / "play.yml"
