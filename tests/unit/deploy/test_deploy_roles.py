@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,28 @@ def test_a_host_does_what_it_was_notified_of_although_another_one_fails(tmp_path
     done = play(tmp_path, given | {"tasks": [say, fail], "handlers": [load]})
     assert done.returncode != 0
     assert "a has loaded" in done.stdout
+
+
+def test_a_purge_removes_what_zookeeper_keeps_in_both_places(tmp_path: Path) -> None:
+    data, log = tmp_path / "data", tmp_path / "log"
+    for place in (data / "version-2", log / "version-2"):
+        place.mkdir(parents=True)
+    (data / "myid").write_text("1")
+    role = {"name": "kdist_zookeeper", "tasks_from": "purge"}
+    places = {"kdist_zookeeper_data_dir": str(data), "kdist_zookeeper_log_dir": str(log)}
+    task = {"ansible.builtin.include_role": role, "vars": places}
+    done = play(tmp_path, {"hosts": "a", "gather_facts": False, "tasks": [task]})
+    assert done.returncode == 0, done.stdout
+    assert [*data.iterdir(), *log.iterdir()] == []
+
+
+def test_a_purge_leaves_the_names_of_the_disks_of_vagrants_machines() -> None:
+    (found,) = re.findall(r"/etc/udev/rules\.d/(\S+\.rules)", (ROOT / "Vagrantfile").read_text())
+    purge = yaml.safe_load((ROOT / "playbooks/purge.yml").read_text())
+    tasks = [task for each in purge for task in tasks_in(each["tasks"])]
+    (patterns,) = [
+        t["ansible.builtin.find"]["patterns"]
+        for t in tasks
+        if len(t) > 2 and "ansible.builtin.find" in t
+    ]
+    assert not any(fnmatchcase(found, pattern) for pattern in patterns)
