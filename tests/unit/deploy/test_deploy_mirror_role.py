@@ -110,6 +110,12 @@ def test_only_monitors_of_the_datacenter_reach_a_mirrors_metrics(host: str) -> N
         assert found["mirrors' metrics"]["ipv4"] == ["198.51.100.14"]
 
 
+@pytest.mark.parametrize("playbook", ["upgrade", "rollback"])
+def test_mirrors_follow_the_brokers_to_another_release(playbook: str) -> None:
+    text = (ROOT / f"playbooks/{playbook}.yml").read_text()
+    assert text.index("import_playbook: roll.yml") < text.index("import_playbook: mirror.yml")
+
+
 def test_the_playbook_of_the_site_brings_mirrors_before_monitoring() -> None:
     site = Path(ROOT / "playbooks/site.yml").read_text()
     assert site.index("import_playbook: mirror.yml") < site.index("import_playbook: monitoring.yml")
