@@ -175,3 +175,9 @@ def test_a_purge_leaves_the_names_of_the_disks_of_vagrants_machines() -> None:
         if len(t) > 2 and "ansible.builtin.find" in t
     ]
     assert not any(fnmatchcase(found, pattern) for pattern in patterns)
+
+
+def test_who_replaces_a_disk_is_told_what_the_gate_says_before_it_is_confirmed() -> None:
+    text = (ROOT / "playbooks/replace-disk.yml").read_text()
+    assert text.index("bin/kdist, gate,") < text.index("replaced_gate.stdout_lines")
+    assert text.index("replaced_gate.stdout_lines") < text.index("Ask whether that is meant")
