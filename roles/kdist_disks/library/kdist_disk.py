@@ -16,6 +16,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kdist_disk_host import (
+    belongs_to,
     device_number,
     has_data,
     may_make_immutable,
@@ -272,8 +273,7 @@ class Host:
     def own_log_directory(self) -> None:
         owner, group = (self.module.params[key] for key in ("owner", "group"))
         where = Path(self.wanted.mount, LOG_DIRECTORY)
-        fits = where.is_dir() and (where.owner(), where.group()) == (owner, group)
-        if not fits and self.step(f"gave {where} to {owner}"):
+        if not belongs_to(where, owner, group) and self.step(f"gave {where} to {owner}"):
             self.must("install", "-d", "-o", owner, "-g", group, "-m", "0750", str(where))
 
     def release(self) -> None:

@@ -65,6 +65,14 @@ def has_data(device: str) -> bool:
         return any(disk.read(1 << 20))
 
 
+def belongs_to(directory: Path, owner: str, group: str) -> bool:
+    """Whether it is there and theirs; a number that has no name here is somebody else's."""
+    try:
+        return directory.is_dir() and (directory.owner(), directory.group()) == (owner, group)
+    except KeyError:
+        return False
+
+
 def may_make_immutable() -> bool:
     """Whether this process has CAP_LINUX_IMMUTABLE, which is bit 9."""
     status = Path("/proc/self/status").read_text()

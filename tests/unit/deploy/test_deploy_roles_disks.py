@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deploy_plugins import load
+import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plugins import ROOT, load
 
 disk = load("roles/kdist_disks/module_utils/kdist_disk_plan.py")
 host = load("roles/kdist_disks/module_utils/kdist_disk_host.py")
@@ -147,6 +150,38 @@ def test_a_disk_that_begins_with_anything_but_zeroes_has_data(tmp_path: Path) ->
     assert not host.has_data(str(image))
     image.write_bytes(bytes((1 << 20) - 1) + b"x")
     assert host.has_data(str(image))
+
+
+def test_a_directory_of_a_user_whom_the_host_does_not_know_is_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, group = tmp_path.owner(), tmp_path.group()
+    assert host.belongs_to(tmp_path, user, group)
+    assert not host.belongs_to(tmp_path / "absent", user, group)
+
+    def unknown(_: Path) -> str:
+        raise KeyError("uid not found: 8921")
+
+    monkeypatch.setattr(Path, "owner", unknown)
+    assert not host.belongs_to(tmp_path, user, group)
+
+
+@pytest.mark.parametrize(
+    ("device", "names"),
+    [
+        ("/dev/disk/by-id/one", ["b2:d01", "Z1", "/dev/disk/by-id/one"]),
+        ("/dev/disk/by-path/pci-0", ["b2:d01", "Z1"]),
+        ("/dev/disk/by-label/data1", ["b2:d01", "Z1"]),
+        ("/dev/disk/by-partlabel/data1", ["b2:d01", "Z1"]),
+    ],
+)
+def test_a_disk_is_named_to_be_wiped_by_what_no_other_has(device: str, names: list[str]) -> None:
+    tasks = yaml.safe_load((ROOT / "roles/kdist_disks/tasks/configure.yml").read_text())
+    given = {"id": "d01", "serial": "Z1", "device": device}
+    variables = {"inventory_hostname": "b2", "kdist_disks_disk": given}
+    templar = Templar(loader=DataLoader(), variables=variables)
+    found = templar.template(trust_as_template(tasks[0]["vars"]["kdist_disks_names"]))
+    assert list(found) == names
 
 
 def test_the_longest_label_fits_into_xfs() -> None:
