@@ -132,6 +132,20 @@ def test_a_broker_that_has_failed_often_is_started_once_its_cause_is_mended() ->
     assert [command[:2] for command in commands] == [["systemctl", "reset-failed"]]
 
 
+def test_what_is_registered_or_derived_is_read_somewhere() -> None:
+    files = [*ROOT.glob("roles/*/*/*"), *ROOT.glob("playbooks/**/*")]
+    text = "".join(path.read_text() for path in files if path.is_file() and path.suffix != ".pyc")
+    derived = yaml.safe_load((ROOT / "playbooks/group_vars/all.yml").read_text())
+    names = {*re.findall(r"^ *register: (\w+)$", text, re.MULTILINE), *derived}
+    unread = {
+        name
+        for name in names
+        if len(re.findall(rf"\b{name}\b", text))
+        == len(re.findall(rf"^(?: *register: {name}$|{name}:)", text, re.MULTILINE))
+    }
+    assert unread == set()
+
+
 def play(directory: Path, *plays: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """A playbook over two hosts that are this one, with the settings of the tree."""
     page = directory / "play.yml"
