@@ -167,6 +167,15 @@ def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
     assert outcome.manifest.undecoded == 9
 
 
+def test_values_too_large_for_a_footers_statistics_are_loaded_and_counted(job: Job) -> None:
+    produce(job.address, "large", [b"a" * 5_000, b"b" * 5_000, None])
+    outcome = job.run("large", format="bytes")
+    assert outcome.error is None
+    assert outcome.manifest is not None
+    assert (outcome.manifest.rows, outcome.manifest.undecoded) == (3, 2)
+    assert verify(Disk(), str(job.output), "large", is_deep=True).findings == ()
+
+
 def test_an_object_that_says_a_name_twice_does_not_keep_others_from_being_loaded(job: Job) -> None:
     values = [b'{"a": 1, "n": {"x": 1}}', b'{"a": 2, "a": 3}', b'{"a": 4, "n": {"x": 1, "x": 2}}']
     produce(job.address, "names", values)

@@ -28,7 +28,8 @@ def read_footer(files: Files, path: str, column: str) -> Footer:
         nulls = 0
         for number in range(parquet.metadata.num_row_groups):
             statistics = parquet.metadata.row_group(number).column(place).statistics
-            assert statistics is not None, "Spark writes statistics of every column"
+            has_nulls = statistics is not None and statistics.has_null_count
+            assert has_nulls, "a load has Spark write the nulls of every column"
             nulls += statistics.null_count
         return Footer(rows, rows - nulls)
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _MALFORMED = "\u0000malformed"  # no JSON field of anyone's is called so
 _LATEST_S = 253_402_300_799  # the end of the year 9999: what lies behind is no time
+# Least and greatest values of more than 4 KiB have no room in a footer, which then does not say how
+# many are null either, unless they may be cut.
+_PARQUET = {"parquet.statistics.truncate.length": "64"}
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -156,7 +159,8 @@ def write(table: DataFrame, directory: str) -> None:
     each task would write a file for each date it meets.
     """
     gathered = table.hint("rebalance", "date").sortWithinPartitions("date", PARTITION, OFFSET)
-    gathered.write.mode("append").partitionBy("date").parquet(f"file://{directory}")
+    written = gathered.write.mode("append").partitionBy("date").options(**_PARQUET)
+    written.parquet(f"file://{directory}")
 
 
 def _decoded(columns: Sequence[Column]) -> Expression:
