@@ -75,16 +75,21 @@ class LoadRun:
     def run(self, wish: Wish, tell: Callable[[Loaded], object]) -> list[Loaded]:
         """Load every topic, and `tell` of each; what became of them.
 
-        `UserError` if it could not be told to Prometheus in the end.
+        `UserError` if it could not be told to Prometheus in the end. What is a bug, or interrupted,
+        is told too.
         """
         require_directory(self._world.files, self._job)
         started_ms = self._world.clock.now_ms()
-        outcomes = []
-        with self._resources:
-            for topic in wish.topics or self._job.topics:
-                outcomes.append(self._attempt(topic, wish))
-                tell(outcomes[-1])
-        self._report(started_ms, outcomes)
+        outcomes: list[Loaded] = []
+        is_over = False
+        try:
+            with self._resources:
+                for topic in wish.topics or self._job.topics:
+                    outcomes.append(self._attempt(topic, wish))
+                    tell(outcomes[-1])
+            is_over = True
+        finally:
+            self._report(started_ms, outcomes, is_over=is_over)
         return outcomes
 
     def _attempt(self, topic: str, wish: Wish) -> Loaded:
@@ -93,8 +98,8 @@ class LoadRun:
         except (KdistError, OSError) as error:
             return Loaded(topic, error=error)
 
-    def _report(self, started_ms: int, outcomes: Iterable[Loaded]) -> None:
-        is_failed = any(each.error for each in outcomes)
+    def _report(self, started_ms: int, outcomes: Iterable[Loaded], *, is_over: bool) -> None:
+        is_failed = not is_over or any(each.error for each in outcomes)
         topics = tuple(
             TopicReport(each.topic, each.manifest.load, each.manifest.rows, each.manifest.undecoded)
             for each in outcomes

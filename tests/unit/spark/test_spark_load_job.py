@@ -59,6 +59,20 @@ def test_a_topic_that_is_not_there_leaves_no_directory(monkeypatch: pytest.Monke
     assert not disk.exists(OUTPUT)
 
 
+def test_a_run_that_a_bug_ends_has_failed_for_prometheus_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_directory("/prom")
+
+    def look() -> Topic:
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError):
+        loaded(disk, look, monkeypatch, f"{SETTINGS}metrics.file=/prom/load.prom\n")
+    assert b'kdist_load_last_run_failed{job_name="load"} 1' in disk.read("/prom/load.prom")
+
+
 def test_a_metrics_file_without_a_directory_is_told_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
