@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 from typing import Any
 
+import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
 from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
@@ -67,6 +68,22 @@ def test_a_load_may_write_to_its_output_and_nowhere_else() -> None:
     text = rendered("kdist-load@.service.j2", kdist_spark_jobs=[job])
     assert "ReadWritePaths=/data/a\n" in text
     assert found["ExecStart"][-3:] == ["load", "--config", "/etc/kdist/load/%i.properties"]
+
+
+def test_a_load_whose_java_is_killed_for_memory_lives_to_tell_it() -> None:
+    assert unit("kdist-load@.service.j2", "Service")["OOMPolicy"] == ["continue"]
+
+
+@pytest.mark.parametrize(("names", "is_right"), [("ab", True), ("aa", False), ("", True)])
+def test_two_jobs_of_one_name_are_refused(names: str, is_right: bool) -> None:
+    tasks = yaml.safe_load((ROLE / "tasks/preflight.yml").read_text())
+    claims = [
+        task["ansible.builtin.assert"]["that"] for task in tasks if "Refuse two" in task["name"]
+    ]
+    jobs = [{"name": name} for name in names]
+    templar = Templar(loader=DataLoader(), variables={"kdist_spark_jobs": jobs})
+    found = [templar.template(trust_as_template(f"{{{{ {claim} }}}}")) for claim in claims]
+    assert found == [is_right]
 
 
 def test_a_timer_that_was_missed_is_made_up_for() -> None:
