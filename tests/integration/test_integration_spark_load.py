@@ -167,6 +167,19 @@ def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
     assert outcome.manifest.undecoded == 9
 
 
+def test_names_of_fields_that_are_no_identifiers_are_columns_all_the_same(job: Job) -> None:
+    record = {"a` b": 1, "head": {"user-agent": "x", "$oid": [{"xml:lang": "de"}]}}
+    for load in (1, 2):  # the second by the columns that the first one's manifest has
+        produce(job.address, "named", as_json([record]))
+        outcome = job.run("named")
+        assert outcome.error is None
+        assert outcome.manifest is not None
+        assert (outcome.manifest.load, outcome.manifest.undecoded) == (load, 0)
+    for row in job.seen("named").collect():
+        assert (row["a` b"], row["head"]["user-agent"]) == (1, "x")
+        assert row["head"]["$oid"][0]["xml:lang"] == "de"
+
+
 def test_values_too_large_for_a_footers_statistics_are_loaded_and_counted(job: Job) -> None:
     produce(job.address, "large", [b"a" * 5_000, b"b" * 5_000, None])
     outcome = job.run("large", format="bytes")

@@ -7,6 +7,7 @@ no column: nothing that was in a record is dropped without a trace.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,13 +32,14 @@ from kdist.spark.offsets import show_assign, show_offsets
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 _MALFORMED = "\u0000malformed"  # no JSON field of anyone's is called so
 _LATEST_S = 253_402_300_799  # the end of the year 9999: what lies behind is no time
 # Least and greatest values of more than 4 KiB have no room in a footer, which then does not say how
 # many are null either, unless they may be cut.
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -73,7 +75,7 @@ def columns_of(spark: SparkSession, topic: TopicLoadSettings, found: DataFrame) 
     if topic.format == "bytes":
         return Shape(None, topic)
     schema = _schema(topic.schema) if topic.schema else _inferred(spark, found)
-    types = ((each.name, each.dataType.simpleString()) for each in schema.fields)
+    types = ((each.name, type_text(each.dataType)) for each in schema.fields)
     return Shape(named(types), topic)
 
 
@@ -107,7 +109,7 @@ def once_each(schema: StructType) -> StructType:
     Spark finds both in an object that says a name twice, and then can use neither. Where they are
     of two types, the one that is left is text, which holds both.
     """
-    from pyspark.sql.types import ArrayType, DataType, StringType, StructField, StructType
+    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
     def of(type_: DataType) -> DataType:
         if isinstance(type_, StructType):
@@ -119,6 +121,23 @@ def once_each(schema: StructType) -> StructType:
         type_ = of(each.dataType)
         found[each.name] = type_ if found.get(each.name, type_) == type_ else StringType()
     return StructType([StructField(name, type_) for name, type_ in found.items()])
+
+
+def type_text(type_: DataType) -> str:
+    """A type as Spark's DDL has it, with names within it quoted that would be no identifiers."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(type_, StructType):
+        named = (
+            (each.name if _IDENTIFIER.fullmatch(each.name) else _quoted(each.name), each.dataType)
+            for each in type_.fields
+        )
+        return f"struct<{','.join(f'{name}:{type_text(within)}' for name, within in named)}>"
+    if isinstance(type_, ArrayType):
+        return f"array<{type_text(type_.elementType)}>"
+    if isinstance(type_, MapType):
+        return f"map<{type_text(type_.keyType)},{type_text(type_.valueType)}>"
+    return type_.simpleString()
 
 
 # Rows
@@ -149,7 +168,8 @@ def rows(found: DataFrame, shape: Shape) -> DataFrame:
         f.col("offset").alias(OFFSET),
         f.col("timestamp").alias(TIMESTAMP),
         f.col("headers").alias(HEADERS),
-    ).withColumn("date", f.to_date(f.col(EVENT_TIME)))
+        f.to_date(time).alias("date"),
+    )
 
 
 def write(table: DataFrame, directory: str) -> None:
@@ -166,8 +186,8 @@ def write(table: DataFrame, directory: str) -> None:
 def _decoded(columns: Sequence[Column]) -> Expression:
     from pyspark.sql import functions as f
 
-    fields = ", ".join(f"{_quoted(each.field)} {each.type}" for each in columns)
-    schema = f"struct<{fields.replace('` ', '`: ')}, {_quoted(_MALFORMED)}: string>"
+    fields = ", ".join(f"{_quoted(each.field)}: {each.type}" for each in columns)
+    schema = f"struct<{fields}, {_quoted(_MALFORMED)}: string>"
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
     return f.from_json(f.col("text"), schema, options)
 

@@ -1,10 +1,10 @@
-"""The columns that records ask for, where an object says a name twice."""
+"""The columns that records ask for: names that come twice, and types as text."""
 
 from __future__ import annotations
 
 from pyspark.sql.types import ArrayType, DataType, DoubleType, LongType, StringType, StructType
 
-from kdist.spark.load.table import once_each
+from kdist.spark.load.table import once_each, type_text
 
 LONG, TEXT = LongType(), StringType()
 
@@ -30,3 +30,16 @@ def test_names_within_objects_and_lists_come_once_too() -> None:
     items = ArrayType(struct(("y", DoubleType()), ("y", TEXT)))
     found = once_each(struct(("n", struct(("x", LONG), ("x", LONG))), ("l", items)))
     assert found == struct(("n", struct(("x", LONG))), ("l", ArrayType(struct(("y", TEXT)))))
+
+
+def test_names_within_a_type_are_quoted_where_they_are_no_identifiers() -> None:
+    head = struct(("user-agent", TEXT), ("$oid", ArrayType(struct(("a`b", LONG)))), ("id", LONG))
+    assert (
+        type_text(head)
+        == "struct<`user-agent`:string,`$oid`:array<struct<`a``b`:bigint>>,id:bigint>"
+    )
+
+
+def test_a_plain_type_is_written_as_in_manifests_before() -> None:
+    plain = struct(("name", TEXT), ("_x1", ArrayType(struct(("y", DoubleType())))))
+    assert type_text(plain) == plain.simpleString()
