@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 import click
@@ -15,9 +16,9 @@ def cli_page(program: click.Command) -> str:
     intro = "Every command of `kdist`; `--help` after any of them says the same."
     parts = [page_head("Command line", intro)]
     for path, command in commands(program, ("kdist",)):
-        help_text = inspect.cleandoc(command.help or "")
-        parts += [f"## {' '.join(path)}\n", usage(path, command), f"{help_text}\n"]
-        rows = [parameter_row(each) for each in command.params]
+        parts += [f"## {' '.join(path)}\n", usage(path, command), f"{help_text(command)}\n"]
+        context = click.Context(command, info_name=" ".join(path))
+        rows = [parameter_row(each, context) for each in command.params if not is_hidden(each)]
         if rows:
             parts.append(table(rows))
     return "\n".join(parts)
@@ -39,8 +40,24 @@ def usage(path: tuple[str, ...], command: click.Command) -> str:
     return f"```\n{' '.join([*path, *command.collect_usage_pieces(context)])}\n```\n"
 
 
-def parameter_row(parameter: click.Parameter) -> dict[str, str]:
-    if isinstance(parameter, click.Option):
-        names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        return {"Argument or option": names, "Meaning": parameter.help or ""}
-    return {"Argument or option": f"`{parameter.human_readable_name}`", "Meaning": ""}
+def help_text(command: click.Command) -> str:
+    """A paragraph that click leaves as it is (it begins with \\b) is a block here."""
+    text = inspect.cleandoc(command.help or "")
+    return re.sub(
+        r"\x08\n((?:.+\n?)+)", lambda found: f"```\n{found[1].rstrip()}\n```\n", text
+    ).rstrip()
+
+
+def is_hidden(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and parameter.hidden
+
+
+def parameter_row(parameter: click.Parameter, context: click.Context) -> dict[str, str]:
+    """An option with its values, default and variable, as `--help` has them."""
+    if not isinstance(parameter, click.Option):
+        return {"Argument or option": f"`{parameter.human_readable_name}`", "Meaning": ""}
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    if not parameter.is_flag:
+        names += f" `{parameter.make_metavar(context)}`"
+    _, meaning = parameter.get_help_record(context) or ("", "")
+    return {"Argument or option": names, "Meaning": " ".join(meaning.split())}

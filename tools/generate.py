@@ -52,17 +52,18 @@ def settings_page() -> str:
     parts = [
         page_head("Settings", SETTINGS_INTRO),
         "## Broker settings\n",
-        *(subject_table(s, rows, broker_row) for s, rows in by_subject(broker_table())),
+        *(subject_table(s, rows, own_row) for s, rows in by_subject(broker_table())),
         "## Topic settings\n",
         *(subject_table(s, rows, topic_row) for s, rows in by_subject(TopicSettings.TABLE)),
         "## Rules between settings\n",
         rules_table(),
         "## Settings of an agent's own file\n",
-        table([agent_row(row) for row in AgentSettings.TABLE]),
+        table([own_row(row) for row in AgentSettings.TABLE]),
         "## Settings of a mirror's own file\n",
-        table([agent_row(row) for row in mirror.DESCRIBED]),
+        table([own_row(row) for row in mirror.DESCRIBED]),
         "## Settings of a load's own file\n",
-        table([agent_row(row) for row in (*LoadSettings.TABLE, *TopicLoadSettings.TABLE)]),
+        LOAD_INTRO,
+        table([own_row(row) for row in (*LoadSettings.TABLE, *TopicLoadSettings.TABLE)]),
         "## Kafka's settings that kdist refuses\n",
         foreign_list(foreign.REFUSED),
         "## Kafka's settings that kdist ignores, with a warning\n",
@@ -74,9 +75,13 @@ def settings_page() -> str:
 SETTINGS_INTRO = """\
 A broker reads its settings from a Java .properties file. A topic's setting is its own override,
 else what the broker's file says under the name in the second column, else the default. Names,
-defaults and meanings are Apache Kafka's where a sentence does not say otherwise. A topic's settings
-may change while the broker runs. The broker's file is read when it starts, and so far only then:
-*live* marks what will not need a restart once it is read again."""
+defaults and meanings are Apache Kafka's where a sentence does not say otherwise. A broker reads its
+file when it starts; a topic's own settings can be changed at any time (`kdist topics alter`)."""
+
+LOAD_INTRO = """\
+`format`, `schema`, `keep.value`, `event.time.field` and `event.time.format` hold for all topics of
+the job, or for one as `topic.<topic>.<setting>`. Settings that begin with `spark.` go to Spark.
+"""
 
 
 def broker_table() -> tuple[Setting, ...]:
@@ -94,12 +99,11 @@ def subject_table(
     return f"### {subject}\n\n{table([cells(row) for row in rows])}"
 
 
-def broker_row(row: Setting) -> dict[str, str]:
+def own_row(row: Setting) -> dict[str, str]:
     return {
         "Setting": names_cell(row.names),
         "Default": default_cell(row),
         "Allowed": allowed_cell(row),
-        "Change": "restart" if row.restart else "live",
         "Meaning": row.doc,
     }
 
@@ -112,12 +116,6 @@ def topic_row(row: Setting) -> dict[str, str]:
         "Allowed": allowed_cell(row),
         "Meaning": row.doc,
     }
-
-
-def agent_row(row: Setting) -> dict[str, str]:
-    cells = broker_row(row)
-    del cells["Change"]  # it reads its file when it starts
-    return cells
 
 
 def names_cell(names: Sequence[Synonym]) -> str:
@@ -218,14 +216,15 @@ partitioner, a callback handler) is in the guides: [writing](../guides/producer.
 
 def client_row(row: Setting) -> dict[str, str]:
     default = default_cell(row) if row.default != "" else "*not set*"
-    return agent_row(row) | {"Setting": f"`{row.attribute}`", "Default": default}
+    return own_row(row) | {"Setting": f"`{row.attribute}`", "Default": default}
 
 
 def metrics_page() -> str:
     """Every metric, by the class that declares it."""
     intro = (
-        "What a broker shows at `/metrics`, in Prometheus's text format. Counters start at 0 with\n"
-        "the process; a gauge that nobody reads yet shows NaN."
+        "What brokers and mirrors show at `/metrics`, in Prometheus's text format; the agent and\n"
+        "loads write theirs to a file that the node exporter shows. Counters start at 0 with the\n"
+        "process; a gauge that nothing feeds yet shows NaN."
     )
     parts = [page_head("Metrics", intro)]
     for cls in metric_classes():

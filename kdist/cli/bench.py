@@ -20,6 +20,6 @@ _COMMANDS = {
 def bench() -> None:
     """Measure producing, consuming, and latency from end to end, with kdist's own clients.
 
-    On topics of their own: what is written stays in them. Figures of one machine that is broker and
-    client at once say little about a cluster.
+    Use topics made for this: the records stay in them. If brokers and client share one machine, the
+    figures say little about a cluster.
     """

@@ -32,9 +32,11 @@ class Read(NamedTuple):
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "--records", type=click.IntRange(min=1), help="So many; else all there are at the start."
+    "--records",
+    type=click.IntRange(min=1),
+    help="How many to read; else all that are there at the start.",
 )
-@click.option("--one-by-one", is_flag=True, help="Make a record of each, instead of whole batches.")
+@click.option("--one-by-one", is_flag=True, help="Read record by record instead of whole batches.")
 @click.option(
     "--isolation",
     type=click.Choice(["read_uncommitted", "read_committed"]),

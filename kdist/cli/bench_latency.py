@@ -35,15 +35,19 @@ class Timed(NamedTuple):
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--records", type=click.IntRange(min=1), default=1_000, show_default=True)
 @click.option(
-    "--size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes of each."
+    "--size",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Size of each record in bytes.",
 )
 @click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True)
 @broker_option
 @json_option
 def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json: bool) -> None:
-    """Send records one at a time, each when a consumer has the one before, and time them.
+    """Send records one at a time, each after a consumer has the one before, and time them.
 
-    All go through partition 0, and stay there.
+    All go to partition 0, and stay there.
     """
     from kdist.client.consumer.consumer import Consumer
     from kdist.client.producer.sync import Producer

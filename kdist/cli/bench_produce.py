@@ -42,9 +42,15 @@ class Load(NamedTuple):
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--records", type=click.IntRange(min=1), default=1_000_000, show_default=True)
 @click.option(
-    "--size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes of each."
+    "--size",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    help="Size of each record in bytes.",
 )
-@click.option("--rate", type=click.IntRange(min=1), help="Records a second; else all they can.")
+@click.option(
+    "--rate", type=click.IntRange(min=1), help="Records per second; else as many as possible."
+)
 @click.option("--bulk", is_flag=True, help="Send many with one call, instead of one by one.")
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
 @click.option(
@@ -58,7 +64,7 @@ class Load(NamedTuple):
     "given",
     metavar="NAME=VALUE",
     multiple=True,
-    help="Any other of the producer's, as linger.ms=5; may be repeated.",
+    help="Another setting of the producer, such as linger.ms=5; may be repeated.",
 )
 @broker_option
 @json_option

@@ -46,8 +46,8 @@ def cluster() -> None:
 def describe(broker: str, as_json: bool) -> None:
     """Show the cluster's id and its brokers: racks, the controller, leaders and replicas.
 
-    APIS counts the requests that a broker answers, PRODUCE and FETCH are the newest versions of
-    two: brokers that differ there are of different releases.
+    APIS is how many kinds of requests a broker answers, PRODUCE and FETCH the newest versions of
+    these two: brokers that differ there are of different releases.
     """
 
     async def work(asked: Cluster) -> tuple[ClusterView, Versions, Shares]:

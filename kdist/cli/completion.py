@@ -13,7 +13,7 @@ _SHELLS = ("bash", "zsh", "fish")
 def completion(ctx: click.Context, shell: str) -> None:
     """Print what makes a shell complete commands, options, and names of topics and groups.
 
-    Names are asked for at the cluster in KDIST_BROKER, and left out if it does not answer at once.
+    Names come from the cluster in KDIST_BROKER, and are left out if it does not answer at once.
 
     \b
     Examples:

@@ -46,7 +46,7 @@ def config() -> None:
 def check(path: str, kind: str, as_json: bool) -> int:
     """Say whether a broker, or an agent, would start with FILE; exit with 1 if not.
 
-    All that is wrong is said at once, each with its line. What is allowed but odd is a warning.
+    All mistakes are printed at once, each with its line. What is allowed but odd is a warning.
     """
     from kdist.config.agent import load_agent
     from kdist.config.faults import ConfigError
@@ -201,6 +201,5 @@ def _as_json(line: Line) -> dict[str, object]:
         "is_secret": row.is_secret,
         "unit": row.unit,
         "allowed": row.allowed(),
-        "needs_restart": row.restart,
         "doc": row.doc,
     }

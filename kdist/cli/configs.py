@@ -59,7 +59,7 @@ def configs() -> None:
 @broker_option
 @json_option
 def list_them(broker: str, as_json: bool) -> None:
-    """List what topics and brokers have of their own, besides brokers' files and defaults."""
+    """List the own settings of topics and brokers, not those of brokers' files and defaults."""
 
     async def work(cluster: Cluster) -> list[Whose]:
         from kdist.client.admin.settings import describe_broker_settings, describe_topic_settings
@@ -189,10 +189,18 @@ def _as_json(each: Setting) -> dict[str, object]:
 @kind_argument
 @name_argument
 @click.option(
-    "--set", "given", metavar="NAME=VALUE", multiple=True, help="Set it; may be repeated."
+    "--set",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting to change; may be repeated.",
 )
 @click.option(
-    "--unset", "removed", metavar="NAME", multiple=True, help="Back to what it falls back to."
+    "--unset",
+    "removed",
+    metavar="NAME",
+    multiple=True,
+    help="Remove its own value; may be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Have the cluster check it, and do nothing.")
 @broker_option
@@ -208,8 +216,8 @@ def alter(
 ) -> None:
     """Set and unset settings of a topic, or of a broker by its id; all or none, at once.
 
-    `all` instead of an id is what all brokers have together. Some settings of brokers are read when
-    they start, and are in their files only.
+    `all` instead of an id means the settings that all brokers share. Brokers of kdist read theirs
+    from their files, and refuse to have them changed here; Apache Kafka's can be changed.
 
     \b
     Examples:

@@ -86,9 +86,9 @@ def consume(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Show a topic's records as they come, until an interrupt.
 
-    Begins at the end of the topic unless told otherwise. Values are written as they are, a line
-    each, a null as nothing; --json shows offset, time, key and headers too, and tells null from
-    empty. Within a partition records are in order.
+    Begins at the end of the topic unless told otherwise. Values are written as they are, one per
+    line, a null as an empty line. --json shows offset, time, key and headers too, and tells null
+    from empty. Within a partition records are in order.
 
     --group keeps committed offsets only: it joins no group and shares no partitions, and is
     refused while the group has members. It begins where the group stopped, if no other place is

@@ -76,7 +76,7 @@ def gate(  # noqa: PLR0913 - a command's options
     zookeeper: str | None,
     as_json: bool,
 ) -> int:
-    """Say whether a broker may go down now; exit with 1 if not, with 2 if nobody can tell.
+    """Say whether a broker may go down now; exit with 1 if not, with 2 if it cannot tell.
 
     It may while all brokers are registered, there is a controller, no partition is offline, and
     each partition it has a replica of keeps min.insync.replicas in sync without it. With --after:
@@ -239,11 +239,11 @@ def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
 
 @gate.command()
 @owner_option
-@click.option("--force", "forced", is_flag=True, help="Whoever holds it.")
+@click.option("--force", "forced", is_flag=True, help="Free it, whoever holds it.")
 @zookeeper_option
 @json_option
 def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> int:
-    """Give the lock of the roll back."""
+    """Free the lock of the roll."""
 
     async def release(keeper: ZooKeeper) -> bool:
         from kdist.client.gate_lock import release_lock

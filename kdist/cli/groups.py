@@ -75,7 +75,7 @@ def list_them(broker: str, as_json: bool) -> None:
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
     """Show members, committed offsets, and lag: how many records a group is behind.
 
-    Without a name, of every group. Those of Kafka 4's own protocol (KIP-848) are listed only.
+    Without a name, shows every group. Those of Kafka 4's own protocol (KIP-848) are only listed.
     """
 
     async def work(cluster: Cluster) -> tuple[list[Group], SomeFailed | None]:

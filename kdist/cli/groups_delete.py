@@ -57,7 +57,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
     multiple=True,
     required=True,
     shell_complete=complete_topics,
-    help="Where; may be repeated.",
+    help="The topic; may be repeated.",
 )
 @broker_option
 @json_option
@@ -66,7 +66,7 @@ def delete_offsets(
 ) -> None:
     """Forget what a group has committed for some topics; it keeps the others.
 
-    Of a topic that none of its members reads at the moment. It may be a topic that was deleted.
+    None of its members may be reading the topic. The topic may have been deleted.
     """
 
     async def work(cluster: Cluster) -> list[TopicPartition]:

@@ -47,7 +47,10 @@ _WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration a
     help="Back to so long ago, by the records' times: 90s, 2h, 7d.",
 )
 @click.option(
-    "--shift-by", type=int, metavar="N", help="N records on from here; back, if negative."
+    "--shift-by",
+    type=int,
+    metavar="N",
+    help="N records forward from where it is; back, if negative.",
 )
 @click.option(
     "--topic",
@@ -56,7 +59,7 @@ _WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration a
     metavar="TOPIC[:P,...]",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only there; may be repeated. Else wherever the group has committed.",
+    help="Only this topic; may be repeated. Else all that the group has committed for.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 @broker_option

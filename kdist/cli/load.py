@@ -155,7 +155,7 @@ def replay(
 @_CONFIG
 @click.pass_obj
 def check(outer: str | None, path: str | None) -> None:
-    """Say whether a load would start with the job's settings; all that is wrong is said at once."""
+    """Say whether a load would start with the job's settings, or all that is wrong with them."""
     job = _job(path or outer)
     click.echo(f"{path or outer}: {show_count(len(job.topics), 'topic')}, good")
 

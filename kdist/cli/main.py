@@ -48,7 +48,10 @@ _COMMANDS = {
     "load": ("kdist.cli.load:load", "Load topics into Parquet files, every record once."),
     "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; the roll's lock."),
     "log": ("kdist.cli.log:log", "Look into a log on disk: dump, verify, find, trim, rebuild."),
-    "completion": ("kdist.cli.completion:completion", "Have the shell complete what is typed."),
+    "completion": (
+        "kdist.cli.completion:completion",
+        "Print what makes a shell complete commands.",
+    ),
 }
 
 

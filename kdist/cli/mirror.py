@@ -90,10 +90,10 @@ def status(path: str, as_json: bool, name: str | None) -> int:
     "--to", required=True, metavar="OFFSET", help="Go on from here: an offset, earliest, latest."
 )
 def seek(path: str, name: str, topic: str, partition: int | None, to: str) -> None:
-    """Go on from elsewhere: leave out records that the source has lost.
+    """Go on from another place, without the records that the source has lost.
 
-    The mirror must not run. Records that were mirrored are not mirrored again: an offset behind
-    which the target has records is passed over.
+    Stop the mirror first. Records that were mirrored are not mirrored again: if the target has
+    records behind the offset, the mirror goes on after them.
     """
     from kdist.cli.mirror_seek import seek_to
 
@@ -108,7 +108,7 @@ def release(path: str, name: str, topic: str) -> None:
     """Forget where a topic of the target came from: it is the target's own from now on.
 
     For a failover: a flow in the other direction may then mirror it back. Take it out of this flow
-    first, which would note the origin again.
+    first, or the flow notes the origin again.
     """
     from kdist.cli.mirror_seek import release_topic
 

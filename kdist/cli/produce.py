@@ -53,7 +53,7 @@ _PROGRESS_NS = 200_000_000
     type=click.Choice(["0", "1", "all"]),
     default="all",
     show_default=True,
-    help="Who has a record before it counts as written: nobody, its leader, all in-sync replicas.",
+    help="Who must have a record before it counts: nobody, its leader, all in-sync replicas.",
 )
 @broker_option
 @json_option

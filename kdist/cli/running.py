@@ -16,7 +16,7 @@ level_option = click.option(
     type=click.Choice(diagnostics.LEVELS, case_sensitive=False),
     default="INFO",
     show_default=True,
-    help="What is written to standard error.",
+    help="How much is written to standard error.",
 )
 
 

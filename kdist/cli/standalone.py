@@ -15,7 +15,7 @@ DEFAULT_PORT = 9092
 @click.option(
     "--brokers",
     type=click.IntRange(1, 99),
-    help="How many; else as many as DIR has data of, or 1. More than before may be asked for.",
+    help="How many brokers; else as many as DIR has data of, or 1. May be more than before.",
 )
 @click.option(
     "--data",
@@ -30,12 +30,12 @@ DEFAULT_PORT = 9092
     type=click.IntRange(1, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="Of the first broker; each further one has the next.",
+    help="Port of the first broker; the others take the next ones.",
 )
 @click.option(
     "--zookeeper-port",
     type=click.IntRange(1, 65535),
-    help="Else the one below --port, or any free one if that is taken.",
+    help="ZooKeeper's port; else the one below --port, or any free one if that is taken.",
 )
 @click.option(
     "--config",
@@ -57,7 +57,7 @@ def standalone(
 
     All listen on 127.0.0.1 only. Ctrl-C stops everything: the brokers first, then ZooKeeper; a
     second one ends the brokers by force. If one of them ends by itself, all are stopped, and its
-    status is the command's. What they say is in DIR/logs.
+    status is the command's. Their logs are in DIR/logs.
 
     ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
 

@@ -24,7 +24,7 @@ def topic_given(function: F) -> F:
         callback=_keep,
         is_eager=True,  # before the argument is looked at
         expose_value=False,
-        help="TOPIC, as Kafka's tools have it.",
+        help="TOPIC, as it is given to Kafka's tools.",
     )
     argument = click.argument(
         "topic", metavar="TOPIC", required=False, shell_complete=complete_topics, callback=_choose

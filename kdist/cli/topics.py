@@ -51,7 +51,9 @@ for command in (apply, create, alter, delete, delete_records):
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Internal topics too, as __consumer_offsets.")
+@click.option(
+    "--internal", is_flag=True, help="Show internal topics too, such as __consumer_offsets."
+)
 @broker_option
 @json_option
 def list_them(internal: bool, broker: str, as_json: bool) -> None:

@@ -43,9 +43,10 @@ def apply(
 ) -> int:
     """Create topics, add partitions and set settings, until the cluster has what FILE says.
 
-    FILE is a JSON list of {name, partitions, replication_factor, config, state}. Topics that it
-    does not name are left alone, and nothing is taken away: with one such wish in FILE, nothing is
-    done, and the exit status is 1.
+    FILE is a JSON list of {name, partitions, replication_factor, config, state}; state is present
+    or absent. Topics that it does not name are left alone. If FILE takes something away (fewer
+    partitions, other numbers of replicas, a topic whose deletion --delete does not confirm),
+    nothing is done, and the exit status is 1.
     """
     wanted = _read(path)
 

@@ -96,10 +96,18 @@ def _id(made: CreatedTopic) -> str | None:
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("--partitions", type=click.IntRange(min=1), help="How many in all; only more.")
 @click.option(
-    "--config", "given", metavar="NAME=VALUE", multiple=True, help="Set it; may be repeated."
+    "--config",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting to change; may be repeated.",
 )
 @click.option(
-    "--unset", "removed", metavar="NAME", multiple=True, help="Back to the broker's value."
+    "--unset",
+    "removed",
+    metavar="NAME",
+    multiple=True,
+    help="Remove the topic's own value; may be repeated.",
 )
 @broker_option
 @json_option
@@ -113,7 +121,7 @@ def alter(
 ) -> None:
     """Add partitions to a topic, or change its settings.
 
-    Records stay where they are when partitions are added, and keys go elsewhere from then on.
+    Adding partitions moves no records, but many keys go to another partition from then on.
 
     \b
     Examples:
@@ -151,7 +159,7 @@ def alter(
 @click.argument(
     "names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
 )
-@click.option("--if-exists", is_flag=True, help="Let pass a topic that does not exist.")
+@click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
 @broker_option
 @json_option
 def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) -> None:

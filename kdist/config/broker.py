@@ -19,21 +19,18 @@ class BrokerSettings(Settings):
         "broker.id",
         minimum=0,
         subject=IDENTITY,
-        restart=True,
         doc="The broker's id, which no other broker of the cluster has.",
     )
     directory: str = setting(
         "log.dir",
         subject=IDENTITY,
         synonyms=(Synonym("log.dirs"),),
-        restart=True,
         doc="The one directory, on a disk of its own, that holds all of the broker's logs.",
     )
     host: str | None = setting(
         "broker.host",
         default=None,
         subject=IDENTITY,
-        restart=True,
         doc="kdist's own: the machine it runs on, as replica placement knows it; unset, its "
         "host name.",
     )
@@ -41,42 +38,36 @@ class BrokerSettings(Settings):
         "broker.rack",
         default=None,
         subject=IDENTITY,
-        restart=True,
         doc="The rack of the machine: replicas of a partition are spread over racks.",
     )
     listeners: tuple[str, ...] = setting(
         "listeners",
         default=("PLAINTEXT://:9092",),
         subject=LISTENERS,
-        restart=True,
         doc="Where connections are accepted, as `NAME://host:port`; no host means every address.",
     )
     advertised_listeners: tuple[str, ...] = setting(
         "advertised.listeners",
         default=(),
         subject=LISTENERS,
-        restart=True,
         doc="What clients and brokers are told to connect to; unset, the `listeners`.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         "listener.security.protocol.map",
         default=("PLAINTEXT:PLAINTEXT",),
         subject=LISTENERS,
-        restart=True,
         doc="The protocol of each listener, as `NAME:PROTOCOL`; this release knows PLAINTEXT only.",
     )
     inter_broker_listener_name: str | None = setting(
         "inter.broker.listener.name",
         default=None,
         subject=LISTENERS,
-        restart=True,
         doc="The listener that brokers use among themselves; unset, the first of the `listeners`.",
     )
     http_address: str | None = setting(
         "http.address",
         default=None,
         subject=LISTENERS,
-        restart=True,
         doc="kdist's own: the `host:port` of `/metrics` and `/health`; unset, they are not served.",
     )
     num_partitions: int32 = setting(
@@ -111,6 +102,5 @@ class BrokerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=CLUSTER,
-        restart=True,
         doc="How long the controller waits for a broker's answer before it connects anew.",
     )

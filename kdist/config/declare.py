@@ -36,7 +36,7 @@ class Columns(TypedDict, total=False):
     `minimum` and `maximum` are inclusive; an integer is bounded by its width in any case. A setting
     with `broker` is a topic's, and that is what its default is called in a broker's file.
     `synonyms` and `broker_synonyms` are lower in precedence than `name` and `broker`, in the order
-    given. `restart` says that a change is read only when the broker starts.
+    given.
     """
 
     default: Any
@@ -47,7 +47,6 @@ class Columns(TypedDict, total=False):
     synonyms: tuple[Synonym, ...]
     broker: str
     broker_synonyms: tuple[Synonym, ...]
-    restart: bool
     doc: Required[str]
 
 
@@ -68,7 +67,6 @@ class Setting:
     maximum: float | None
     unit: str
     subject: str
-    restart: bool
     doc: str
 
     @property
@@ -175,6 +173,5 @@ def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
         maximum=columns.get("maximum", highest),
         unit=columns.get("unit", ""),
         subject=columns["subject"],
-        restart=columns.get("restart", False),
         doc=columns["doc"],
     )

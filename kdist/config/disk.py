@@ -15,7 +15,6 @@ class DiskSettings(Settings):
         "disk.marker",
         default=None,
         subject=DISK,
-        restart=True,
         doc="kdist's own: a JSON file at the disk's root with `cluster`, `broker` and `disk`; the "
         "broker starts only where it says that the disk is mounted, and the right one.",
     )
@@ -23,13 +22,11 @@ class DiskSettings(Settings):
         "disk.id",
         default=None,
         subject=DISK,
-        restart=True,
         doc="kdist's own: the disk's id, as `d01`, that the marker must have; unset, any.",
     )
     cluster: str | None = setting(
         "disk.cluster",
         default=None,
         subject=DISK,
-        restart=True,
         doc="kdist's own: the cluster's name that the marker must have; unset, any.",
     )

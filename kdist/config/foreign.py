@@ -140,7 +140,6 @@ def ignored_row(name: str) -> Setting:
         maximum=None,
         unit="",
         subject="",
-        restart=False,
         doc=f"Ignored: {reason}.",
     )
 

@@ -68,7 +68,6 @@ class GroupSettings(Settings):
         minimum=1,
         unit="ms",
         subject=OFFSETS,
-        restart=True,
         doc="How often groups are looked over for offsets to forget.",
     )
     offsets_commit_timeout_ms: int32 = setting(
@@ -84,7 +83,6 @@ class GroupSettings(Settings):
         default=50,
         minimum=1,
         subject=OFFSETS,
-        restart=True,
         doc="How many partitions `__consumer_offsets` is created with; not to be changed "
         "afterwards.",
     )
@@ -93,7 +91,6 @@ class GroupSettings(Settings):
         default=1,
         minimum=1,
         subject=OFFSETS,
-        restart=True,
         doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3).",
     )
     offsets_topic_segment_bytes: int32 = setting(
@@ -102,6 +99,5 @@ class GroupSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=OFFSETS,
-        restart=True,
         doc="The `segment.bytes` that `__consumer_offsets` is created with.",
     )

@@ -21,7 +21,6 @@ class NetworkSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=CONNECTIONS,
-        restart=True,
         doc="A request larger than this closes its connection.",
     )
     max_connections: int32 = setting(
@@ -46,7 +45,6 @@ class NetworkSettings(Settings):
         minimum=-1,
         unit="ms",
         subject=CONNECTIONS,
-        restart=True,
         doc="A connection on which nothing moved for this long is closed; -1 keeps it.",
     )
     socket_listen_backlog_size: int32 = setting(
@@ -54,7 +52,6 @@ class NetworkSettings(Settings):
         default=50,
         minimum=1,
         subject=CONNECTIONS,
-        restart=True,
         doc="How many connections may wait to be accepted.",
     )
     socket_send_buffer_bytes: int32 = setting(
@@ -63,7 +60,6 @@ class NetworkSettings(Settings):
         minimum=-1,
         unit="bytes",
         subject=CONNECTIONS,
-        restart=True,
         doc="The size of a socket's send buffer; -1 lets the kernel tune it (Kafka's "
         "default is 102400).",
     )
@@ -73,7 +69,6 @@ class NetworkSettings(Settings):
         minimum=-1,
         unit="bytes",
         subject=CONNECTIONS,
-        restart=True,
         doc="The size of a socket's receive buffer; -1 lets the kernel tune it (Kafka's "
         "default is 102400).",
     )
@@ -91,6 +86,5 @@ class NetworkSettings(Settings):
         default=1000,
         minimum=0,
         subject=FETCHES,
-        restart=True,
         doc="How many fetch sessions are kept.",
     )

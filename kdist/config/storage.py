@@ -58,7 +58,6 @@ class StorageSettings(Settings):
         maximum=INT64_MAX,
         unit="ms",
         subject=SCHEDULE,
-        restart=True,
         doc="How often logs are looked over for a flush that `flush.ms` asks for; where given, "
         "also the default of `flush.ms` (Kafka's default is never).",
     )
@@ -68,7 +67,6 @@ class StorageSettings(Settings):
         minimum=0,
         unit="ms",
         subject=SCHEDULE,
-        restart=True,
         doc="How often the recovery points and start offsets of all logs are saved.",
     )
     retention_check_interval_ms: int64 = setting(
@@ -77,7 +75,6 @@ class StorageSettings(Settings):
         minimum=1,
         unit="ms",
         subject=SCHEDULE,
-        restart=True,
         doc="How often logs are looked over for segments that retention lets go.",
     )
     producer_id_expiration_ms: int32 = setting(
@@ -95,6 +92,5 @@ class StorageSettings(Settings):
         minimum=1,
         unit="ms",
         subject=PRODUCERS,
-        restart=True,
         doc="How often partitions are looked over for producers to forget.",
     )

@@ -15,7 +15,6 @@ class ZooKeeperSettings(Settings):
     connect: str = setting(
         "zookeeper.connect",
         subject=ZOOKEEPER,
-        restart=True,
         doc="The ensemble's servers and the cluster's root in it, as "
         "`host1:2181,host2:2181/kdist`.",
     )
@@ -25,7 +24,6 @@ class ZooKeeperSettings(Settings):
         minimum=1,
         unit="ms",
         subject=ZOOKEEPER,
-        restart=True,
         doc="A broker that ZooKeeper has not heard of for this long is taken for dead.",
     )
     connection_timeout_ms: int32 = setting(
@@ -35,7 +33,6 @@ class ZooKeeperSettings(Settings):
         unit="ms",
         subject=ZOOKEEPER,
         synonyms=(Synonym("zookeeper.session.timeout.ms"),),
-        restart=True,
         doc="A broker that reaches no ZooKeeper server for this long as it starts gives up; "
         "unset, as the session timeout.",
     )

@@ -126,3 +126,23 @@ def test_every_command_is_on_the_page_of_the_command_line(generate: ModuleType) 
     assert "kdist log dump [OPTIONS] DIRECTORY" in page
     assert "Print the batches of DIRECTORY." in page
     assert "| `--json`, `--table` | How to print. |" in page
+
+
+def test_the_page_of_the_command_line_says_what_help_says(generate: ModuleType) -> None:
+    @click.command()
+    @click.option("--codec", type=click.Choice(["gzip", "zstd"]), default="gzip", show_default=True)
+    @click.option("--broker", metavar="HOST:PORT", envvar="BROKER", show_envvar=True, help="Whom.")
+    @click.option("--old", hidden=True, help="Nobody is told of it.")
+    def program(codec: str, broker: str, old: str) -> None:
+        """Write.
+
+        \b
+        Examples:
+          program --codec zstd
+        """
+
+    page = generate.cli_page(program)
+    assert "| `--codec` `[gzip\\|zstd]` | [default: gzip]" in page
+    assert "| `--broker` `HOST:PORT`   | Whom. [env var: BROKER]" in page
+    assert "--old" not in page
+    assert "```\nExamples:\n  program --codec zstd\n```\n" in page
