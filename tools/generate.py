@@ -17,6 +17,7 @@ from pathlib import Path
 
 import kdist.cli.main
 import kdist.metrics
+from kdist.client.connector.settings import ConnectorSettings
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.producer.settings import ProducerSettings
 from kdist.config import broker_rules, foreign, mirror, topic_rules
@@ -199,11 +200,13 @@ def sample_lines(row: Setting) -> Iterator[str]:
 
 
 def clients_page() -> str:
-    """The settings of producers and consumers, as they are given in Python."""
+    """The settings of producers, consumers and connectors, as they are given in Python."""
     parts = [page_head("Settings of the clients", CLIENTS_INTRO)]
     for title, cls in (("Producer", ProducerSettings), ("Consumer", ConsumerSettings)):
         parts.append(f"## {title}\n")
         parts += (subject_table(s, rows, client_row) for s, rows in by_subject(cls.TABLE))
+    parts += ["## Connector\n", CONNECTOR_INTRO]
+    parts += (subject_table(s, r, own_row) for s, r in by_subject(ConnectorSettings.TABLE))
     return "\n".join(parts)
 
 
@@ -212,6 +215,12 @@ Names, defaults and meanings are those of Apache Kafka's Java clients, in snake 
 sentence does not say otherwise. What is code and not a number or word (encoders, decoders, a
 partitioner, a callback handler) is in the guides: [writing](../guides/producer.md),
 [reading](../guides/consumer.md)."""
+
+
+CONNECTOR_INTRO = """\
+What `kdist.client.connector` takes in a mapping ([streams](../guides/connector.md)): names and
+defaults are those of Kafka 0.8's consumer where a sentence does not say otherwise.
+"""
 
 
 def client_row(row: Setting) -> dict[str, str]:

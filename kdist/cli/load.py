@@ -107,7 +107,12 @@ def verify(
 
     Manifests and their chain, and each file's size and rows. It changes nothing.
     """
-    from kdist.spark.load import verify as checks
+    try:
+        from kdist.spark.load import verify as checks
+    except ImportError:
+        raise UserError(
+            "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
+        ) from None
 
     job = _job(path or outer)
     found = [

@@ -75,14 +75,14 @@ class BrokerSettings(Settings):
         default=1,
         minimum=1,
         subject=TOPICS,
-        doc="How many partitions a topic gets that is created without saying.",
+        doc="How many partitions a topic gets if its creator does not say.",
     )
     default_replication_factor: int32 = setting(
         "default.replication.factor",
         default=1,
         minimum=1,
         subject=TOPICS,
-        doc="How many replicas a topic gets that is created without saying.",
+        doc="How many replicas a topic gets if its creator does not say; in this release 1.",
     )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",

@@ -122,7 +122,7 @@ class TopicSettings(Settings):
         subject=RETENTION,
         broker="log.retention.bytes",
         doc="The oldest segments of a partition are deleted while those left hold at least "
-        "this much; what is negative sets no limit.",
+        "this much; a negative value sets no limit.",
     )
     flush_messages: int64 = setting(
         "flush.messages",

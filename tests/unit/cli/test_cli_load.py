@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,4 +30,17 @@ def test_without_java_a_load_is_refused_in_one_sentence(
     )
     assert cluster.done("load", "history", "--config", file) == (
         f"There are no loads in {tmp_path}/out.\n"
+    )
+
+
+def test_without_pyarrow_verify_says_so_in_one_sentence(
+    cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("kdist.spark.load.verify", "kdist.spark.load.footers"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if (room := sys.modules.get("kdist.spark.load")) is not None:
+        monkeypatch.delattr(room, "verify", raising=False)
+    assert cluster.refused("load", "verify", "--config", job(cluster, tmp_path, "loaded")) == (
+        "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
     )
