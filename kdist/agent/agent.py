@@ -1,4 +1,4 @@
-"""The agent's life: looks at the host at each interval, queues the record, has it sent.
+"""The agent's life: at each interval it looks at the host, queues a record, and has it sent.
 
 Looking and sending do not wait for each other, nor for slow disks: a broker that is away costs
 nothing but the oldest records, a disk that takes its time only the freshness of its health.

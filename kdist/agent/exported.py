@@ -1,4 +1,4 @@
-"""What the agent knows in Prometheus's text format, for the node exporter to show (pure)."""
+"""What the agent knows, in Prometheus's text format, for the node exporter to show (pure)."""
 
 from __future__ import annotations
 

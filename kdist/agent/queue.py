@@ -1,4 +1,4 @@
-"""Records that wait for a broker: a bounded queue that gives up the oldest first (pure)."""
+"""Records that wait for a broker: a bounded queue that drops the oldest first (pure)."""
 
 from __future__ import annotations
 

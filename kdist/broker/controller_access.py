@@ -1,4 +1,4 @@
-"""How this broker asks the controller for a topic: directly if it is that itself, else by wire."""
+"""How a broker asks the controller for a topic: by a call if it is that itself, else by wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21): a partition begins at a later offset; what is before it goes (KIP-107).
+"""DeleteRecords (key 21): a partition begins at a later offset; earlier records go (KIP-107).
 
 The new start is on the disk before the answer, and nobody reads below it from then on. Segments of
 which nothing is left go next; the one that the start lies in keeps its bytes until it is due.

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that it need not say it.
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so each request is short.
 
 A full fetch (session epoch 0) may get a session. From then on the client names only partitions that
 are new or whose position moved, and those to forget; the answer has only partitions with something

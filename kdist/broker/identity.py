@@ -1,4 +1,4 @@
-"""What a broker does in ZooKeeper before it is anybody: the cluster's paths, the cluster's id."""
+"""What a broker does in ZooKeeper before it registers: the cluster's paths, the cluster's id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is for a fetch of one partition, and how that is answered: for `usual_fetch.py`.
+"""The records for a fetch of one partition, and the answer with them: for `usual_fetch.py`.
 
 Both its ways, outside of sessions and in one, ask for records and wait for them like this. Answers
 are the long way's byte for byte. What has no form here (an error, records that the disk must be

@@ -1,4 +1,4 @@
-"""`Tasks` that end with their broker: it can wait until nothing runs, and then nothing begins.
+"""`Tasks` that end with their broker: it waits until none runs, and then none can begin.
 
 Several brokers may live in one process, on one loop; what one of them has put off (the files of a
 deleted log, say) must not touch its directory after the next one took that over.

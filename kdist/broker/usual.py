@@ -1,4 +1,4 @@
-"""The short way that a usual request takes: told by its first bytes, and answered without decoding.
+"""The short way of usual requests: recognised by their first bytes, answered without decoding.
 
 A client asks the same thing again and again: between two produces to a partition, or two fetches of
 a session, few bytes differ. A path `learn`s from a request that went the long way, through codec

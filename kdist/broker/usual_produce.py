@@ -1,4 +1,4 @@
-"""The produce that nearly all are: like the one before it, but for its records and correlation id.
+"""The usual produce: like the one before it, except for its records and correlation id.
 
     key int16 | version int16 | correlation id int32 | shared ... | size of records | records | tags
 

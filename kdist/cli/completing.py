@@ -1,4 +1,4 @@
-"""Names of topics and groups for the shell's completion, if the cluster tells them quickly.
+"""Names of topics and groups for the shell's completion, if the cluster answers quickly.
 
 What a person waits for with a finger on the tab key must be there at once or not at all: whatever
 goes wrong, nothing is offered.

@@ -1,4 +1,4 @@
-"""`kdist consume`: a topic's records, as lines or JSON, from where one says, until one says."""
+"""`kdist consume`: a topic's records as lines or JSON, from a given place to a given end."""
 
 from __future__ import annotations
 

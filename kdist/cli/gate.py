@@ -1,4 +1,4 @@
-"""`kdist gate`: may a broker go down now, is it back, and who holds the lock of the roll.
+"""`kdist gate`: whether a broker may go down now or is back, and who holds the roll's lock.
 
 0    yes: it may go down; with --after, it is fully back; the lock is ours
 1    no, each reason on a line; the lock is another's

@@ -1,4 +1,4 @@
-"""`kdist groups delete` and `delete-offsets`: groups, or some of their offsets, are forgotten."""
+"""`kdist groups delete` and `delete-offsets`: delete groups, or some of their offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kdist mirror seek` and `release`: what somebody decided, put down for the mirrors to see.
+"""`kdist mirror seek` and `release`: somebody's decision, stored where the mirrors find it.
 
 A position is a commit that wins over the target; a topic without an origin is its cluster's own.
 """

@@ -1,4 +1,4 @@
-"""One run of `kdist standalone`: what starts and stops when, and what a person is told of it."""
+"""One run of `kdist standalone`: what starts and stops when, and what it prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic of a command: as `TOPIC` or, as who is used to Kafka's tools types it, `--topic`."""
+"""The topic of a command: given as `TOPIC`, or as `--topic` as in Kafka's tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kdist topics`: list and describe topics; what changes them stands in files beside this one."""
+"""`kdist topics`: list and describe topics; the files beside this one change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kdist topics delete-records`: the oldest records of a topic go before their time."""
+"""`kdist topics delete-records`: delete the oldest records of a topic early."""
 
 from __future__ import annotations
 

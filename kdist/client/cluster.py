@@ -1,4 +1,4 @@
-"""A cluster's brokers as a client reaches them: connections, metadata, leaders, trying again.
+"""A cluster's brokers as a client reaches them: connections, metadata, leaders, retries.
 
 Connections are made when they are first needed, to the addresses that metadata gives; the bootstrap
 addresses are only asked for it. A retriable error is tried again, with fresh metadata, until

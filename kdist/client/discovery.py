@@ -1,4 +1,4 @@
-"""The first brokers to ask: as they are given, or as a ZooKeeper ensemble has them registered."""
+"""The first brokers to ask: given, or registered in a ZooKeeper ensemble."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading records on from given offsets: a fetch under way at each leader, again and again.
+"""Reading records from given offsets on: always a fetch under way at each leader.
 
 Control batches are passed over; records of open and aborted transactions are not told apart
 (read_uncommitted). `positions` of a reader are the next offsets to read, of what it has given.

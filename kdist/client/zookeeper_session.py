@@ -1,4 +1,4 @@
-"""A ZooKeeper session for the time being, for who looks up there where brokers are, or how."""
+"""A temporary ZooKeeper session, for looking up where brokers are and how they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that are no setting of kdist's: Kafka's, each with the reason, and mistakes.
+"""Names that are not settings of kdist: Kafka's, each with the reason, and misspelt ones.
 
 A broker's file from a Kafka cluster is taken as it is where that does no harm: what only tunes
 machinery that kdist has not is ignored, with a warning. What promises something that kdist would

@@ -1,4 +1,4 @@
-"""The settings of a broker's one disk and of the logs on it, as far as they are not a topic's.
+"""The settings of a broker's one disk and of the logs on it, except those of topics.
 
 Kafka 3.9's names and defaults where the meaning is the same; a row that is kdist's own says so.
 """

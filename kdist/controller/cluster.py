@@ -1,4 +1,4 @@
-"""The controller's picture of the cluster: what ZooKeeper holds, and nothing that it does not.
+"""The controller's picture of the cluster: what ZooKeeper holds, and nothing else.
 
 A change enters here only after it was read from ZooKeeper or written there, so that whatever
 brokers are told is also what the next controller finds.

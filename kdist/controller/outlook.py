@@ -1,4 +1,4 @@
-"""Whether this broker is the controller: yes, with its reign; no; or it will be known soon.
+"""Whether this broker is the controller: yes, with its reign; no; or not known yet.
 
 Not known is what a candidate is until its claim is answered, an elected controller until it has
 loaded the cluster, and one whose session is in doubt until it hears from ZooKeeper. Whoever asks

@@ -1,4 +1,4 @@
-"""One reign: what a broker does from its election as controller until it is not any more.
+"""One reign: what a broker does from its election as controller until it no longer is.
 
 It loads the picture from ZooKeeper, takes up what its predecessor left half done, and then handles
 one event after another: a watch has fired, a broker has deleted replicas, a client asks. Watches

@@ -1,4 +1,4 @@
-"""What is asked of topics, judged against the picture: to create, grow or delete them (pure).
+"""Requests to create, grow or delete topics, judged against the picture (pure).
 
 A `plan_` function gives the topic as it will be, or raises the `ApiError` that answers for it.
 Source: Apache Kafka's `ZkAdminManager` and `AdminZkClient`; KIP-195 for partitions.

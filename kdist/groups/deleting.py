@@ -1,4 +1,4 @@
-"""DeleteGroups and OffsetDelete: groups go, or some of what they committed, because one asks.
+"""DeleteGroups and OffsetDelete: delete groups, or some of the offsets that they committed.
 
     group                       DeleteGroups        OffsetDelete
     EMPTY                       it goes             they go

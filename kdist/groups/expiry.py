@@ -1,4 +1,4 @@
-"""Which committed offsets have had their time (pure). Source: KIP-211.
+"""Which committed offsets have expired (pure). Source: KIP-211.
 
     group                              its offsets go when `offsets.retention.minutes` have passed
     EMPTY, had members once            since it became empty (since the commit, where the log does

@@ -1,4 +1,4 @@
-"""The timers that end memberships: a member that is not heard of for its session timeout is out.
+"""The timers that end memberships: a member that is silent for its session timeout is removed.
 
 A member that waits for an answer cannot heartbeat, so its session does not end then; it starts
 anew with the answer. A new member is an exception: it has no member id to come back with, so a

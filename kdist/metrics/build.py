@@ -1,4 +1,4 @@
-"""What a broker was built and configured from, as labels on a metric that is always 1."""
+"""Which release and configuration a broker runs, as labels on a metric that is always 1."""
 
 from __future__ import annotations
 

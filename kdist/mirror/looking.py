@@ -1,4 +1,4 @@
-"""Looking into a partition's log: the batches at an offset, as their headers say.
+"""Looking into a partition's log: the headers of the batches at an offset.
 
 For where a mirror stands, and how far behind it is; what is mirrored is fetched by a consumer.
 """

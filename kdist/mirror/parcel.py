@@ -1,4 +1,4 @@
-"""A batch of the source made ready for the target (pure): its bytes stay, its header is rewritten.
+"""A batch of the source made ready for the target (pure): a new header, the same records.
 
 Of the header change: base offset and leader epoch, which the target's broker assigns; producer id,
 epoch and sequence, which become the mirror's trace; the bit of transactions, since only what was

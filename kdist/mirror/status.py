@@ -1,4 +1,4 @@
-"""How far a flow is behind, asked of both clusters by somebody who is not the mirror.
+"""How far a flow is behind, found out from both clusters without asking the mirror.
 
 Positions are what the flow's group has committed to its source. A partition that was never mirrored
 is behind by all that it has, from where the flow starts.

@@ -1,4 +1,4 @@
-"""Trouble that passes is told once when it begins and once when it is over, not at every try."""
+"""Passing trouble: logged once when it begins and once when it is over, not at every try."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receive buffers, used again and again: making one of a megabyte costs more than filling it.
+"""Receive buffers, reused: allocating a megabyte costs more than filling it.
 
 A buffer is handed out as a memoryview of its full length. Few lengths are made, so that what one
 connection gives back fits the next; what is free is bounded.

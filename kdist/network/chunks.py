@@ -1,4 +1,4 @@
-"""What answers are made of: bytes, and ranges of files that nobody reads into this process."""
+"""What answers are made of: bytes, and ranges of files that are never read into this process."""
 
 from __future__ import annotations
 

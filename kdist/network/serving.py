@@ -1,4 +1,4 @@
-"""What a served connection is given: who handles its requests, who admits it, what it may take."""
+"""What a served connection is given: its handler, its admission, its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of memory that is freed: kept for the next, where megabytes come and go.
+"""What becomes of freed memory: kept for the next use if megabytes come and go.
 
 By default glibc gives a megabyte back to the kernel when it is freed, and takes a new one of empty
 pages when it is asked for: 250 page faults, which take longer than to receive a megabyte, or to

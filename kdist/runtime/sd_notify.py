@@ -1,4 +1,4 @@
-"""What a service tells systemd: that it is ready, how it does, and that it is alive.
+"""What a service tells systemd: that it is ready, its status, and that it is alive.
 
 Source: sd_notify(3). Without `NOTIFY_SOCKET` in the environment nobody listens, and nothing is
 sent.

@@ -1,4 +1,4 @@
-"""A disk in memory that keeps no promise it did not make: for tests and the simulator.
+"""A disk in memory that promises no more than a real one: for tests and the simulator.
 
 After a power loss it has what `files.py` promises and, of the rest, what chance decides: for
 unsynced pages new or old bytes or zeros, for sizes anything between, for names old or new. It can

@@ -1,4 +1,4 @@
-"""Who reads what: offsets of a partition cut into ranges, each a task of Spark's (pure).
+"""Offsets of a partition cut into ranges, each for one of Spark's tasks (pure).
 
 One range for a partition, unless `minPartitions` asks for more of them in all, which large
 partitions then are cut into more than small ones, or `maxRecordsPerPartition` for smaller ones.

@@ -1,4 +1,4 @@
-"""What a log directory has done on the disk meanwhile: files removed, bytes written early."""
+"""Background work of a log directory: removing files, writing bytes early."""
 
 from __future__ import annotations
 

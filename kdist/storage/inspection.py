@@ -1,9 +1,9 @@
-"""What a path given to an inspecting tool is: a log directory, a partition, a segment, or less.
+"""What a path given to an inspecting tool is: a log directory, a partition, or a file of one.
 
 Nothing here trusts what it finds, takes a lock, or changes a byte; it works on Apache Kafka's
 directories as on kdist's own. What is then done with a place: `inspection_scan.py` walks batches,
-`inspection_verify.py` checks, `inspection_lookup.py` finds, `inspection_trim.py` cuts, and
-`inspection_rebuild.py` makes indexes anew.
+`inspection_verify.py` checks, `inspection_lookup.py` finds, `inspection_rebuild.py` and
+`inspection_trim.py` mend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From an offset to the batch that holds it: past batches that are looked at no closer than needed.
+"""From an offset to the batch that holds it, reading little of the batches before it.
 
 A walk that checks each header as `scan.walk_headers` does costs 5 us a batch, and between two
 entries of an index there may be forty. Here a batch costs half a microsecond until the one that is

@@ -1,4 +1,4 @@
-"""What a log directory does at intervals: flush what is due, save offsets, retain, forget, rest."""
+"""What a log directory does at intervals: flushes, saved offsets, retention, expired producers."""
 
 from __future__ import annotations
 

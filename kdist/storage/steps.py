@@ -1,4 +1,4 @@
-"""Long work in steps, so that whoever carries it out may look after other things in between.
+"""Long work in steps, so that other things can be done in between.
 
 `Steps` is a generator that yields where it may be left for a while: None to give way, or work that
 blocks and touches nothing that anyone else uses meanwhile. What it returns is its result. Left for

@@ -1,4 +1,4 @@
-"""What a log directory is given from outside, and whom it must belong to."""
+"""What a log directory is given from outside, and the broker that it must belong to."""
 
 from __future__ import annotations
 

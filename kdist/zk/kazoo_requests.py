@@ -1,4 +1,4 @@
-"""What kazoo is given for many operations at once: a transaction, and many reads, which it lacks.
+"""What kazoo is given for many operations at once: transactions, and many reads, which it lacks.
 
 kazoo's own way to add to a transaction took 10 µs for an operation, as it makes paths whole that
 are whole here. Many reads are ZooKeeper's request 22, `multiRead`, of ZooKeeper 3.6 and later

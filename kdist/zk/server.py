@@ -1,4 +1,4 @@
-"""A ZooKeeper server of one's own, for `kdist standalone` and for tests: found, started, stopped.
+"""A ZooKeeper server for `kdist standalone` and for tests: its jars found, started, stopped.
 
 The jars are those that PySpark carries; PySpark is looked for, not imported. The server is a child
 process of the caller's, in a session of its own, so that a Ctrl-C reaches the caller alone, who

@@ -1,4 +1,4 @@
-"""A watch that stays: it tells the current value now and after each change.
+"""A watch that stays: it reports the value now and after each change.
 
 ZooKeeper's watches are called once and die with the connection. A `Watcher` reads the value and
 arms the watch in one request, tells the value, and does so again after every event and every new

@@ -1,4 +1,4 @@
-"""Whom an operator's requests go to: the controller, a group's coordinator, each broker.
+"""Where an operator's requests go: to the controller, a group's coordinator, or each broker.
 
 What failed after it was sent is not sent again, unless the one asked was the wrong one: a second
 answer could say that the topic exists, when it is the first request that created it.

@@ -1,4 +1,4 @@
-"""Records at the front of partitions: let go before their time."""
+"""The oldest records of partitions: deleted early."""
 
 from __future__ import annotations
 

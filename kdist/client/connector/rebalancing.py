@@ -1,4 +1,4 @@
-"""A consumer in its group: registers, owns its part of the partitions, gives up what is another's.
+"""A consumer in its group: it registers, claims its partitions, and releases those of others.
 
     something changed: members, topics, brokers, a release
       -> read the registry, work out who is to own what (Algorithm 1)

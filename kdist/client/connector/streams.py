@@ -1,4 +1,4 @@
-"""All streams of one connector, and which one gives what a claim is of.
+"""All streams of one connector, and which one gives the messages of a claim.
 
 A topic that was named has streams of its own; a filter's give of all topics that it lets pass.
 """

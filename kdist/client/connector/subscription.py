@@ -1,4 +1,4 @@
-"""What a consumer of a group wants: topics by name, or all that a filter lets pass (pure).
+"""What a consumer of a group wants: topics by name, or all that match a filter (pure).
 
     pattern      subscription in the registration    streams
     static       {"clicks": 2, "views": 1}           each topic has its own

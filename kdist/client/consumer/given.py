@@ -1,4 +1,4 @@
-"""What applications may give, in more than one form, as the core has it (pure).
+"""Arguments that applications may give in several forms, in the one form of the core (pure).
 
 `UserError` for what is nothing of the kind: in the background, where requests are made of it, it
 would be an error that nobody sees, and a consumer that stands still.

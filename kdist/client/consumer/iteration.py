@@ -1,4 +1,4 @@
-"""Records one after the other, at no cost for each: how far it is, is asked when it counts.
+"""Records one after the other, at no cost for each: the position is computed only when needed.
 
 A run is what one partition gave at once. Its records go through a plain list iterator, whose length
 hint tells how many are left: so commits and positions know which were given.

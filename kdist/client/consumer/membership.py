@@ -1,4 +1,4 @@
-"""A member of a group, as the coordinator knows it: it joins, beats, is thrown out, leaves.
+"""A member of a group as the coordinator knows it: joins, heartbeats, removal, leaving.
 
     OUT -- join --> JOINING --> STABLE -- REBALANCE_IN_PROGRESS, or topics changed --> joins again
                                 STABLE -- thrown out, or not polled for too long --> LOST --> OUT

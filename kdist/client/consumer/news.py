@@ -1,4 +1,4 @@
-"""Something happened that a poll may wait for: told on the loop, and to a thread that waits."""
+"""Events that a poll may wait for: announced on the loop, and to a waiting thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fetch's record batches, one by one: checked, and without those that are not to be given (pure).
+"""A fetch's record batches one by one: checked, without those that must not be given (pure).
 
 Left out are control batches and, with read_committed, what aborted transactions wrote. The broker
 says which those are, by producer and first offset; each ends with its marker. What is left out

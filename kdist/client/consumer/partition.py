@@ -1,4 +1,4 @@
-"""One partition that is read: where its reader is, what is fetched and not yet given.
+"""One partition that is read: its reader's position, and what is fetched and not yet given.
 
     position ......... what was given .......... | ready ............ | fetch_position
 

@@ -1,4 +1,4 @@
-"""Many records of one call into batches: by columns, never one by one where it can be helped.
+"""Many records of one call into batches: by columns, one by one only where unavoidable.
 
 A step puts as many records as its batch has room for, or says what it takes first; the front goes
 from step to step, waiting in its own way.

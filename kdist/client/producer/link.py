@@ -1,4 +1,4 @@
-"""A connection to each broker for produce requests, and what is known of how it does.
+"""A connection to each broker for produce requests, and the pauses after its failures.
 
 Metadata and producer ids are asked for on connections of their own, those of `client.cluster`, so
 that they do not wait behind batches.

@@ -1,4 +1,4 @@
-"""`buffer_memory`: what batches hold of it, and who waits for some to come free."""
+"""`buffer_memory`: how much of it batches hold, and who waits for some to be freed."""
 
 from __future__ import annotations
 

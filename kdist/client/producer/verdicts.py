@@ -1,4 +1,4 @@
-"""What becomes of a batch that a broker refused, or did not answer about (pure).
+"""What becomes of a batch that a broker refused or did not answer (pure).
 
     DONE      it is in the log: written before, and the answer got lost
     RETRY     again after a pause, and with fresh metadata

@@ -1,4 +1,4 @@
-"""Which offsets a load has: from where the last one ended to where the topic ends now.
+"""Which offsets a load gets: from where the last one ended to where the topic ends now.
 
 The decision is `plan_load`, which is pure; `look_at_topic` asks the brokers what it is decided by.
 Nothing is skipped silently: where the brokers have lost records that no load has, or the topic is

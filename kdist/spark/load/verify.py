@@ -1,4 +1,4 @@
-"""Checks an output: is every load there whole, and every record in it once.
+"""Checks an output: whether every load is complete, and has every record once.
 
 Quick: manifests, their chain, each file's size and rows. Deep: every row's partition and offset are
 read, and must be the load's, each once.
