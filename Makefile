@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.NOTPARALLEL:  # checks speak in order, and the lab has the last word; pytest itself uses all cores
+.NOTPARALLEL:  # checks print in order, and the lab comes last; pytest itself uses all cores
 .DELETE_ON_ERROR:
 
 PYTHON := .venv/bin/python
@@ -11,15 +11,15 @@ PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
 MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)
 CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py)
 
-# A virtual environment knows where it stands, so one that came along in a copied tree is made anew;
-# and a stamp without the compiled codec beside it is not believed.
+# A virtual environment has its path in it, so one in a copied tree is made anew; and without the
+# compiled codec its stamp does not count.
 VENV_MOVED := $(if $(filter $(CURDIR),$(shell cat .venv/.ready 2>/dev/null)),,FORCE)
 CODEC_GONE := $(if $(wildcard kdist/records/_compiled_usual.*.so),,FORCE)
 
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The clients' suites fail nothing here: what could not be had is named, and fails the tests of it.
+# If a client's suite cannot be had, that is only said here; the tests that need it fail.
 setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars and the clients' suites
 	@tools/setup_packages.sh peer
 	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
@@ -119,7 +119,7 @@ clean:  ## Remove everything that make made, the virtual environment included
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Its 40 s are spent again only when something of it has changed.
+# It takes 40 s, so it runs only when something that it checks has changed.
 .cache/.ansible-lint: .venv/.ready .ansible-lint .yamllint $(shell find roles playbooks inventory -type f)
 	@.venv/bin/ansible-lint -q
 	@mkdir -p .cache && touch $@
