@@ -5,8 +5,8 @@ Applications find the clients here, and their awaited counterparts in `kdist.aio
     from kdist import Consumer, Producer
 
 Names are looked up when they are first used (PEP 562): a broker or command that needs none of them
-does not pay for them. The rooms and what each is for stand in ARCHITECTURE.md; imports between
-them only go down.
+does not pay for them. ARCHITECTURE.md says what each room is for; imports between rooms only go
+down.
 """
 
 from __future__ import annotations

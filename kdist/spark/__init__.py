@@ -1,7 +1,7 @@
 """Spark: the PySpark data source `kdist`, and the load of topics into Parquet files.
 
 `source` is the data source. Driver's side: `options` (what was asked for), `offsets` (its JSON),
-`resolving` (which offsets that is now, which it asks by `asking`), `ranges` (who reads what).
+`resolving` (which offsets that is now, asked through `asking`), `ranges` (cut for the tasks).
 Executors' side: `reading` (records of a range) and `columns` (as Arrow). The load is in
 `kdist.spark.load`.
 """
