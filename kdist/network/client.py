@@ -19,7 +19,7 @@ from kdist.protocol import api_versions
 from kdist.protocol.api import Api
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_response, encode_request
-from kdist.protocol.headers import RequestHeader, get_response_header
+from kdist.protocol.headers import RequestHeader, get_response_header, put_correlation_id
 from kdist.wire.varint import Buffer
 
 _CORRELATION_ID_MAX = (1 << 31) - 1
@@ -154,9 +154,14 @@ class Client(FrameReceiver):
         api: Api = request.api
         if version is None:
             version = self.version_of(api)
-        header = RequestHeader(
-            api.key, version, self.next_correlation_id(), self._settings.client_id
-        )
+        correlation_id = self.next_correlation_id()
+        self._transport.write(self.encode(request, version, correlation_id))
+        return correlation_id, api, version
+
+    def encode(self, request: Any, version: int, correlation_id: int) -> bytearray:
+        """A request's frame; `UserError` for what it has no room for."""
+        api: Api = request.api
+        header = RequestHeader(api.key, version, correlation_id, self._settings.client_id)
         try:
             frame = encode_request(header, request)
         except struct.error as error:
@@ -166,8 +171,22 @@ class Client(FrameReceiver):
         except (AttributeError, TypeError, UnicodeEncodeError) as error:  # a codec takes what it is
             raise UserError(f"{api.name} has no room for what was given: {error}") from error
         assert frame.splices is None, "requests are bytes"
-        self._transport.write(frame)
-        return header.correlation_id, api, version
+        return frame
+
+    def repeat(
+        self, frame: bytearray, api: Api, version: int, answered: Answered, timeout_ms: float
+    ) -> None:
+        """Send what `encode` gave once more, under another correlation id; `answered` hears.
+
+        `ApiError` NETWORK_EXCEPTION if the connection has ended.
+        """
+        if self.is_closed:
+            raise self._network_exception("the connection is closed")
+        correlation_id = self.next_correlation_id()
+        put_correlation_id(frame, correlation_id)
+        self._transport.write(bytes(frame))
+        until_s = self._loop.time() + timeout_ms / 1000
+        self._expect(Waiting(correlation_id, api, version, answered, until_s))
 
     def _expect(self, waiting: Waiting) -> None:
         """Wait for an answer, behind those that are waited for.

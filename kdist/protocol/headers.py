@@ -17,12 +17,14 @@ import struct
 from typing import NamedTuple
 
 from kdist.errors import ProtocolError
+from kdist.protocol.framing import SIZE_BYTES
 from kdist.wire.primitives import get_nullable_string, get_tags, put_nullable_string
 from kdist.wire.varint import Buffer
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
 _CORRELATION_ID_AT = _REQUEST.size - _CORRELATION_ID.size
+CORRELATION_ID_IN_FRAME = SIZE_BYTES + _CORRELATION_ID_AT
 
 
 class RequestHeader(NamedTuple):
@@ -46,6 +48,11 @@ def get_correlation_id(buffer: Buffer) -> int:
     """The correlation id of a request that is known to have one."""
     correlation_id: int = _CORRELATION_ID.unpack_from(buffer, _CORRELATION_ID_AT)[0]
     return correlation_id
+
+
+def put_correlation_id(frame: bytearray, correlation_id: int) -> None:
+    """Write it into a request's frame, which begins with its size."""
+    _CORRELATION_ID.pack_into(frame, CORRELATION_ID_IN_FRAME, correlation_id)
 
 
 def get_client_id(buffer: Buffer, header_version: int) -> tuple[str | None, int]:

@@ -40,9 +40,14 @@ class FetchSession:
         self._next_epoch = _NEW
         self._known: dict[TopicPartition, FetchPartition] = {}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the broker knows of it."""
+        return self._id != NO_SESSION
+
     def say(self, wanted: Wanted) -> Said:
         """What to send, so that the broker fetches just what is wanted."""
-        if self._id == NO_SESSION and len(wanted) == 1:
+        if not self.is_open and len(wanted) == 1:
             return Said(NO_SESSION, _NONE, _topics(wanted), [])
         if self._next_epoch == _NEW:
             self._known = dict(wanted)

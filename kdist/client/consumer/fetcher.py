@@ -15,13 +15,15 @@ from functools import partial
 
 from kdist.client.cluster import NO_LEADER, raise_for
 from kdist.client.consumer.batch import Decoder
-from kdist.client.consumer.fetch_session import FetchSession
+from kdist.client.consumer.fetch_session import FetchSession, Said, Wanted
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition, Shelf
+from kdist.client.consumer.repeated import RepeatedFetch
 from kdist.client.consumer.topics import Topics
 from kdist.client.consumer.world import World
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from kdist.network.client import Client
 from kdist.protocol import fetch
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse
 
@@ -72,6 +74,11 @@ class Fetcher:
         self._on_reset = on_reset
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._repeated: RepeatedFetch | None = None
+        self._has_news = False
+        settings = world.settings
+        self._enough_bytes = _AHEAD * settings.max_partition_fetch_bytes
+        self._answer_timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
 
     def kick(self) -> None:
         """Fetch where there is something to fetch, and no fetch under way."""
@@ -92,7 +99,6 @@ class Fetcher:
     def _plan(self) -> dict[int, list[Partition]]:
         """The partitions to fetch now, by broker."""
         now_s, settings = self._world.now_s(), self._settings
-        enough_bytes = _AHEAD * settings.max_partition_fetch_bytes
         found: dict[int, list[Partition]] = {}
         # Not of those that are paused: others would wait until what they hold is given.
         ready_bytes = sum(each.ready_bytes for each in self._partitions.values() if each.may_give)
@@ -102,8 +108,8 @@ class Fetcher:
                 continue
             if ready_bytes >= settings.fetch_max_bytes:
                 partition.starved_above_bytes = partition.ready_bytes
-            elif partition.ready_bytes >= enough_bytes:
-                partition.starved_above_bytes = enough_bytes
+            elif partition.ready_bytes >= self._enough_bytes:
+                partition.starved_above_bytes = self._enough_bytes
             elif partition.retry_at_s <= now_s:
                 broker = self._source(partition)
                 if broker == NO_LEADER:
@@ -165,8 +171,22 @@ class Fetcher:
         if not wanted:
             return
         said = session.say(wanted)
+        if len(self._partitions) == 1 and not session.is_open:
+            ((key, asked),) = wanted.items()
+            if asked.last_fetched_epoch == NO_EPOCH:
+                await self._fetch_repeatedly(broker, client, self._request(said), key, asked)
+                return
+        answer: FetchResponse = await client.send(
+            self._request(said), version, self._answer_timeout_ms
+        )
+        raise_for(answer.error_code)
+        session.answered(answer.session_id, said)
+        self._note(answer, wanted)
+        self._tell()
+
+    def _request(self, said: Said) -> FetchRequest:
         settings = self._settings
-        request = FetchRequest(
+        return FetchRequest(
             max_wait_ms=settings.fetch_max_wait_ms,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_max_bytes,
@@ -177,19 +197,53 @@ class Fetcher:
             forgotten_topics_data=said.forgotten,
             rack_id=settings.client_rack,
         )
-        timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
-        answer: FetchResponse = await client.send(request, version, timeout_ms)
-        raise_for(answer.error_code)
-        session.answered(answer.session_id, said)
+
+    async def _fetch_repeatedly(
+        self,
+        broker: int,
+        client: Client,
+        request: FetchRequest,
+        key: TopicPartition,
+        asked: FetchPartition,
+    ) -> None:
+        """Fetch the one partition that there is, until the next request is not such another."""
+        epoch, wanted = asked.current_leader_epoch, {key: asked}
+        if self._repeated is None or not self._repeated.is_of(client, key, epoch):
+            self._repeated = RepeatedFetch(client, request, key, epoch, self._answer_timeout_ms)
+
+        def take(answer: FetchResponse) -> int | None:
+            raise_for(answer.error_code)
+            self._note(answer, wanted)
+            partition = self._partitions.get(key)
+            if partition is None or not self._is_asked_again(partition, broker, epoch):
+                return None
+            asked.fetch_offset = partition.fetch_position
+            return partition.fetch_position
+
+        await self._repeated.run(asked.fetch_offset, take, self._tell)
+
+    def _is_asked_again(self, partition: Partition, broker: int, epoch: int) -> bool:
+        """Whether `_plan` and `_asked` would say the same, but for the offset."""
+        return (
+            len(self._partitions) == 1
+            and partition.may_be_fetched
+            and partition.checked_epoch == epoch
+            and partition.ready_bytes < min(self._enough_bytes, self._settings.fetch_max_bytes)
+            and partition.retry_at_s <= self._world.now_s()
+            and self._source(partition) == broker
+            and self._topics.leader(partition.key).epoch == epoch
+        )
+
+    # Answers
+
+    def _note(self, answer: FetchResponse, wanted: Wanted) -> None:
         for topic in answer.responses:
             for result in topic.partitions:
                 key = TopicPartition(topic.topic, result.partition_index)
                 if key in wanted:
-                    self._note(key, wanted[key], result)
+                    self._note_one(key, wanted[key], result)
 
-    # Answers
-
-    def _note(
+    def _note_one(
         self, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult
     ) -> None:
         partition = self._partitions.get(key)
@@ -220,7 +274,13 @@ class Fetcher:
             self._decoders,
         )
         self._shelf.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
-        self._world.news.set()
+        self._has_news = True
+
+    def _tell(self) -> None:
+        """Wake up who waits for what was shelved."""
+        if self._has_news:
+            self._has_news = False
+            self._world.news.set()
 
     def _refused(self, partition: Partition, error: Error) -> None:
         if error is Error.OFFSET_OUT_OF_RANGE:

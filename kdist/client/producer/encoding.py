@@ -17,7 +17,7 @@ from kdist.client.producer.queue import SEQUENCE_MASK, PartitionQueue
 from kdist.model import NO_EPOCH, NO_SEQUENCE, TopicPartition
 from kdist.protocol import produce
 from kdist.protocol.envelope import encode_request
-from kdist.protocol.headers import RequestHeader
+from kdist.protocol.headers import CORRELATION_ID_IN_FRAME, RequestHeader
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.batch import HEADER, HEADER_SIZE, LENGTH_PREFIX_SIZE, MAGIC, seal
 from kdist.records.build import read_batch
@@ -30,7 +30,6 @@ ZSTD_VERSION_MIN = 7
 
 _INT32 = struct.Struct(">i")
 _SIZE_BYTES = 4
-_CORRELATION_ID_POSITION = 8
 _PRODUCER_POSITION = 43  # in a batch's header: id, epoch, sequence
 _PRODUCER = struct.Struct(">qhi")
 
@@ -121,8 +120,8 @@ class Asking:
         assert frame is not None, "a batch is encoded before it is sent"
         prefix = self._prefix(batch.queue, version)
         if (
-            frame[_SIZE_BYTES:_CORRELATION_ID_POSITION]
-            != prefix[_SIZE_BYTES:_CORRELATION_ID_POSITION]
+            frame[_SIZE_BYTES:CORRELATION_ID_IN_FRAME]
+            != prefix[_SIZE_BYTES:CORRELATION_ID_IN_FRAME]
         ):
             frame = batch.frame = bytearray(prefix) + records_of(batch)  # to another broker
             batch.prefix_size = len(prefix)
@@ -133,11 +132,6 @@ class Asking:
 def _put_sizes(frame: bytearray, prefix_size: int) -> None:
     _INT32.pack_into(frame, 0, len(frame) - _SIZE_BYTES)
     _INT32.pack_into(frame, prefix_size - _SIZE_BYTES, len(frame) - prefix_size)
-
-
-def put_correlation_id(frame: bytearray, correlation_id: int) -> None:
-    """Write it into a request's frame."""
-    _INT32.pack_into(frame, _CORRELATION_ID_POSITION, correlation_id)
 
 
 def records_of(batch: Batch) -> memoryview:

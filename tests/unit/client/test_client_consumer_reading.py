@@ -93,7 +93,7 @@ def truncated(consumer: Consumer, end: int) -> None:
     result = FetchPartitionResult(
         partition_index=0, error_code=0, high_watermark=end, diverging_epoch=diverging
     )
-    fetcher._note(ZERO, asked, result)
+    fetcher._note_one(ZERO, asked, result)
 
 
 def test_a_truncated_log_is_read_on_from_where_it_was_cut() -> None:
