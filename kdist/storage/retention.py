@@ -61,11 +61,6 @@ class RetentionPlan(NamedTuple):
 
     delete: tuple[Deletion, ...] = ()
     roll_first: bool = False  # the active segment is among them: roll the log, then delete
-    held_by_future_of: int | None = None
-    """Base offset of a segment that time spares only because its newest record is in the future.
-
-    One such record holds back all deletion by time behind it: worth a warning.
-    """
 
 
 def plan_retention(
@@ -86,9 +81,7 @@ def plan_retention(
         elif limits.retention_ms >= 0 and now_ms - segment.newest_ms > limits.retention_ms:
             reason = DeletionReason.TIME
         else:
-            is_future = limits.retention_ms >= 0 and segment.newest_ms > now_ms
-            held_by = segment.base_offset if is_future else None
-            return RetentionPlan(tuple(delete), False, held_by)
+            return RetentionPlan(tuple(delete))
         delete.append(Deletion(segment.base_offset, reason))
         excess_bytes -= segment.size_bytes
     return RetentionPlan(tuple(delete), len(segments) > 0 and len(delete) == len(segments))

@@ -77,9 +77,9 @@ def test_a_segment_without_timestamps_counts_from_its_files_last_change(timestam
     assert plan.delete == (Deletion(0, TIME),)
 
 
-def test_a_timestamp_in_the_future_holds_the_log_and_is_pointed_out():
+def test_a_timestamp_in_the_future_holds_the_log():
     plan = plan_retention(segments(0, NOW_MS + 1, 0), limits(retention_ms=100_000), NOW_MS)
-    assert plan == RetentionPlan((Deletion(0, TIME),), held_by_future_of=10)
+    assert plan == RetentionPlan((Deletion(0, TIME),))
 
 
 def test_size_still_deletes_what_a_future_timestamp_holds():
