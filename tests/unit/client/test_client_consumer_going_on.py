@@ -97,7 +97,7 @@ def test_what_a_broker_calls_corrupt_is_raised() -> None:
         asked = FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1)
         code = Error.CORRUPT_MESSAGE.code
         result = FetchPartitionResult(partition_index=0, error_code=code, high_watermark=-1)
-        consumer._core._fetcher._note(ZERO, asked, result)
+        consumer._core._fetcher._note_one(ZERO, asked, result)
         with pytest.raises(ApiError, match="CORRUPT_MESSAGE: clicks-0"):
             await consumer.poll(1)
         await consumer.close()

@@ -165,7 +165,7 @@ def test_every_runbook_is_an_alerts_and_in_the_list() -> None:
 def test_runbooks_say_what_playbooks_and_the_gate_take() -> None:
     """A host by the inventory's name, and a broker's file: it has what its topics ask for."""
     text = "".join(path.read_text() for path in RUNBOOKS.glob("*.md"))
-    assert set(re.findall(r"-e disk=(\S+?):", text)) == {"$NAME"}
+    assert set(re.findall(r"-e disk=(\S+?):", text)) == {"NAME"}
     assert "gate --broker" not in text
 
 
