@@ -174,7 +174,7 @@ class Fetcher:
         if len(self._partitions) == 1 and not session.is_open:
             ((key, asked),) = wanted.items()
             if asked.last_fetched_epoch == NO_EPOCH:
-                await self._fetch_repeatedly(broker, client, self._request(said), key, asked)
+                await self._fetch_repeatedly(broker, client, said, key, asked)
                 return
         answer: FetchResponse = await client.send(
             self._request(said), version, self._answer_timeout_ms
@@ -202,37 +202,28 @@ class Fetcher:
         self,
         broker: int,
         client: Client,
-        request: FetchRequest,
+        said: Said,
         key: TopicPartition,
         asked: FetchPartition,
     ) -> None:
         """Fetch the one partition that there is, until the next request is not such another."""
         epoch, wanted = asked.current_leader_epoch, {key: asked}
         if self._repeated is None or not self._repeated.is_of(client, key, epoch):
+            request = self._request(said)
             self._repeated = RepeatedFetch(client, request, key, epoch, self._answer_timeout_ms)
+        version = client.version_of(fetch.API)
 
         def take(answer: FetchResponse) -> int | None:
             raise_for(answer.error_code)
             self._note(answer, wanted)
-            partition = self._partitions.get(key)
-            if partition is None or not self._is_asked_again(partition, broker, epoch):
+            planned = self._plan().get(broker, [])
+            if len(self._partitions) > 1 or [each.key for each in planned] != [key]:
                 return None
-            asked.fetch_offset = partition.fetch_position
-            return partition.fetch_position
+            again = self._asked(planned[0], version)
+            asked.fetch_offset = again.fetch_offset
+            return again.fetch_offset if again == asked else None
 
         await self._repeated.run(asked.fetch_offset, take, self._tell)
-
-    def _is_asked_again(self, partition: Partition, broker: int, epoch: int) -> bool:
-        """Whether `_plan` and `_asked` would say the same, but for the offset."""
-        return (
-            len(self._partitions) == 1
-            and partition.may_be_fetched
-            and partition.checked_epoch == epoch
-            and partition.ready_bytes < min(self._enough_bytes, self._settings.fetch_max_bytes)
-            and partition.retry_at_s <= self._world.now_s()
-            and self._source(partition) == broker
-            and self._topics.leader(partition.key).epoch == epoch
-        )
 
     # Answers
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kdist.client.cluster import Address, NoBroker
@@ -20,6 +20,7 @@ from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopi
 from kdist.records.build import build_batch
 from tests.unit.broker.broker_cluster import PORT, Cluster, create
 
+Scenario = Callable[[Cluster, "Group"], Coroutine[Any, Any, None]]
 TOPIC = "clicks"
 HASTY = {
     "group_id": "readers",
@@ -42,6 +43,19 @@ def consumer_on(cluster: Cluster, host: str, **settings: Any) -> Consumer:
     found = read_settings(settings)
     chance = random.Random(cluster.chance.random())
     return Consumer.over(Core(network, [Address("m1", PORT)], found, chance, (None, None), call))
+
+
+def with_topic(scenario: Scenario, partitions: int = 1) -> None:
+    """Run it with a broker, and the topic on it."""
+    cluster = Cluster()
+
+    async def around() -> None:
+        await cluster.started()
+        group = Group(cluster, partitions)
+        await group.begin()
+        await scenario(cluster, group)
+
+    cluster.run(around())
 
 
 class Group:

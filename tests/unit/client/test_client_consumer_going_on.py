@@ -12,8 +12,8 @@ from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
 from tests.unit.broker.broker_cluster import Cluster
-from tests.unit.client.client_group_world import TOPIC, Group, consumer_on
-from tests.unit.client.test_client_consumer_reading import ZERO, offsets, run, truncated
+from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
+from tests.unit.client.test_client_consumer_reading import ZERO, offsets, truncated
 
 ONE = TopicPartition(TOPIC, 1)
 
@@ -34,7 +34,7 @@ def test_a_partition_without_a_leader_does_not_keep_others_from_beginning() -> N
             await consumer.poll(200)
         await consumer.close()
 
-    run(scenario, partitions=2)
+    with_topic(scenario, partitions=2)
 
 
 def test_what_paused_partitions_hold_ready_does_not_starve_others() -> None:
@@ -54,7 +54,7 @@ def test_what_paused_partitions_hold_ready_does_not_starve_others() -> None:
         assert await offsets(consumer, 100) == list(range(100))
         await consumer.close()
 
-    run(scenario, partitions=2)
+    with_topic(scenario, partitions=2)
 
 
 def test_what_is_corrupt_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_what_is_corrupt_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> Non
         assert await offsets(consumer, 1) == [2]
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_what_a_broker_calls_corrupt_is_raised() -> None:
@@ -102,7 +102,7 @@ def test_what_a_broker_calls_corrupt_is_raised() -> None:
             await consumer.poll(1)
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_what_is_ready_before_the_place_where_a_log_was_cut_is_given() -> None:
@@ -117,4 +117,4 @@ def test_what_is_ready_before_the_place_where_a_log_was_cut_is_given() -> None:
         assert found == [0, 1, 2, 3, 4, 5]
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -18,23 +17,9 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult
 from tests.unit.broker.broker_cluster import Cluster
-from tests.unit.client.client_group_world import TOPIC, Group, consumer_on
+from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 
 ZERO = TopicPartition(TOPIC, 0)
-Scenario = Callable[[Cluster, Group], Coroutine[Any, Any, None]]
-
-
-def run(scenario: Scenario, partitions: int = 1) -> None:
-    """With a broker and a topic."""
-    cluster = Cluster()
-
-    async def around() -> None:
-        await cluster.started()
-        group = Group(cluster, partitions)
-        await group.begin()
-        await scenario(cluster, group)
-
-    cluster.run(around())
 
 
 async def offsets(consumer: Consumer, count: int) -> list[int]:
@@ -59,7 +44,7 @@ def test_a_seek_while_connecting_is_not_undone() -> None:
             assert await offsets(consumer, 3) == [0, 1, 2]
             await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_no_more_is_fetched_than_is_allowed() -> None:
@@ -81,7 +66,7 @@ def test_no_more_is_fetched_than_is_allowed() -> None:
             found += len(await consumer.poll(10))
         await consumer.close()
 
-    run(scenario, partitions=4)
+    with_topic(scenario, partitions=4)
 
 
 def truncated(consumer: Consumer, end: int) -> None:
@@ -106,7 +91,7 @@ def test_a_truncated_log_is_read_on_from_where_it_was_cut() -> None:
         assert await offsets(consumer, 2) == [4, 5]
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_a_truncated_log_is_an_error_where_offsets_are_not_reset() -> None:
@@ -121,7 +106,7 @@ def test_a_truncated_log_is_an_error_where_offsets_are_not_reset() -> None:
             await consumer.poll(10)
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_without_reset_a_missing_offset_is_an_error_each_time() -> None:
@@ -139,7 +124,7 @@ def test_without_reset_a_missing_offset_is_an_error_each_time() -> None:
         assert await offsets(consumer, 2) == [0, 1]
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_an_error_of_a_position_that_was_left_is_not_raised() -> None:
@@ -153,7 +138,7 @@ def test_an_error_of_a_position_that_was_left_is_not_raised() -> None:
         assert await offsets(consumer, 1) == [1]
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_commits_in_the_background_come_in_order_and_tell() -> None:
@@ -171,7 +156,7 @@ def test_commits_in_the_background_come_in_order_and_tell() -> None:
         assert await consumer.committed([ZERO]) == {ZERO: OffsetAndMetadata(5, "last", 0)}
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_a_topic_that_comes_later_is_read_then() -> None:
@@ -228,7 +213,7 @@ def test_a_wakeup_is_one_polls() -> None:
         assert await consumer.poll(0.1) == []
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)
 
 
 def test_what_makes_no_sense_is_refused_in_a_sentence() -> None:
@@ -249,4 +234,4 @@ def test_what_makes_no_sense_is_refused_in_a_sentence() -> None:
             consumer.seek(ZERO, -1)
         await consumer.close()
 
-    run(scenario)
+    with_topic(scenario)

@@ -17,7 +17,7 @@ from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, Fe
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader, put_correlation_id
 from tests.unit.broker.broker_cluster import Cluster
-from tests.unit.client.client_group_world import TOPIC, Group, consumer_on
+from tests.unit.client.client_group_world import TOPIC, Group, consumer_on, with_topic
 
 ZERO, ONE = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 ANSWER = FetchResponse(responses=[])
@@ -143,7 +143,7 @@ def test_a_consumer_of_one_partition_encodes_its_request_once(
         assert encoded.count("Fetch") == 2  # from two offsets, to see where the offset stands
         await consumer.close()
 
-    with_topic(scenario)
+    with_topic(scenario, partitions=2)
 
 
 def test_seeks_pauses_and_other_partitions_end_it() -> None:
@@ -171,7 +171,7 @@ def test_seeks_pauses_and_other_partitions_end_it() -> None:
         assert await values(consumer, 1) == [23]
         await consumer.close()
 
-    with_topic(scenario)
+    with_topic(scenario, partitions=2)
 
 
 async def values(consumer: Any, count: int) -> list[int]:
@@ -182,16 +182,3 @@ async def values(consumer: Any, count: int) -> list[int]:
         assert records, f"after {found} nothing came in ten seconds"
         found += [int(record.value) for record in records]
     return found
-
-
-def with_topic(scenario: Any) -> None:
-    """With a broker, and a topic of two partitions."""
-    cluster = Cluster()
-
-    async def around() -> None:
-        await cluster.started()
-        group = Group(cluster, 2)
-        await group.begin()
-        await scenario(cluster, group)
-
-    cluster.run(around())

@@ -111,7 +111,7 @@ def congestion_control(connection: socket.socket) -> bytes:
 def test_only_connections_between_two_addresses_are_paced(
     world: World, own_host: str, is_paced: bool
 ) -> None:
-    """BBR paces by a timer for each packet, which costs a host half of what it sends to itself."""
+    """BBR paces by a timer for each packet: work for nothing where no network is between."""
 
     async def scenario() -> None:
         async with Served(world) as served:
