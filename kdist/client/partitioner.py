@@ -21,6 +21,7 @@ _MASK = 0xFFFFFFFF
 _LANE_BYTES = 8
 _LANES_MIN = 4  # for fewer keys the one-by-one way is as fast
 _LANES_MAX = 256  # beyond the core's first cache it gets slower
+_REMEMBERED_BYTES_MAX = 128
 
 Partitioner = Callable[[bytes | None, int], int]
 """An application's own choice: of a key, None if there is none, and a topic's partition count."""
@@ -86,14 +87,18 @@ def _ones(count: int) -> int:
     return int.from_bytes(b"\1\0\0\0\0\0\0\0" * count, "little")
 
 
-@functools.lru_cache(maxsize=1 << 16)  # the hash takes 10 µs in Python, and keys come again
+# The hash takes 10 µs in Python, and keys come again. Long ones would fill the memory.
+_remembered = functools.lru_cache(maxsize=1 << 16)(murmur2)
+
+
 def partition_for(key: bytes, count: int) -> int:
     """The partition of a key in a topic of `count` partitions.
 
     >>> partition_for(b"user-7", 12)
     8
     """
-    return (murmur2(key) & 0x7FFFFFFF) % count
+    hashed = _remembered(key) if len(key) <= _REMEMBERED_BYTES_MAX else murmur2(key)
+    return (hashed & 0x7FFFFFFF) % count
 
 
 def partitions_for(keys: Sequence[bytes | None], count: int) -> list[int | None]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +36,11 @@ def test_the_hash_is_javas(key: bytes, value: int) -> None:
 @given(st.binary(max_size=20), st.integers(1, 1000))
 def test_a_partition_is_one_of_the_topics(key: bytes, count: int) -> None:
     assert 0 <= partition_for(key, count) < count
+
+
+@pytest.mark.parametrize(("size", "kept"), [(128, 1), (129, 0)])
+def test_only_short_keys_are_kept_for_the_next_time(size: int, kept: int) -> None:
+    key = secrets.token_bytes(size)
+    before = sys.getrefcount(key)
+    partition_for(key, 12)
+    assert sys.getrefcount(key) - before == kept
