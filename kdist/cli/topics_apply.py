@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +13,11 @@ from kdist.cli.options import json_option, print_json, readonly_files
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
+    from kdist.client.admin.topics import NewTopic
     from kdist.client.cluster import Cluster
     from kdist.client.topic_plan import Existing, Plan, Step, Wanted
+
+_NOTHING_TO_DO = "Every topic is as it shall be."
 
 
 @click.command()
@@ -45,8 +49,8 @@ def apply(
 
     FILE is a JSON list of {name, partitions, replication_factor, config, state}; state is present
     or absent. Topics that it does not name are left alone. If FILE takes something away (fewer
-    partitions, other numbers of replicas, a topic whose deletion --delete does not confirm),
-    nothing is done, and the exit status is 1.
+    partitions, other numbers of replicas, a topic whose deletion --delete does not confirm), or the
+    cluster refuses a part of it, nothing is done, and the exit status is 1.
     """
     wanted = _read(path)
 
@@ -54,10 +58,14 @@ def apply(
         from kdist.client.topic_plan import plan_topics
 
         plan = plan_topics(wanted, await _existing(cluster, wanted), deletable)
-        _show(plan, as_json, is_plan)
-        if not is_plan and not plan.refusals:
-            for step in plan.steps:
-                await _carry_out(step, cluster)
+        if plan.refusals:
+            _show_plan(plan, as_json)
+            return plan
+        await _require_possible(plan.steps, cluster)
+        if is_plan:
+            _show_plan(plan, as_json)
+        else:
+            await _carry_out_all(plan.steps, cluster, as_json)
         return plan
 
     return 1 if ask_cluster(broker, work).refusals else 0
@@ -72,6 +80,8 @@ def _read(path: str) -> list[Wanted]:
         raise UserError(f"{path} is not there") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from None
+    except RecursionError:
+        raise UserError(f"{path} is no list of topics: it is nested too deeply") from None
 
 
 async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existing]:
@@ -91,32 +101,69 @@ async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existin
     }
 
 
-async def _carry_out(step: Step, cluster: Cluster) -> None:
+async def _require_possible(steps: Sequence[Step], cluster: Cluster) -> None:
+    """`ApiError` for the first step that the cluster would refuse: then none is carried out."""
+    from kdist.client.admin.topics import create_topics
+    from kdist.client.topic_plan import Create
+
+    made = [_new(step.topic) for step in steps if isinstance(step, Create)]
+    if made:
+        await create_topics(cluster, made, validate_only=True)
+    for step in steps:
+        if not isinstance(step, Create):
+            await _carry_out(step, cluster, validate_only=True)
+
+
+async def _carry_out_all(steps: Sequence[Step], cluster: Cluster, as_json: bool) -> None:
+    """Carry the steps out and say which were, also if one of them fails."""
+    done: list[str] = []
+    try:
+        for step in steps:
+            await _carry_out(step, cluster)
+            done.append(str(step))
+            if not as_json:
+                click.echo(f"do    {step}")
+    finally:
+        if as_json:
+            _print_json(done, (), is_done=True)
+    if not steps and not as_json:
+        click.echo(_NOTHING_TO_DO)
+
+
+async def _carry_out(step: Step, cluster: Cluster, *, validate_only: bool = False) -> None:
     from kdist.client.admin.settings import alter_topic_settings
-    from kdist.client.admin.topics import create_topic, delete_topic, grow_topics
+    from kdist.client.admin.topics import create_topics, delete_topic, grow_topics
     from kdist.client.topic_plan import Configure, Create, Delete, Grow
 
     match step:
         case Create(topic):
-            count, factor = topic.partitions, topic.replication_factor
-            await create_topic(cluster, topic.name, count, factor, dict(topic.settings))
+            await create_topics(cluster, [_new(topic)], validate_only=validate_only)
         case Grow(name, partitions):
-            await grow_topics(cluster, {name: partitions})
+            await grow_topics(cluster, {name: partitions}, validate_only=validate_only)
         case Configure(name, settings):
-            await alter_topic_settings(cluster, name, settings)
-        case Delete(name):
+            await alter_topic_settings(cluster, name, settings, validate_only=validate_only)
+        case Delete(name) if not validate_only:  # nothing can be asked before
             await delete_topic(cluster, name)
 
 
-def _show(plan: Plan, as_json: bool, is_plan: bool) -> None:
-    is_done = not is_plan and not plan.refusals
+def _new(topic: Wanted) -> NewTopic:
+    from kdist.client.admin.topics import NewTopic
+
+    return NewTopic(topic.name, topic.partitions, topic.replication_factor, dict(topic.settings))
+
+
+def _show_plan(plan: Plan, as_json: bool) -> None:
+    steps = [str(step) for step in plan.steps]
     if as_json:
-        steps = [str(step) for step in plan.steps]
-        print_json({"steps": steps, "refusals": plan.refusals, "carried_out": is_done})
+        _print_json(steps, plan.refusals, is_done=False)
         return
     for refusal in plan.refusals:
         click.echo(click.style("no    ", fg="red") + refusal)
-    for step in plan.steps:
-        click.echo(("do    " if is_done else "plan  ") + str(step))
+    for step in steps:
+        click.echo(f"plan  {step}")
     if not plan.steps and not plan.refusals:
-        click.echo("Every topic is as it shall be.")
+        click.echo(_NOTHING_TO_DO)
+
+
+def _print_json(steps: Sequence[str], refusals: Sequence[str], *, is_done: bool) -> None:
+    print_json({"steps": steps, "refusals": refusals, "carried_out": is_done})

@@ -202,8 +202,10 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     await delete_topics(cluster, [name])
 
 
-async def grow_topics(cluster: Cluster, partitions: Mapping[str, int]) -> None:
-    """Add partitions, up to so many in all of each topic.
+async def grow_topics(
+    cluster: Cluster, partitions: Mapping[str, int], *, validate_only: bool = False
+) -> None:
+    """Add partitions, up to so many in all of each topic, or say whether that could be.
 
     Records stay where they are, and keys go elsewhere from then on.
     """
@@ -213,7 +215,7 @@ async def grow_topics(cluster: Cluster, partitions: Mapping[str, int]) -> None:
             for name, count in partitions.items()
         ],
         timeout_ms=TIMEOUT_MS,
-        validate_only=False,
+        validate_only=validate_only,
     )
 
     def read(answer: Any) -> dict[str, ApiError | None]:

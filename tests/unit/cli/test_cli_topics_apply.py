@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from kdist.client.admin import topics as admin_topics
+from kdist.errors import UserError
 from tests.unit.cli.cli_cluster import CliCluster
 
 
@@ -64,9 +68,48 @@ def test_with_one_wish_refused_nothing_is_done(cluster: CliCluster, tmp_path: Pa
     assert "other" not in cluster.done("topics", "list")
 
 
+def test_with_one_step_that_the_cluster_refuses_nothing_is_done(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    cluster.done("topics", "create", "grown", "--partitions", 2)
+    file = write(
+        tmp_path,
+        {"name": "grown", "partitions": 3},
+        {"name": "spoilt", "config": {"retention.ms": "soon"}},
+    )
+    for more in ((), ("--json",), ("--plan",)):
+        result = cluster.run("topics", "apply", file, *more)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "topic spoilt: retention.ms is 'soon'" in result.stderr
+    assert "grown       3" not in cluster.done("topics", "list")
+    write(tmp_path, {"name": "spoilt"}, {"name": "grown", "partitions": 100_000})
+    assert "100000 partitions" in cluster.refused("topics", "apply", file)
+    assert "spoilt" not in cluster.done("topics", "list")
+
+
+def test_what_was_done_before_a_step_failed_is_said(
+    cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise UserError("the cluster went away")
+
+    monkeypatch.setattr(admin_topics, "delete_topic", fail)
+    cluster.done("topics", "create", "leaving")
+    wish = ({"name": "coming"}, {"name": "leaving", "state": "absent"}, {"name": "after"})
+    file = write(tmp_path, *wish)
+    result = cluster.run("topics", "apply", file, "--delete", "leaving", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["steps"] == ["create topic coming"]
+    result = cluster.run("topics", "apply", file, "--delete", "leaving")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "kdist: the cluster went away\n"
+
+
 def test_a_file_that_cannot_be_read_is_named(cluster: CliCluster, tmp_path: Path) -> None:
     file = tmp_path / "topics.json"
     words = ("topics", "apply", file)
     assert cluster.refused(*words) == f"{file} is not there"
     file.write_text("[")
     assert cluster.refused(*words).startswith(f"{file} is not JSON: ")
+    file.write_text("[" * 100_000)
+    assert cluster.refused(*words) == f"{file} is no list of topics: it is nested too deeply"
