@@ -23,6 +23,17 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
+_DIGITS_MAX = 19  # of 64 bits
+
+
+def read_digits(text: str) -> int | None:
+    """A number in plain digits, as people write ids, ports and offsets; None for anything else.
+
+    For more digits than 64 bits have, too: `int` refuses thousands of them by an error of its own.
+    """
+    is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+    return int(text) if is_number else None
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; sorts by topic, then number."""

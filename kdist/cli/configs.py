@@ -17,6 +17,7 @@ from kdist.cli.settings_given import parse_given
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
 
+from kdist.model import read_digits
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -145,9 +146,10 @@ async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Sett
 
 
 def _broker_id(name: str) -> int:
-    if not (name.isascii() and name.isdigit()):
+    number = read_digits(name)
+    if number is None:
         raise UserError(f"{name!r} is no broker's id: `kdist cluster describe` shows them")
-    return int(name)
+    return number
 
 
 def _pick(found: Mapping[str, Setting], names: Iterable[str]) -> list[Setting]:

@@ -16,6 +16,7 @@ from kdist.cli.options import json_option, print_json, read_settings_file
 from kdist.cli.show import show_time
 from kdist.errors import KdistError, UserError
 
+from kdist.model import read_digits
 if TYPE_CHECKING:
     from kdist.client.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
@@ -165,10 +166,13 @@ def _subject(broker: int | None, zookeeper: str | None, path: str | None) -> Sub
 
 
 def _ids(text: str) -> list[int]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isascii() and word.isdigit() for word in words):
-        raise UserError(f"--expect {text!r} is not a list of broker ids")
-    return [int(word) for word in words]
+    ids = []
+    for word in filter(None, map(str.strip, text.split(","))):
+        number = read_digits(word)
+        if number is None:
+            raise UserError(f"--expect {text!r} is not a list of broker ids")
+        ids.append(number)
+    return ids
 
 
 def _ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:

@@ -16,14 +16,15 @@ from kdist.config.mirror import MirrorConfig
 from kdist.errors import UserError
 from kdist.mirror.origins import read_origins, write_origins
 from kdist.mirror.seeking import seek
-from kdist.model import TopicPartition
+from kdist.model import TopicPartition, read_digits
 from kdist.runtime.clock import SystemClock
 
 
 def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: str) -> None:
     """Commit, and say what was committed. `UserError`, `ApiError`."""
     flow = named_flow(config, name)
-    if to not in TIMESTAMPS and not to.isdigit():
+    place = read_digits(to)
+    if to not in TIMESTAMPS and place is None:
         raise UserError(f"--to is {to!r}, but must be an offset, earliest or latest")
     topic, number = what
 
@@ -36,10 +37,10 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         wanted = [
             TopicPartition(topic, each) for each in (range(count) if number is None else (number,))
         ]
-        if to in TIMESTAMPS:
+        if place is None:
             offsets = await _offsets(source, wanted, to)
         else:
-            offsets = dict.fromkeys(wanted, int(to))
+            offsets = dict.fromkeys(wanted, place)
             await _require_there(source, offsets)
         return offsets, await seek(flow, source, target, offsets, SystemClock().now_ms())
 

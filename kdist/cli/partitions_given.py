@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.model import TopicPartition
+from kdist.model import TopicPartition, read_digits
 
 if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
@@ -32,10 +32,13 @@ class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as 
         topic, colon, listed = str(value).partition(":")
         if not colon:
             return GivenPartitions(topic, None)
-        words = listed.split(",")
-        if not all(word.isascii() and word.isdigit() for word in words):
-            self.fail(f"{value!r} is not TOPIC or TOPIC:0,1,...", param, ctx)
-        return GivenPartitions(topic, tuple(sorted({int(word) for word in words})))
+        numbers: set[int] = set()
+        for word in listed.split(","):
+            number = read_digits(word)
+            if number is None:
+                self.fail(f"{value!r} is not TOPIC or TOPIC:0,1,...", param, ctx)
+            numbers.add(number)
+        return GivenPartitions(topic, tuple(sorted(numbers)))
 
 
 async def resolve_partitions(

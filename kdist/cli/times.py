@@ -14,7 +14,8 @@ import click
 TIME_FORMS = "milliseconds since 1970, or ISO 8601 (in UTC unless it names a zone)"
 """A `Time`, as the help of its options says it."""
 
-_FORM = re.compile(r"(?:(\d+)d)?t?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_NUMBER = "([0-9]{1,19})"
+_FORM = re.compile(f"(?:{_NUMBER}d)?t?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import TopicPartition
+from kdist.model import TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
 from kdist.network.world import Network
 from kdist.protocol.metadata import (
@@ -65,7 +65,7 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
 def _address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
-    number = int(port) if port.isascii() and port.isdigit() else 0
+    number = read_digits(port) or 0
     if not host or (":" in host and not bracketed) or not 0 < number < 65536:
         raise UserError(f"{text!r} is not a broker's address: give host:port")
     return Address(host[1:-1] if bracketed else host, number)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kdist.errors import UserError
-from kdist.model import TopicPartition, topic_name_fault
+from kdist.model import TopicPartition, read_digits, topic_name_fault
 
 EARLIEST = -2
 LATEST = -1
@@ -56,10 +56,11 @@ def parse_offsets(name: str, text: str) -> ByPartition:
     for topic, numbers in _topics(name, text, example).items():
         if not isinstance(numbers, dict):
             raise _not_like(name, example)
-        for partition, number in numbers.items():
-            if not _is_number(number) or not (partition.isascii() and partition.isdigit()):
+        for digits, number in numbers.items():
+            partition = read_digits(digits)
+            if partition is None or not _is_number(number):
                 raise _not_like(name, example)
-            found[TopicPartition(topic, int(partition))] = number
+            found[TopicPartition(topic, partition)] = number
     return found
 
 

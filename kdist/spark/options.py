@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from kdist.client.cluster import parse_addresses
 from kdist.client.consumer.settings import ConsumerSettings, read_settings
 from kdist.errors import UserError
-from kdist.model import TopicPartition, topic_name_fault
+from kdist.model import TopicPartition, read_digits, topic_name_fault
 from kdist.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -254,10 +254,10 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
 
 
 def _number(name: str, text: str, minimum: int) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit()) or int(digits) < minimum:
+    number = read_digits(text.strip())
+    if number is None or number < minimum:
         raise UserError(f"{name} is {text!r}, and must be an integer from {minimum}")
-    return int(digits)
+    return number
 
 
 def _consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kdist.errors import UserError
+from kdist.model import read_digits
 
 DEFAULT_PORT = 2181
 
@@ -57,4 +58,4 @@ def _server(host: str, text: str) -> str:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text) < 65536
+    return 0 < (read_digits(text) or 0) < 65536

@@ -67,6 +67,23 @@ def test_a_command_that_asks_loads_no_more_than_it_needs(words: list[str]) -> No
     assert done.stdout.splitlines() == ["[]"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "groups reset g --topic t:{}",
+        "groups reset g --by-duration {}s",
+        "topics list --broker 127.0.0.1:{}",
+        "configs describe broker {}",
+        "gate --broker 1 --zookeeper 127.0.0.1:{}",
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_refused_in_a_sentence(words: str) -> None:
+    result = CliRunner().invoke(kdist, words.format("9" * 5_000).split())
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code in (1, 2)
+    assert result.stderr.count("9" * 5_000) >= 1
+
+
 @pytest.mark.parametrize("words", ASKING)
 def test_where_to_ask_is_said_in_the_help(words: list[str]) -> None:
     text = CliRunner().invoke(kdist, [*words, "--help"]).stdout

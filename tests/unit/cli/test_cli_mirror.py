@@ -70,7 +70,7 @@ def test_a_cluster_that_does_not_answer_is_named(good: str) -> None:
     assert "127.0.0.1:1" in str(done.exception)
 
 
-@pytest.mark.parametrize("to", ["-1", "tomorrow", "1.5"])
+@pytest.mark.parametrize("to", ["-1", "tomorrow", "1.5", "²", "9" * 5000])
 def test_a_place_to_seek_is_an_offset_or_an_end(good: str, to: str) -> None:
     done = run("seek", "--config", good, "--flow", "f", "--topic", "t", f"--to={to}")
     assert "must be an offset, earliest or latest" in str(done.exception)
