@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 
 from kdist.broker.disk_marker import WrongDisk, check_marker
 from kdist.broker.process import Process
 from kdist.cli.options import read_settings_file
+from kdist.cli.release import release
 from kdist.cli.running import config_option, level_option
 from kdist.config.load import load_broker
 from kdist.runtime import diagnostics
@@ -35,11 +35,4 @@ def broker(path: str, log_level: str) -> int:
     except WrongDisk as error:
         click.echo(f"kdist: {error}", err=True)
         return WrongDisk.EXIT_STATUS
-    return Process(config, os.environ, _version()).run()
-
-
-def _version() -> str:
-    try:
-        return version("kdist")
-    except PackageNotFoundError:
-        return "unknown"  # of a tree that is not installed
+    return Process(config, os.environ, release() or "unknown").run()

@@ -9,6 +9,7 @@ import click
 
 from kdist.cli.cluster_disks import disks
 from kdist.cli.cluster_health import health
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, print_json
 from kdist.cli.show import show_count
@@ -35,7 +36,7 @@ Versions = Mapping[int, "Mapping[str, VersionRange] | ApiError"]
 Shares = Mapping[int, tuple[int, int]]  # partitions led and replicas held, by broker
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """Describe the cluster, say whether it is well, show what is on its disks."""
 

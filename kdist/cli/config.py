@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.options import json_option, print_json, read_settings_file, readonly_files
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
@@ -24,7 +25,7 @@ _SOURCES = {  # what a broker's file can be the reason for
 _MUST_BE_GIVEN = "must be given"
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Check a broker's file, or show every setting with its value."""
 

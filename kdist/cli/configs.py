@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, print_json
@@ -48,7 +49,7 @@ kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER]))
 name_argument = click.argument("name", metavar="NAME", shell_complete=_complete_names)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def configs() -> None:
     """List, describe and alter settings of topics and brokers, while they run."""
 

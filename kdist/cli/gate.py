@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from kdist.cli.options import json_option, print_json, read_settings_file
-from kdist.cli.show import show_time
+from kdist.cli.command_group import CommandGroup
+from kdist.cli.options import json_option, not_empty, print_json, read_settings_file
+from kdist.cli.show import show_error, show_time
 from kdist.errors import KdistError, UserError
 
 from kdist.model import read_digits
@@ -46,7 +47,7 @@ class Subject(NamedTuple):
     default_min_isr: int
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option("--broker", type=click.IntRange(min=0), metavar="ID", help="The broker's id.")
 @click.option(
     "--config",
@@ -90,7 +91,7 @@ def gate(  # noqa: PLR0913 - a command's options
       kdist gate lock --owner 'upgrade by anna' --zookeeper zk1:2181/kdist
     """
     if ctx.invoked_subcommand is not None:
-        return YES  # `lock` or `unlock` answers
+        return YES  # the command behind it answers
     try:
         subject = _subject(broker, zookeeper, path)
         ids = _ids(expected)

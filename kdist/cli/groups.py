@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.completing import complete_groups
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.groups_delete import delete, delete_offsets
@@ -36,7 +37,7 @@ _OFFSETS = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def groups() -> None:
     """List groups of consumers; show members, offsets and lag; move their offsets; delete them."""
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.options import json_option, print_json, read_settings_file, readonly_files
+from kdist.cli.release import release
 from kdist.cli.running import config_option
 from kdist.cli.show import show_count, show_error, show_size, show_time
 from kdist.cli.table import Column, Row, print_table
@@ -34,14 +36,14 @@ _HISTORY = (
     Column("TOOK", is_number=True),
 )
 
-_CONFIG = config_option("job", required=False)
+_CONFIG = config_option("job")
 topic_option = click.option(
     "--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated."
 )
 
 
-@click.group(invoke_without_command=True)
-@_CONFIG
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@config_option("job", required=False)
 @topic_option
 @click.option(
     "--accept-loss",
@@ -66,8 +68,9 @@ def load(
       kdist load replay --config nightly.properties --topic flights --from 12
     """
     if ctx.invoked_subcommand is not None:
-        ctx.obj = path
         return None
+    if path is None:
+        raise click.UsageError("Missing option '--config'.")
     from kdist.spark.load.job import Wish
 
     job = _job(path)
@@ -78,13 +81,12 @@ def load(
 @_CONFIG
 @topic_option
 @json_option
-@click.pass_obj
-def history(outer: str | None, path: str | None, topics: tuple[str, ...], as_json: bool) -> None:
+def history(path: str, topics: tuple[str, ...], as_json: bool) -> None:
     """List the loads there are: when, how many records, in which files."""
     from kdist.spark.load.ledger import Ledger
     from kdist.spark.load.manifest import write_manifest
 
-    job = _job(path or outer)
+    job = _job(path)
     ledgers = [Ledger(readonly_files(), job.job.output, each) for each in _chosen(job, topics)]
     found = [ledger.manifest(number) for ledger in ledgers for number in ledger.numbers()]
     if as_json:
@@ -99,10 +101,7 @@ def history(outer: str | None, path: str | None, topics: tuple[str, ...], as_jso
 @topic_option
 @click.option("--deep", is_flag=True, help="Read every row's offset: none may be there twice.")
 @json_option
-@click.pass_obj
-def verify(
-    outer: str | None, path: str | None, topics: tuple[str, ...], deep: bool, as_json: bool
-) -> int:
+def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int:
     """Check that every load is there whole. Exits with 1 if something is wrong.
 
     Manifests and their chain, and each file's size and rows. It changes nothing.
@@ -114,7 +113,7 @@ def verify(
             "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
         ) from None
 
-    job = _job(path or outer)
+    job = _job(path)
     found = [
         checks.verify(readonly_files(), job.job.output, each, is_deep=deep)
         for each in _chosen(job, topics)
@@ -140,10 +139,7 @@ def verify(
     "--from", "number", required=True, type=click.IntRange(min=1), help="The first load to replay."
 )
 @json_option
-@click.pass_obj
-def replay(
-    outer: str | None, path: str | None, topics: tuple[str, ...], number: int, as_json: bool
-) -> int:
+def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> int:
     """Load again what a load and those after it have, and what came since, as one load.
 
     Readers see the old loads until the new one is put together. It is refused, and nothing changed,
@@ -151,33 +147,29 @@ def replay(
     """
     from kdist.spark.load.job import Wish
 
-    job = _job(path or outer)
+    job = _job(path)
     chosen = _chosen(job, topics)
     return _run(job, Wish(chosen, replay_from=dict.fromkeys(chosen, number)), as_json)
 
 
 @load.command()
 @_CONFIG
-@click.pass_obj
-def check(outer: str | None, path: str | None) -> None:
+def check(path: str) -> None:
     """Say whether a load would start with the job's settings, or all that is wrong with them."""
-    job = _job(path or outer)
-    click.echo(f"{path or outer}: {show_count(len(job.topics), 'topic')}, good")
+    job = _job(path)
+    click.echo(f"{path}: {show_count(len(job.topics), 'topic')}, good")
 
 
 @load.command()
 @_CONFIG
-@click.pass_obj
-def register(outer: str | None, path: str | None) -> None:
+def register(path: str) -> None:
     """Write the metrics of a job that has not run yet, so that its alert counts from now on."""
     from kdist.spark.load.report import register_job
 
-    register_job(Disk(), _job(path or outer).job, SystemClock().now_ms())
+    register_job(Disk(), _job(path).job, SystemClock().now_ms())
 
 
-def _job(path: str | None) -> LoadJob:
-    if path is None:
-        raise click.UsageError("Missing option '--config'.")
+def _job(path: str) -> LoadJob:
     return load_job(read_settings_file(path), path)
 
 
@@ -189,8 +181,6 @@ def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _run(job: LoadJob, wish: Wish, as_json: bool) -> int:
-    from importlib.metadata import version
-
     from kdist.spark.load.job import LoadRun, LoadWorld
 
     kill_after = job.job.drill_kill_after
@@ -199,7 +189,9 @@ def _run(job: LoadJob, wish: Wish, as_json: bool) -> int:
         if step == kill_after:
             signal.raise_signal(signal.SIGKILL)
 
-    world = LoadWorld(Disk(), SystemClock(), os.environ, os.getpid(), version("kdist"), reached)
+    world = LoadWorld(
+        Disk(), SystemClock(), os.environ, os.getpid(), release() or "unknown", reached
+    )
     outcomes = LoadRun(job, world).run(wish, lambda each: _tell(each, as_json))
     return 1 if any(each.error for each in outcomes) else 0
 

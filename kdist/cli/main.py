@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from kdist.cli.lazy import LazyGroup
+from kdist.cli.release import release
 from kdist.cli.show import show_error
 from kdist.errors import DiskFailed, KdistError
 from kdist.runtime.standard_streams import fill_standard_streams
@@ -99,12 +100,8 @@ def _say(sentence: str, status: int) -> int:
 
 def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
     if is_asked:
-        from importlib.metadata import PackageNotFoundError, version  # takes 20 ms
-
-        try:
-            click.echo(f"kdist {version('kdist')}")
-        except PackageNotFoundError:
-            click.echo("kdist, of a tree that is not installed")
+        found = release()
+        click.echo(f"kdist {found}" if found else "kdist, of a tree that is not installed")
         ctx.exit()
 
 

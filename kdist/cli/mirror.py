@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.options import json_option, read_settings_file
 from kdist.cli.running import config_option, level_option
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _CONFIG = config_option("mirror")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @config_option("mirror", required=False)
 @level_option
 @click.pass_context
@@ -31,8 +32,6 @@ def mirror(context: click.Context, path: str | None, log_level: str) -> None:
         if path is None:
             raise click.UsageError("Missing option '--config'.")
         _run(path, log_level)
-    elif path is not None:
-        context.default_map = {each: {"path": path} for each in mirror.commands}
 
 
 @mirror.command()

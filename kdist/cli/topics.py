@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.command_group import CommandGroup
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, print_json
@@ -38,7 +39,7 @@ _PARTITIONS = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topics() -> None:
     """Create, list, describe, alter and delete topics, or apply a file of them."""
 

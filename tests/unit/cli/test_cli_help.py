@@ -101,6 +101,14 @@ def test_where_to_ask_is_taken_under_the_names_that_kafkas_tools_have(
     assert option in result.stdout
 
 
+@pytest.mark.parametrize("name", ["topics", "groups", "config", "configs", "cluster", "gate"])
+def test_what_a_command_does_is_said_in_a_whole_sentence(name: str) -> None:
+    text = CliRunner().invoke(kdist, [name, "--help"]).stdout
+    commands = text.partition("Commands:\n")[2]
+    assert "..." not in commands
+    assert commands.rstrip().endswith(".")
+
+
 def test_a_command_that_asks_nobody_yet_starts_fast() -> None:
     taken = []
     for _ in range(5):

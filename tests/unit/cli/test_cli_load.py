@@ -33,6 +33,19 @@ def test_without_java_a_load_is_refused_in_one_sentence(
     )
 
 
+def test_options_before_a_commands_name_are_the_commands(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    file = job(cluster, tmp_path, "loaded")
+    assert cluster.refused("load", "--config", file, "--topic", "other", "history") == (
+        "the job loads no topic other: it loads loaded"
+    )
+    assert cluster.done("load", "--config", file, "--json", "history") == ""
+    result = cluster.run("load", "--accept-loss", "history", "--config", file)
+    assert result.exit_code == 2
+    assert "No such option '--accept-loss'" in result.stderr
+
+
 def test_without_pyarrow_verify_says_so_in_one_sentence(
     cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
