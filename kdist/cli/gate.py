@@ -2,7 +2,7 @@
 
 0    yes: it may go down; with --after, it is fully back; the lock is ours
 1    no, each reason on a line; the lock is another's
-2    cannot tell: ZooKeeper does not answer, a file or flag is wrong
+2    cannot tell: ZooKeeper does not answer, or has no cluster; a file or flag is wrong
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kdist.cli.command_group import CommandGroup
 from kdist.cli.options import json_option, not_empty, print_json, read_settings_file
 from kdist.cli.show import show_error, show_time
 from kdist.errors import KdistError, UserError
-
 from kdist.model import read_digits
+
 if TYPE_CHECKING:
     from kdist.client.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
+    from kdist.zk.cluster_values import LockHolder
 
 T = TypeVar("T")
 
 YES, NO, CANNOT_TELL = 0, 1, 2
-LOCK_OWNER = "--owner"
 
 zookeeper_option = click.option(
     "--zookeeper",
@@ -35,7 +35,11 @@ zookeeper_option = click.option(
     help="The cluster's ZooKeeper.",
 )
 owner_option = click.option(
-    LOCK_OWNER, "owner", required=True, metavar="TEXT", help="Who holds it, for people to read."
+    "--owner",
+    required=True,
+    metavar="TEXT",
+    callback=not_empty,
+    help="Who holds it, for people to read.",
 )
 
 
@@ -96,8 +100,8 @@ def gate(  # noqa: PLR0913 - a command's options
         subject = _subject(broker, zookeeper, path)
         ids = _ids(expected)
         view, probe_fault = _ask(subject.zookeeper, lambda z: _look(z, subject, is_after))
-    except KdistError as error:
-        _say_unknown(str(error), as_json)
+    except (KdistError, OSError) as error:
+        _say_unknown(show_error(error), as_json)
         return CANNOT_TELL
     verdict = _judge(view, subject.broker, ids, is_after, allows_single_replica)
     reasons = (*verdict.reasons, *((probe_fault,) if probe_fault else ()))
@@ -118,7 +122,10 @@ def _judge(
 async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple[View, str]:
     """The cluster as it is, and afterwards what is wrong with writing and reading, if anything."""
     from kdist.client.cluster_view import read_view
+    from kdist.zk import znodes
 
+    if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong path at the end
+        raise UserError(f"there is no cluster at {subject.zookeeper}: no broker was ever there")
     view = await read_view(zookeeper, subject.default_min_isr)
     fault = ""
     if is_after and subject.broker in view.brokers:
@@ -234,7 +241,7 @@ def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
 
         return await take_lock(keeper, owner, SystemClock())
 
-    is_new = _ask(_named(zookeeper), take)
+    is_new = _ask_of_lock(zookeeper, take)
     if as_json:
         print_json({"owner": owner, "taken": is_new})
     else:
@@ -255,7 +262,7 @@ def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> in
 
         return await release_lock(keeper, owner, forced=forced)
 
-    was_held = _ask(_named(zookeeper), release)
+    was_held = _ask_of_lock(zookeeper, release)
     if as_json:
         print_json({"owner": owner, "released": was_held})
     else:
@@ -269,22 +276,32 @@ def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> in
 def holder(zookeeper: str | None, as_json: bool) -> int:
     """Say who holds the lock of the roll."""
 
-    async def read(keeper: ZooKeeper) -> tuple[str | None, int]:
+    async def read(keeper: ZooKeeper) -> LockHolder | None:
         from kdist.client.gate_lock import lock_holder
 
-        found = await lock_holder(keeper)
-        return (found.holder, found.timestamp_ms) if found else (None, 0)
+        return await lock_holder(keeper)
 
-    owner, since_ms = _ask(_named(zookeeper), read)
+    found = _ask_of_lock(zookeeper, read)
     if as_json:
-        print_json({"owner": owner, "since_ms": since_ms if owner else None})
+        owner, since_ms = (found.holder, found.timestamp_ms) if found else (None, None)
+        print_json({"owner": owner, "since_ms": since_ms})
+    elif found:
+        click.echo(f"{found.holder!r} has held the lock since {show_time(found.timestamp_ms)}.")
     else:
-        held = f"{owner!r} holds the lock since {show_time(since_ms)}."
-        click.echo(held if owner else "Nobody holds the lock.")
+        click.echo("Nobody holds the lock.")
     return YES
 
 
-def _named(zookeeper: str | None) -> str:
+def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
+    """What `work` gives. `LockHeld` for another's; for what keeps it from telling, the status 2."""
+    from kdist.client.gate_lock import LockHeld
+
     if not zookeeper:
         raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")
-    return zookeeper
+    try:
+        return _ask(zookeeper, work)
+    except LockHeld:
+        raise
+    except (KdistError, OSError) as error:
+        _say_unknown(show_error(error), as_json=False)
+        raise click.exceptions.Exit(CANNOT_TELL) from None

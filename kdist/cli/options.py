@@ -21,6 +21,13 @@ json_option = click.option(
 )
 
 
+def not_empty(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """A callback of what is a name; `click.BadParameter` for an unset variable of a script."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty.", param=parameter)
+    return value
+
+
 def readonly_files() -> Files:
     """The host's disk, through which nothing can be changed."""
     from kdist.runtime.disk import Disk  # takes 30 ms, for which commands without files do not wait

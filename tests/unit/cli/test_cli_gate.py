@@ -36,9 +36,10 @@ class Ensemble:
 
     @asynccontextmanager
     async def at(self, address: str) -> AsyncIterator[ZooKeeper]:
-        if address != "zk":
+        servers, slash, path = address.partition("/")
+        if servers != "zk":
             raise UserError(f"no ZooKeeper answers at {address}")
-        client = self.servers.client()
+        client = self.servers.client(slash + path)
         await client.connect()
         try:
             yield client
@@ -109,6 +110,9 @@ def test_the_brokers_file_says_who_and_where_and_how_many(tmp_path: Path) -> Non
         (["--broker", 1], "", "where is the cluster?"),
         ([], "zk", "which broker?"),
         (["--broker", 1, "--expect", "1;2"], "zk", "'1;2' is not a list of broker ids"),
+        (["--broker", 1, "--expect", "9" * 5000], "zk", "is not a list of broker ids"),
+        (["--broker", 1], "zk/elsewhere", "there is no cluster at zk/elsewhere"),
+        (["--config", "/"], "zk", "/: Is a directory"),
     ],
 )
 def test_without_an_answer_the_status_is_2(
@@ -140,6 +144,30 @@ def test_the_lock_is_its_owners() -> None:
     assert gate("unlock", "--owner", "bert").exit_code == 1
     assert gate("unlock", "--owner", "anna").stdout == "The lock is free.\n"
     assert gate("unlock", "--owner", "anna").stdout == "Nobody held the lock.\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["lock", "--owner", "a"], ["unlock", "--owner", "a"], ["holder"]]
+)
+def test_where_the_lock_cannot_be_asked_for_the_status_is_2(words: list[str]) -> None:
+    result = gate(*words, zookeeper="gone")
+    assert (result.exit_code, result.stderr) == (2, "kdist: no ZooKeeper answers at gone\n")
+
+
+def test_the_lock_is_nobodys_who_has_no_name() -> None:
+    result = gate("lock", "--owner", " ")
+    assert result.exit_code == 2
+    assert "Invalid value for '--owner': it is empty." in result.stderr
+    assert gate("holder").stdout == "Nobody holds the lock.\n"
+
+
+def test_options_before_the_commands_name_are_the_commands() -> None:
+    words = ("--zookeeper", "zk", "--json", "holder")
+    assert json.loads(gate(*words, zookeeper="gone").stdout) == {"owner": None, "since_ms": None}
+    assert gate("--zookeeper", "gone", "holder", "--zookeeper", "zk").exit_code == 0
+    refused = gate("--after", "holder")
+    assert refused.exit_code == 2
+    assert "No such option '--after'" in refused.stderr
 
 
 def test_a_lock_whose_owner_is_gone_is_taken_by_force() -> None:
