@@ -68,16 +68,17 @@ def check(path: str) -> None:
 @_CONFIG
 @json_option
 @click.option("--flow", "name", metavar="NAME", help="Only this flow.")
-def status(path: str, as_json: bool, name: str | None) -> int:
+def status(path: str, as_json: bool, name: str | None) -> None:
     """Show for each partition how far the mirror is behind: in records, bytes and seconds.
 
     Asks the clusters, not the mirror, so it works from any host that reaches both. Positions are
     those committed last, so up to mirror.commit.interval.ms old; bytes are an estimate, by the size
-    of the first record that is behind. Exits with 1 if a cluster does not answer.
+    of the first record that is behind. Exits with 1 if a cluster does not answer, and shows the
+    other flows all the same.
     """
     from kdist.cli.mirror_status import show_status
 
-    return show_status(load(path), name, as_json=as_json)
+    show_status(load(path), name, as_json=as_json)
 
 
 @mirror.command()

@@ -32,6 +32,8 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         source: Cluster, target: Cluster
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         count = len((await source.topic(topic)).partitions)
+        if not flow.wants(topic):
+            raise UserError(f"flow {name} does not mirror topic {topic}")
         if number is not None and not 0 <= number < count:
             raise UserError(f"{topic} has partitions 0 to {count - 1}, and no {number}")
         wanted = [

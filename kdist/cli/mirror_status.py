@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from kdist.cli.options import print_json
-from kdist.cli.show import show_count, show_size
+from kdist.cli.show import show_count, show_error, show_size
 from kdist.cli.table import Column, Row, print_table
 from kdist.client.cluster import Cluster, did_you_mean, parse_addresses
 from kdist.config.mirror import Flow, MirrorConfig
-from kdist.errors import UserError
+from kdist.errors import KdistError, UserError
 from kdist.mirror.status import FlowStatus, PartitionStatus, flow_status
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork
@@ -34,20 +34,31 @@ _COLUMNS = (
 )
 
 
-def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> int:
-    """Print it; the exit status."""
+def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> None:
+    """Print it; `UserError` for the flows that nothing is known of, after the others."""
     flows = config.flows if name is None else (named_flow(config, name),)
     now_ms = SystemClock().now_ms()
-    found = [_asked(flow, now_ms) for flow in flows]
+    found: list[FlowStatus] = []
+    failed: list[str] = []
+    for flow in flows:
+        try:
+            found.append(_asked(flow, now_ms))
+        except KdistError as error:
+            failed.append(f"flow {flow.name}: {show_error(error)}")
     if as_json:
         print_json([_as_json(each) for each in found])
-        return 0
+    else:
+        _print(found)
+    if failed:
+        raise UserError("\n".join(failed))
+
+
+def _print(found: Sequence[FlowStatus]) -> None:
     print_table(_COLUMNS, (row for each in found for row in _rows(each)))
     for each in found:
         for topic, reason in each.held.items():
             click.echo(f"{each.name}: topic {topic} is not mirrored: {reason}")
         click.echo(_verdict(each))
-    return 0
 
 
 def _verdict(found: FlowStatus) -> str:

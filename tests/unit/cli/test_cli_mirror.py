@@ -96,6 +96,39 @@ def test_a_place_to_seek_is_one_that_every_partition_has(
     assert cluster.done(*words, 2, "--partition", 0) == "sought-0 goes on from offset 2.\n"
 
 
+def test_a_place_to_seek_is_in_a_topic_that_the_flow_mirrors(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    cluster.done("topics", "create", "unwanted")
+    file = tmp_path / "m.properties"
+    given = {
+        "source": cluster.address,
+        "target": cluster.address,
+        "topics": "wanted",
+        "prefix": "w.",
+    }
+    file.write_text("".join(f"flow.w.{name}={value}\n" for name, value in given.items()))
+    words = ("mirror", "seek", "--config", file, "--flow", "w", "--topic", "unwanted")
+    assert cluster.refused(*words, "--to", "earliest") == "flow w does not mirror topic unwanted"
+    assert "no group" in cluster.refused("groups", "describe", "kdist-mirror-w")
+
+
+def test_a_flow_that_cannot_be_asked_leaves_the_others_shown(
+    cluster: CliCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "m.properties"
+    lines = [f"flow.{name}.source={cluster.address}" for name in ("cut", "well")]
+    lines += [f"flow.{name}.topics=not-there" for name in ("cut", "well")]
+    lines += ["flow.cut.target=127.0.0.1:1", f"flow.well.target={cluster.address}"]
+    file.write_text("\n".join([*lines, "flow.well.prefix=w."]))
+    result = cluster.run("mirror", "status", "--config", file)
+    assert result.exit_code == 1
+    assert result.stdout == "well: no topic of the source is to be mirrored.\n"
+    assert result.stderr.startswith("kdist: flow cut: no broker answers at 127.0.0.1:1 ")
+    result = cluster.run("mirror", "status", "--config", file, "--json")
+    assert [flow["flow"] for flow in json.loads(result.stdout)] == ["well"]
+
+
 def test_a_flow_without_topics_is_not_said_to_be_up_to_date(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
