@@ -11,9 +11,9 @@ import click
 
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition
 from kdist.cli.options import json_option, print_json
-from kdist.cli.show import show_count, show_size
+from kdist.cli.show import show_count, show_error, show_size
 from kdist.cli.topic_given import topic_given
-from kdist.errors import UserError
+from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -93,15 +93,19 @@ def produce(  # noqa: PLR0913 - one for each option
         from kdist.client.producer.asynchronous import AsyncProducer
 
         producer = await AsyncProducer(bootstrap_servers=broker, **settings).start()
+        sending = Sending(producer, topic, separator)
+        progress = Progress(clock, _shows_progress(source))
         try:
-            sending = Sending(producer, topic, separator)
-            progress = Progress(clock, _shows_progress(source))
             async for lines in source.read():
                 await sending.send(lines)
                 progress.show(sending)
             await sending.finish()
-            progress.clear()
+        except (KdistError, OSError) as error:
+            await producer.close(_CLOSE_S)
+            written = show_count(sending.count_written(), "record")
+            raise UserError(f"{show_error(error).rstrip('.')}; written: {written}") from None
         finally:
+            progress.clear()
             await producer.close(_CLOSE_S)
         return sending
 
@@ -172,12 +176,18 @@ class Sending:
         """Wait until everything is acknowledged."""
         await self._settle(0)
 
+    def count_written(self) -> int:
+        """How many records were written, of those that failed together too; once all is settled."""
+        failed = (count for many, _ in self._under_way for _, count, _ in many.failures())
+        return self.records + sum(many.count for many, _ in self._under_way) - sum(failed)
+
     async def _settle(self, most: int) -> None:
         """Count what is acknowledged; wait for it where more than `most` chunks are under way."""
         waiting = self._under_way
         while len(waiting) > most or (waiting and waiting[0][0].done()):
-            many, lines = waiting.popleft()
+            many, lines = waiting[0]
             await many
+            waiting.popleft()
             self.records += len(lines)
             self.bytes += sum(map(len, lines))
 
@@ -192,10 +202,8 @@ class Sending:
             if not found:
                 await self.finish()
                 separator = self._separator.decode(errors="replace")
-                raise UserError(
-                    f"line {self._sent + index + 1} has no {separator!r} between key"
-                    f" and value; {show_count(self.records, 'record')} before it were written"
-                )
+                number = self._sent + index + 1
+                raise UserError(f"line {number} has no {separator!r} between key and value")
         return [key for key, _, _ in parted], [value for _, _, value in parted]
 
 

@@ -65,7 +65,7 @@ def test_bytes_that_are_no_text_go_through_as_they_are(cluster: CliCluster) -> N
 
 
 def test_the_count_in_json_is_of_values_and_keys(cluster: CliCluster) -> None:
-    name = topic(cluster, "counted")
+    name = topic(cluster, "faulty")
     report = json.loads(cluster.done("produce", name, "--json", text="aa\nb\n"))
     assert (report["records"], report["bytes"]) == (2, 3)
     assert report["seconds"] >= 0
@@ -113,7 +113,22 @@ def test_a_separator_may_be_any_bytes(cluster: CliCluster) -> None:
 def test_a_line_without_the_separator_is_named(cluster: CliCluster) -> None:
     name = topic(cluster, "unkeyed")
     sentence = cluster.refused("produce", name, "--key-separator", ":", text="a:1\nb2\n")
-    assert sentence == "line 2 has no ':' between key and value; 0 records before it were written"
+    assert sentence == "line 2 has no ':' between key and value; written: 0 records"
+
+
+def test_what_was_written_before_a_fault_is_counted(cluster: CliCluster) -> None:
+    name = topic(cluster, "hapless")
+    text = "1\n2\n3\n" + "x" * 2_000_000 + "\n4\n"
+    sentence = cluster.refused("produce", name, text=text)
+    assert sentence == (
+        "hapless-0: 2000074 bytes are more than the 1048588 a batch may have; written: 4 records"
+    )
+    assert len(records(cluster, name)) == 4
+    lines = "x" * 99 + "\n"
+    text = lines * (CHUNK_BYTES // 100 + 1) + "x" * LINE_BYTES_MAX * 2
+    sentence = cluster.refused("produce", name, text=text)
+    count = f"{CHUNK_BYTES // 100 + 1:,} records"
+    assert sentence == f"a line is longer than 16 MiB; written: {count}"
 
 
 def test_one_partition_takes_all_if_it_is_named(cluster: CliCluster) -> None:
