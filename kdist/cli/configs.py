@@ -14,11 +14,11 @@ from kdist.cli.command_group import CommandGroup
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, print_json
-from kdist.cli.settings_given import parse_given
+from kdist.cli.settings_given import parse_given, require_apart
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
-
 from kdist.model import read_digits
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -230,9 +230,7 @@ def alter(
     settings = parse_given(given, "--set")
     if not settings and not removed:
         raise click.UsageError("Say what to change: --set or --unset.")
-    both = sorted(settings.keys() & set(removed))
-    if both:
-        raise click.UsageError(f"{both[0]} is both set and unset.")
+    require_apart(settings, removed)
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.settings_shown import require_known

@@ -20,6 +20,18 @@ T = TypeVar("T")
 
 DEFAULT_BROKER = "127.0.0.1:9092"
 
+
+def _readable(ctx: click.Context, option: click.Parameter, value: str) -> str:
+    from kdist.client.cluster import parse_addresses
+
+    try:
+        if not ctx.resilient_parsing:  # completion has no use for it, and no time
+            parse_addresses(value)
+    except UserError as error:
+        raise click.BadParameter(f"{error}.", param=option) from None
+    return value
+
+
 broker_option = click.option(
     "--broker",
     "--bootstrap-server",  # as Kafka's tools have it, and its clients
@@ -30,6 +42,7 @@ broker_option = click.option(
     metavar="HOST:PORT",
     show_default=True,
     show_envvar=True,
+    callback=_readable,
     help="A broker of the cluster, or several with commas between.",
 )
 

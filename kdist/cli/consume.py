@@ -10,7 +10,7 @@ import click
 
 from kdist.cli.completing import complete_groups
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition, require_no_members
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.times import TIME_FORMS, Time
 from kdist.cli.topic_given import topic_given
 from kdist.errors import UserError
@@ -55,6 +55,7 @@ class Start(NamedTuple):
 @click.option(
     "--group",
     metavar="NAME",
+    callback=not_empty,
     shell_complete=complete_groups,
     help="Go on from this group's offsets, and commit there.",
 )
@@ -100,8 +101,6 @@ def consume(  # noqa: PLR0913 - one for each option
       kdist consume clicks --time 2026-11-20T11:40 --until-end --json
       kdist consume clicks --group audit --from-beginning --until-end
     """
-    if group == "":  # an unset variable of a script; the protocol would take it
-        raise click.UsageError("--group is empty: give the group's name.")
     start = Start(from_beginning and offset is None and timestamp is None, offset, timestamp, group)
     if from_beginning + (offset is not None) + (timestamp is not None) > 1:
         raise click.UsageError("Give one of --from-beginning, --offset and --time.")

@@ -9,7 +9,7 @@ import click
 
 from kdist.cli.completing import complete_groups, complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option, require_no_members
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve_partitions
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
@@ -32,7 +32,7 @@ _WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration a
 
 
 @click.command()
-@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
 @click.option("--to-earliest", is_flag=True, help="To the oldest record there is.")
 @click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset in each partition.")

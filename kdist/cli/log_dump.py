@@ -75,6 +75,8 @@ def dump(  # noqa: PLR0913 - one parameter for each flag
       kdist log dump clicks-0/00000000000000000400.timeindex
       kdist log dump /srv/kdist/d01 --checkpoints --json
     """
+    if end is not None and end <= start:
+        raise click.UsageError("--to ends before --from begins: no offset is between them.")
     files = readonly_files()
     place = locate(files, path)
     kinds = {

@@ -1,4 +1,4 @@
-"""Settings given on a command line as NAME=VALUE, each once (pure)."""
+"""Settings given on a command line as NAME=VALUE, each once, and those to unset (pure)."""
 
 from __future__ import annotations
 
@@ -19,3 +19,10 @@ def parse_given(texts: Iterable[str], option: str) -> dict[str, str]:
             raise click.BadParameter(f"{name} is given twice.", param_hint=repr(option))
         given[name] = value.strip()
     return given
+
+
+def require_apart(given: Iterable[str], removed: Iterable[str]) -> None:
+    """`click.UsageError` for a setting that is both to be set and to be unset."""
+    both = sorted(set(given) & set(removed))
+    if both:
+        raise click.UsageError(f"{both[0]} is both set and unset.")

@@ -9,7 +9,7 @@ import click
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, print_json
-from kdist.cli.settings_given import parse_given
+from kdist.cli.settings_given import parse_given, require_apart
 from kdist.cli.show import show_count
 from kdist.errors import ApiError, Error
 from kdist.model import format_uuid
@@ -131,6 +131,7 @@ def alter(
     settings = parse_given(given, "--config")
     if not settings and not removed and partitions is None:
         raise click.UsageError("Say what to change: --partitions, --config or --unset.")
+    require_apart(settings, removed)
 
     async def work(cluster: Cluster) -> None:
         from kdist.cli.settings_shown import own_settings, require_known

@@ -190,7 +190,7 @@ def test_a_group_goes_on_where_it_stopped(cluster: CliCluster, hundred: str) -> 
 def test_a_group_without_a_name_is_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
     refused = cluster.run("consume", hundred, "--group", "", "--from-beginning", "--until-end")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "--group is empty" in refused.stderr
+    assert "Invalid value for '--group': it is empty." in refused.stderr
 
 
 def test_a_place_that_is_named_is_before_what_the_group_committed(

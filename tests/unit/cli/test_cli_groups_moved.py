@@ -118,3 +118,9 @@ def test_offsets_and_groups_are_forgotten(cluster: CliCluster, group: str) -> No
     assert cluster.done("groups", "delete", group) == f"Deleted group {group}.\n"
     assert cluster.refused("groups", "delete", group).startswith(f"there is no group {group}")
     assert cluster.refused("groups", "describe", group).startswith(f"there is no group {group}")
+
+
+def test_a_group_without_a_name_is_not_moved(cluster: CliCluster, topic: str) -> None:
+    result = cluster.run("groups", "reset", "", "--to-earliest", "--topic", topic)
+    assert result.exit_code == 2
+    assert "Invalid value for 'GROUP': it is empty." in result.stderr

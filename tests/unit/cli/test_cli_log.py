@@ -44,6 +44,13 @@ def test_dump_aligns_numbers_to_the_right(log: Path) -> None:
     assert len(ends) == 1
 
 
+def test_dump_of_a_range_that_holds_nothing_is_refused(log: Path) -> None:
+    for end in (4, 5):
+        result = run("dump", log, "--from", 5, "--to", end)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--to ends before --from begins" in result.stderr
+
+
 def test_dump_in_json_has_raw_values(log: Path) -> None:
     first, *_ = rows("dump", log)
     position, header = headers(segments(log)[0])[0]
