@@ -9,7 +9,7 @@ import click
 
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import broker_option, require_topic
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import isolation_option, json_option, print_json
 from kdist.cli.progress import Advance, progress
 from kdist.cli.show import show_count, show_size
 from kdist.errors import UserError
@@ -37,12 +37,7 @@ class Read(NamedTuple):
     help="How many to read; else all that are there at the start.",
 )
 @click.option("--one-by-one", is_flag=True, help="Read record by record instead of whole batches.")
-@click.option(
-    "--isolation",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    default="read_uncommitted",
-    show_default=True,
-)
+@isolation_option
 @broker_option
 @json_option
 def consume(

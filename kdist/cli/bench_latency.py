@@ -8,7 +8,7 @@ import click
 
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import broker_option, require_topic
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import acks_option, json_option, print_json
 from kdist.cli.percentiles import show_summary, summarise
 from kdist.cli.progress import Advance, progress
 from kdist.cli.show import show_count, show_size
@@ -33,7 +33,13 @@ class Timed(NamedTuple):
 
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--records", type=click.IntRange(min=1), default=1_000, show_default=True)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
+    help="How many to send.",
+)
 @click.option(
     "--size",
     type=click.IntRange(min=0),
@@ -41,7 +47,7 @@ class Timed(NamedTuple):
     show_default=True,
     help="Size of each record in bytes.",
 )
-@click.option("--acks", type=click.Choice(["1", "all"]), default="all", show_default=True)
+@acks_option("1", "all")
 @broker_option
 @json_option
 def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import broker_option, require_topic
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import acks_option, codec_option, json_option, print_json
 from kdist.cli.percentiles import show_summary, summarise
 from kdist.cli.progress import progress
 from kdist.cli.settings_given import parse_given
@@ -40,7 +40,13 @@ class Load(NamedTuple):
 
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--records", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="How many to write.",
+)
 @click.option(
     "--size",
     type=click.IntRange(min=0),
@@ -52,13 +58,8 @@ class Load(NamedTuple):
     "--rate", type=click.IntRange(min=1), help="Records per second; else as many as possible."
 )
 @click.option("--bulk", is_flag=True, help="Send many with one call, instead of one by one.")
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
-@click.option(
-    "--codec",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-)
+@acks_option("0", "1", "all")
+@codec_option
 @click.option(
     "--setting",
     "given",

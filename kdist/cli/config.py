@@ -124,12 +124,12 @@ def describe(arguments: tuple[str, ...], as_json: bool) -> None:
     first = arguments[0] if arguments else ""
     has_file = "/" in first or first.endswith(".properties") or files.exists(first)
     names = arguments[1:] if has_file else arguments
-    lines = list(_lines_of_file(arguments[0]) if has_file else _defaults())
-    for line in _pick(lines, names):
-        if as_json:
-            print_json(_as_json(line))
+    lines = _pick(list(_lines_of_file(first) if has_file else _defaults()), names)
     if not as_json:
-        print_table(_COLUMNS, (_row(line) for line in _pick(lines, names)))
+        print_table(_COLUMNS, (_row(line) for line in lines))
+        return
+    for line in lines:
+        print_json(_as_json(line))
 
 
 def _lines_of_file(path: str) -> Iterator[Line]:
@@ -151,15 +151,15 @@ def _defaults() -> Iterator[Line]:
 
 def _pick(lines: Sequence[Line], names: Sequence[str]) -> Sequence[Line]:
     """The lines of these names, all for none; `UserError` with the nearest for an unknown name."""
-    from difflib import get_close_matches
     from fnmatch import fnmatchcase
 
     picked: list[Line] = []
     for name in names:
         found = [line for line in lines if any(fnmatchcase(n, name) for n in _names(line))]
         if not found:
-            nearest = get_close_matches(name, [n for line in lines for n in _names(line)], n=1)
-            hint = f": did you mean {nearest[0]}?" if nearest else ""
+            from kdist.client.cluster import did_you_mean
+
+            hint = did_you_mean(name, [n for line in lines for n in _names(line)])
             raise UserError(f"there is no setting {name}{hint}")
         picked += [line for line in found if line not in picked]
     return picked if names else lines

@@ -128,10 +128,10 @@ def describe(
     if own:
         found = _own(kind, found)
     picked = _pick(found, settings)
-    for each in picked:
-        if as_json:
+    if as_json:
+        for each in picked:
             print_json(_as_json(each))
-    if not as_json and not print_table(_SETTINGS, (Row(_cells(each)) for each in picked)):
+    elif not print_table(_SETTINGS, (Row(_cells(each)) for each in picked)):
         click.echo(f"{kind.capitalize()} {name} has no settings of its own.")
 
 

@@ -10,7 +10,7 @@ import click
 
 from kdist.cli.completing import complete_groups
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition, require_no_members
-from kdist.cli.options import json_option, not_empty, print_json
+from kdist.cli.options import isolation_option, json_option, not_empty, print_json
 from kdist.cli.times import TIME_FORMS, Time
 from kdist.cli.topic_given import topic_given
 from kdist.errors import UserError
@@ -61,13 +61,7 @@ class Start(NamedTuple):
 )
 @click.option("--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
 @click.option("--until-end", is_flag=True, help="Stop where the topic ended at the start.")
-@click.option(
-    "--isolation",
-    type=click.Choice(["read_uncommitted", "read_committed"]),
-    default="read_uncommitted",
-    show_default=True,
-    help="Whether records of open and aborted transactions are shown.",
-)
+@isolation_option
 @click.option("--keys", is_flag=True, help="Put each record's key and a tab before its value.")
 @broker_option
 @json_option

@@ -10,7 +10,7 @@ from kdist.cli.options import json_option, path_argument, print_json, readonly_f
 from kdist.cli.record_lines import json_record, record_text
 from kdist.cli.show import clip, show_time
 from kdist.cli.table import Column, Row, print_table
-from kdist.cli.times import Time
+from kdist.cli.times import TIME_FORMS, Time
 from kdist.errors import UserError
 from kdist.storage.inspection import PartitionFiles, locate
 from kdist.storage.inspection_lookup import Found, find_offset, find_time
@@ -34,8 +34,7 @@ _COLUMNS = (
     "--time",
     "timestamp",
     type=Time(),
-    help="The first record, by offset, of this time or later: milliseconds since 1970, or ISO 8601"
-    " (in UTC unless it names a zone).",
+    help=f"The first record, by offset, of this time or later: {TIME_FORMS}.",
 )
 @json_option
 def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kdist.cli.options import json_option, locked_disk, path_argument, print_json, readonly_files
+from kdist.cli.progress import progress
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
 from kdist.storage.inspection import locate
@@ -37,12 +38,12 @@ def rebuild_indexes(path: str, as_json: bool) -> int:
         place = locate(disk, path)
         if not place.partitions:
             raise UserError(f"{place.path} ({place.kind}) has no indexes")
-        done = [
-            rebuilt
-            for partition in place.partitions
-            for base_offset in partition.bases
-            for rebuilt in rebuild_segment(disk, partition, base_offset)
-        ]
+        segments = [(each, base) for each in place.partitions for base in each.bases]
+        done: list[Rebuilt] = []
+        with progress("segments", len(segments), is_wanted=not as_json) as advance:
+            for partition, base_offset in segments:
+                done += rebuild_segment(disk, partition, base_offset)
+                advance(1)
     if as_json:
         print_json({"path": place.path, "indexes": [rebuilt._asdict() for rebuilt in done]})
     elif not print_table(_COLUMNS, (_row(place.path, rebuilt) for rebuilt in done)):

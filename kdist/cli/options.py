@@ -1,12 +1,12 @@
-"""What the commands share: the path they work on, `--json`, the disk, the lock, the terminal."""
+"""What the commands share: paths, `--json`, `--codec`, `--isolation`, the disk, the lock, lines."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,10 +15,41 @@ from kdist.errors import UserError
 if TYPE_CHECKING:
     from kdist.runtime.files import Files
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 path_argument = click.argument("path", metavar="PATH")
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables, with raw values."
 )
+
+codec_option = click.option(
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compress batches.",
+)
+isolation_option = click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="Whether records of open and aborted transactions are read.",
+)
+_ACKS = {"0": "nobody", "1": "its leader", "all": "all in-sync replicas"}
+
+
+def acks_option(*choices: str) -> Callable[[F], F]:
+    """`--acks`, of which a command takes these."""
+    return click.option(
+        "--acks",
+        type=click.Choice(choices),
+        default="all",
+        show_default=True,
+        help="Who must have a record before it counts: "
+        + ", ".join(_ACKS[each] for each in choices)
+        + ".",
+    )
 
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

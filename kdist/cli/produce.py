@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import acks_option, codec_option, json_option, print_json
 from kdist.cli.show import show_count, show_error, show_size
 from kdist.cli.topic_given import topic_given
 from kdist.errors import KdistError, UserError
@@ -41,20 +41,8 @@ _PROGRESS_NS = 200_000_000
     help="What stands between key and value in each line; without it there are no keys.",
 )
 @click.option("--partition", type=click.IntRange(min=0), help="All to this one partition.")
-@click.option(
-    "--codec",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
-    default="none",
-    show_default=True,
-    help="Compress batches.",
-)
-@click.option(
-    "--acks",
-    type=click.Choice(["0", "1", "all"]),
-    default="all",
-    show_default=True,
-    help="Who must have a record before it counts: nobody, its leader, all in-sync replicas.",
-)
+@codec_option
+@acks_option("0", "1", "all")
 @broker_option
 @json_option
 def produce(  # noqa: PLR0913 - one for each option
