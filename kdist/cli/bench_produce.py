@@ -26,6 +26,7 @@ _PAYLOAD_BYTES = 64 << 20  # of all that are different: large ones come again so
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
 _SAMPLES_MAX = 20_000  # acknowledgements that are timed: to time each would slow the sending
 _CHUNK = 500
+_BY_OPTION = {"bootstrap_servers": "--broker", "acks": "--acks", "compression_type": "--codec"}
 
 
 class Load(NamedTuple):
@@ -94,9 +95,7 @@ def produce(  # noqa: PLR0913 - one for each option
     from kdist.client.producer.settings import read_settings
     from kdist.client.producer.sync import Producer
 
-    more = {
-        name.replace(".", "_"): value for name, value in parse_given(given, "--setting").items()
-    }
+    more = _more(given)
     require_topic(broker, topic)
     load = Load(topic, records, size, rate, bulk)
     settings: dict[str, Any] = {
@@ -117,6 +116,18 @@ def produce(  # noqa: PLR0913 - one for each option
             advance(count)
         run.finish()
     _report(load, run, as_json)
+
+
+def _more(given: tuple[str, ...]) -> dict[str, str]:
+    """The settings under the producer's names; `click.BadParameter` for what an option gives."""
+    parted = (text.partition("=") for text in given)
+    texts = [name.replace(".", "_") + equals + value for name, equals, value in parted]
+    more = parse_given(texts, "--setting")
+    for name in more.keys() & _BY_OPTION.keys():
+        raise click.BadParameter(
+            f"{name} is given by {_BY_OPTION[name]}.", param_hint="'--setting'"
+        )
+    return more
 
 
 class Run:

@@ -114,3 +114,21 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
         with progress("reading", 10, is_wanted=is_wanted) as advance:
             advance(10)
         assert ("reading" in stream.getvalue()) is is_drawn
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("bootstrap.servers=127.0.0.1:1", "bootstrap_servers is given by --broker."),
+        ("acks=0", "acks is given by --acks."),
+        ("compression.type=lz4", "compression_type is given by --codec."),
+        ("linger_ms=6", "linger_ms is given twice."),
+    ],
+)
+def test_a_setting_of_the_producer_is_given_in_one_place(
+    cluster: CliCluster, topic: str, setting: str, sentence: str
+) -> None:
+    words = ("--records", 3, "--setting", "linger.ms=5", "--setting", setting)
+    result = cluster.run("bench", "produce", topic, *words)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
