@@ -214,8 +214,9 @@ class Marker(NamedTuple):
 def _read_marker(path: str, content: bytes) -> Marker:
     try:
         marker = json.loads(content)
-        version, brokers, pids = marker["version"], marker["brokers"], marker.get("pids", {})
-    except (ValueError, KeyError, TypeError):
+        version, brokers = marker["version"], marker["brokers"]
+        pids = {name: int(pid) for name, pid in marker.get("pids", {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is damaged: name another directory with --data") from None
     if version != _VERSION or not isinstance(brokers, int) or brokers < 1:
         raise UserError(f"{path} was written by another release of kdist")

@@ -172,7 +172,9 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     running.close()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "7"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 1}', "7", '{"version": 1, "brokers": 1, "pids": [1]}']
+)
 def test_a_damaged_marker_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "standalone.json").write_text(text)
     assert refused("--data", tmp_path).endswith("is damaged: name another directory with --data")
