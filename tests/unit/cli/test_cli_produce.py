@@ -65,7 +65,7 @@ def test_bytes_that_are_no_text_go_through_as_they_are(cluster: CliCluster) -> N
 
 
 def test_the_count_in_json_is_of_values_and_keys(cluster: CliCluster) -> None:
-    name = topic(cluster, "faulty")
+    name = topic(cluster, "counted")
     report = json.loads(cluster.done("produce", name, "--json", text="aa\nb\n"))
     assert (report["records"], report["bytes"]) == (2, 3)
     assert report["seconds"] >= 0
