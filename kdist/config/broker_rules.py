@@ -1,4 +1,4 @@
-"""What must hold between a broker's settings, beyond what each one's own row says (pure).
+"""What must or should hold between a broker's settings, beyond each one's own row (pure).
 
 A rule looks at values and gives the claim that they contradict each other, else None.
 """
@@ -97,7 +97,7 @@ def session_timeouts_are_ordered(config: BrokerConfig) -> str | None:
 
 
 def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
-    """`message.max.bytes` is not above `socket.request.max.bytes`."""
+    """`message.max.bytes` is not above `socket.request.max.bytes`; Kafka takes such a file."""
     if config.topic_defaults.max_message_bytes <= config.network.socket_request_max_bytes:
         return None
     return "message.max.bytes is above socket.request.max.bytes: such a batch can never come in"
@@ -112,10 +112,15 @@ REFUSES: tuple[Rule, ...] = (
     advertised_listeners_exist,
     http_address_can_be_read,
     session_timeouts_are_ordered,
-    largest_batch_fits_a_request,
 )
+WARNS: tuple[Rule, ...] = (largest_batch_fits_a_request,)
 
 
 def faults_of(config: BrokerConfig, where: str) -> Iterator[str]:
-    """A sentence for each rule that the values break."""
+    """A sentence for each refusing rule that the values break."""
     return (sentence_at(where, claim) for rule in REFUSES if (claim := rule(config)))
+
+
+def warnings_of(config: BrokerConfig, where: str) -> Iterator[str]:
+    """A sentence for each warning rule that the values break."""
+    return (sentence_at(where, claim) for rule in WARNS if (claim := rule(config)))

@@ -6,6 +6,7 @@ It takes text, not a path: who may open files is somebody else's question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kdist.config import broker_rules, topic_rules
@@ -95,7 +96,7 @@ def _read(
             *topic_rules.faults_of(topic_defaults, source),
         )
     )
-    return config
+    return replace(config, warnings=(*config.warnings, *broker_rules.warnings_of(config, source)))
 
 
 def _without_effect(given: Mapping[str, Given], reader: _Reader) -> dict[str, str]:
