@@ -221,7 +221,12 @@ class Broker:
         )
         try:
             is_direct = self._gateway.is_direct
-            register = partial(self._membership.register, registration, is_direct=is_direct)
+            register = partial(
+                self._membership.register,
+                registration,
+                service.directory.meta.cluster_id,
+                is_direct=is_direct,
+            )
             await self._patiently(register)
             self._overrides.watch()
         except ZooKeeperError as error:

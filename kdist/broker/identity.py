@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 
+from kdist.errors import UserError
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ClusterId
@@ -35,3 +36,25 @@ async def find_cluster_id(zk: ZooKeeper, chance: random.Random) -> str:
                 await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
             except NodeExists:
                 pass  # another broker was faster: its id it is
+
+
+async def require_cluster_id(zk: ZooKeeper, cluster_id: str) -> None:
+    """`UserError` if ZooKeeper is not that of the cluster any more.
+
+    Its data may have been removed, or restored from another ensemble's. A broker that joined such a
+    cluster would be told to create topics anew, and drop its logs as those of earlier topics.
+    """
+    path = znodes.CLUSTER_ID.path()
+    try:
+        data, _ = await zk.get(path)
+    except NoNode:
+        raise UserError(
+            f"ZooKeeper does not know cluster {cluster_id!r} any more: {path} is gone, so its data"
+            " was removed, or this is another ensemble"
+        ) from None
+    found = znodes.CLUSTER_ID.decode(path, data).id
+    if found != cluster_id:
+        raise UserError(
+            f"ZooKeeper is that of cluster {found!r} by now, and this broker belongs to"
+            f" {cluster_id!r}: its data was removed, or this is another ensemble"
+        )

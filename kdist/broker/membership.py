@@ -1,7 +1,8 @@
 """The broker's registration, `/brokers/ids/<id>`, in every session that it has.
 
 A session that expires takes the registration along: the broker opens another one, registers anew,
-and goes on as it was; the controller tells it what changed.
+and goes on as it was; the controller tells it what changed. But not in another cluster, which is
+what ZooKeeper holds if its data was removed meanwhile: the logs are not that one's.
 
 A registration that is there already may be the last run's, whose session has not run out. If it
 gives the machine and the very ports that this broker listens on, nobody else can be behind it, and
@@ -16,6 +17,7 @@ import logging
 import math
 from collections.abc import Callable
 
+from kdist.broker.identity import require_cluster_id
 from kdist.errors import UserError
 from kdist.metrics.broker import BrokerMetrics
 from kdist.zk import znodes
@@ -55,17 +57,22 @@ class Membership:
         self._metrics = metrics
         self._epoch_known = epoch_known
         self._registration: BrokerRegistration | None = None
+        self._cluster_id = ""
         self._is_direct = False
         self._registered_in = 0  # the session's id
         self._changed = asyncio.Event()
 
-    async def register(self, registration: BrokerRegistration, *, is_direct: bool) -> None:
-        """Register in this session. UserError if another broker has the id.
+    async def register(
+        self, registration: BrokerRegistration, cluster_id: str, *, is_direct: bool
+    ) -> None:
+        """Register in this session. UserError if another broker has the id, or another cluster.
 
         `ConnectionLoss` and `SessionExpired` say nothing about others: call again.
         `is_direct`: the ports in the registration are those that this process listens on.
         """
-        self._registration, self._is_direct = registration, is_direct
+        self._registration, self._cluster_id = registration, cluster_id
+        self._is_direct = is_direct
+        await require_cluster_id(self._zk, cluster_id)
         loop = asyncio.get_running_loop()
         end_s = math.inf
         while not await self._try_register(registration):
@@ -139,7 +146,7 @@ class Membership:
                 await self._zk.reconnect()
             is_connected = self._zk.state is SessionState.CONNECTED
             if is_connected and self._registered_in != self._zk.session_id:
-                await self.register(self._registration, is_direct=self._is_direct)
+                await self.register(self._registration, self._cluster_id, is_direct=self._is_direct)
         except (ConnectionLoss, SessionExpired) as error:
             logger.warning("not registered: %s", error)
             await asyncio.sleep(_RETRY_MS / 1000)

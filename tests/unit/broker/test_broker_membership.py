@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from kdist.broker.broker import State
+from kdist.errors import UserError
 from kdist.zk import znodes
 from kdist.zk.client import SessionState
-from tests.unit.broker.broker_cluster import Cluster
+from kdist.zk.memory_tree import Tree
+from tests.unit.broker.broker_cluster import Cluster, create, produce
 
 PATH = znodes.BROKER.path(1)
 OUTAGE_S = 40  # of sessions that take 6
@@ -74,5 +76,45 @@ def test_a_broker_that_stops_leaves_the_registration_of_another_that_has_its_id_
         stat = tree.exists(PATH)
         assert stat is not None
         assert stat.ephemeral_owner == other.session_id
+
+    cluster.run(scenario())
+
+
+def test_a_broker_does_not_register_anew_where_zookeeper_has_lost_its_cluster() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        cluster.ensemble.tree = Tree()
+        cluster.ensemble.expire(cluster.zks[1])
+        await cluster.until(broker.failure.done)
+        error = broker.failure.result()
+        assert isinstance(error, UserError)
+        assert str(error).startswith("ZooKeeper does not know cluster ")
+        await broker.abandon()
+
+    cluster.run(scenario())
+
+
+def test_a_broker_keeps_its_logs_when_zookeeper_is_another_clusters_by_now() -> None:
+    cluster = Cluster(seed=1)
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks", 2)
+        assert (await produce(client, "clicks", b"a")).error_code == 0
+        cluster.ensemble.stop()
+        cluster.ensemble.tree = Tree()
+        cluster.ensemble.start()
+        await cluster.started(2)
+        cluster.ensemble.expire(cluster.zks[1])
+        await cluster.until(broker.failure.done)
+        error = broker.failure.result()
+        assert isinstance(error, UserError)
+        assert str(error).startswith("ZooKeeper is that of cluster ")
+        assert cluster.ensemble.tree.exists(PATH) is None
+        assert "clicks-0" in cluster.disks[1].list("/d")
+        await broker.abandon()
 
     cluster.run(scenario())
