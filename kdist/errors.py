@@ -229,6 +229,14 @@ class DiskFull(ApiError):
         self.path = path
 
 
+class OutOfDescriptors(DiskFull):
+    """The process, or the host, may open no further file: as a full disk, until some are closed."""
+
+    def __init__(self, path: str) -> None:
+        ApiError.__init__(self, Error.KAFKA_STORAGE_ERROR, f"no descriptor left to open {path}")
+        self.path = path
+
+
 class DiskFailed(KdistError):
     """The disk failed a call. Nothing on it is trusted from here on: the broker exits with status 74."""
 

@@ -201,8 +201,13 @@ class Writer:
         first = placed[0]
         buffers: list[Buffer] = [buffer for append in placed for buffer in append.buffers]
         first.segment.pin()
-        file, clock = first.segment.file, self._writers.clock
+        clock = self._writers.clock
         took: list[Took] = []
+        try:
+            file = first.segment.file
+        except DiskFull as error:  # no descriptor left
+            self._written(submitted, first, took, error)
+            return
 
         def write() -> None:
             waits, started_ns = clock.waits(), clock.monotonic_ns()

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from kdist.runtime import linux
 from kdist.runtime.atomic_replace import replace
-from kdist.runtime.disk_errors import raise_if_disk, raise_if_lost, translated
+from kdist.runtime.disk_errors import NO_DESCRIPTORS, raise_if_disk, raise_if_lost, translated
 from kdist.runtime.files import Buffer
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")  # buffers that one pwritev takes
@@ -173,10 +173,19 @@ class Disk:
 
     def __init__(self) -> None:
         self._filesystems: dict[str, int] = {}
+        self.lacks_descriptors = False
 
     def open(self, path: str) -> DiskFile:
         with translated(path):
-            return DiskFile(path, os.open(path, os.O_RDWR))
+            return DiskFile(path, self._open(path, os.O_RDWR))
+
+    def _open(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, _MODE)
+        except OSError as error:
+            if error.errno in NO_DESCRIPTORS:
+                self.lacks_descriptors = True
+            raise
 
     def open_readonly(self, path: str) -> DiskFile:
         with translated(path):
@@ -188,7 +197,7 @@ class Disk:
 
     def create(self, path: str) -> DiskFile:
         with translated(path):
-            return DiskFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _MODE))
+            return DiskFile(path, self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
 
     def list(self, path: str) -> list[str]:
         with translated(path):
@@ -266,7 +275,7 @@ class Disk:
 
     def _open_directory(self, path: str) -> int:
         with translated(path):
-            return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+            return self._open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
 
     def free_bytes(self, path: str) -> int:
         with translated(path):

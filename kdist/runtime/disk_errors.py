@@ -1,5 +1,7 @@
 """Which `OSError` means that the disk is full or has failed: the one place that decides it.
 
+A lack of descriptors is told as a full disk is: it passes, and what was asked for did not happen.
+
 Everything not listed here is somebody's mistake (a missing file, no permission) and stays an
 `OSError`. A failed writeback carries the block layer's own error to the next `fdatasync`, so more
 than EIO turns up.
@@ -10,9 +12,11 @@ from __future__ import annotations
 import errno
 from types import TracebackType
 
-from kdist.errors import DiskFailed, DiskFull
+from kdist.errors import DiskFailed, DiskFull, OutOfDescriptors
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 FAILED = frozenset(
     {
@@ -38,6 +42,8 @@ def raise_if_disk(error: OSError, path: str) -> None:
     """Raise `DiskFull` or `DiskFailed` if `error` means that; return if it means neither."""
     if error.errno in FULL:
         raise DiskFull(path) from error
+    if error.errno in NO_DESCRIPTORS:
+        raise OutOfDescriptors(path) from error
     if error.errno in FAILED:
         raise DiskFailed(path, error) from error
 

@@ -3,8 +3,9 @@
 `disk.py` is the real one; `simulated_disk.py` is a disk in memory that loses what was not synced,
 fills up and fails on request. Both pass `tests/unit/runtime/test_files_contract.py`. Paths are
 strings, sizes and positions are bytes. A call that the disk itself refuses raises `DiskFull`
-(ENOSPC, EDQUOT) or `DiskFailed` (EIO, EROFS, a filesystem that shut down: `disk_errors.py` has the
-table); anything else that goes wrong is the `OSError` it was.
+(ENOSPC, EDQUOT), one that lacks a descriptor `OutOfDescriptors`, which is one too, or `DiskFailed`
+(EIO, EROFS, a filesystem that shut down: `disk_errors.py` has the table); anything else that goes
+wrong is the `OSError` it was.
 
 What a caller may rely on after a power loss, and no more:
 - bytes that a `sync` covered are there, and so is a file size that covers them;
@@ -93,6 +94,9 @@ class Lock(Protocol):
 
 class Files(Protocol):
     """A filesystem."""
+
+    lacks_descriptors: bool
+    """A file could not be opened for want of a descriptor. Who then closes some sets it back."""
 
     def open(self, path: str) -> File:
         """Open for reading and writing; `FileNotFoundError` if it is not there."""

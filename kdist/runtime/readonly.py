@@ -62,6 +62,8 @@ class ReadOnlyFile:
 class ReadOnlyFiles:
     """`Files` whose changing half is a failed assertion. Even `open` opens for reading only."""
 
+    lacks_descriptors = False
+
     def __init__(self, files: Files) -> None:
         self._files = files
 

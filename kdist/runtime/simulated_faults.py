@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from kdist.runtime.disk_errors import raise_if_disk, raise_if_lost
+from kdist.runtime.disk_errors import NO_DESCRIPTORS, raise_if_disk, raise_if_lost
 from kdist.runtime.simulated_names import os_error
 
 _SYNCS = frozenset({"sync", "sync_directory", "sync_filesystem"})
@@ -59,6 +59,8 @@ class Call:
             self._refuse(error)
 
     def _refuse(self, error: OSError) -> None:
+        if error.errno in NO_DESCRIPTORS:
+            self._faults.lacks_descriptors = True
         if self.name in _SYNCS:
             raise_if_lost(error, self.path)
         raise_if_disk(error, self.path)
@@ -91,6 +93,7 @@ class Faults:
     def __init__(self, chance: random.Random) -> None:
         self.trace: list[Call] = []
         self.is_off = False
+        self.lacks_descriptors = False
         self._chance = chance
         self._faults: list[Fault] = []
         self._crash_at = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kdist.errors import ApiError
+from kdist.errors import ApiError, OutOfDescriptors
 from kdist.records.batch import Batch, BatchHeader
 from kdist.records.usual import Measured, assign, measure
 from kdist.runtime.files import Buffer
@@ -63,6 +63,22 @@ def note(
         last_offset = offset + header.last_offset_delta
         segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
         position += len(data)
+
+
+def reserve_space(segment: Segment, end: int) -> None:
+    """Have disk space up to `end`. If the file cannot be opened, its write is to say so."""
+    try:
+        segment.preallocate(end)
+    except OutOfDescriptors:
+        pass
+
+
+def undo(segment: Segment) -> None:
+    """Cut off what a failed write has put behind the segment's end."""
+    try:
+        segment.trim()
+    except OutOfDescriptors:
+        pass  # so it was not open before either, and nothing was written
 
 
 class Appended(NamedTuple):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from kdist.errors import OutOfDescriptors
 from kdist.runtime.files import Files
 from kdist.runtime.tasks import Tasks
 from kdist.storage.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 
 class Background:
@@ -44,6 +48,8 @@ class Background:
             self._files.remove_tree(path)
         except FileNotFoundError:
             pass  # somebody who needed the room was faster; what is left goes at the next start
+        except OutOfDescriptors as error:
+            logger.warning("%s: the next start removes it", error)
 
     def start_writeback(self, segment: Segment) -> None:
         """Let the kernel begin to write what the segment has got since the last time."""

@@ -28,7 +28,7 @@ from kdist.model import TopicPartition
 from kdist.records.batch import Batch, BatchHeader
 from kdist.records.usual import Measured, assign, measure
 from kdist.runtime.files import Files
-from kdist.storage.append import Append, Appended, following, note
+from kdist.storage.append import Append, Appended, following, note, reserve_space, undo
 from kdist.storage.epochs import LeaderEpochs, encode_epochs
 from kdist.storage.names import LEADER_EPOCHS, Suffix, segment_name
 from kdist.storage.producer_snapshot import encode_snapshot
@@ -176,7 +176,7 @@ class Log:
             segment.file.write([data for _, data in batches], position)
         except BaseException:
             self.forget_reserved()
-            segment.trim()
+            undo(segment)
             raise
         if measured.has_producers:
             for (header, _), offset in zip(batches, offsets, strict=True):
@@ -276,7 +276,7 @@ class Log:
         else:
             ahead = min(world.settings.preallocation_step_bytes, max(end, _PREALLOCATION_MIN))
         if ahead > 0 and end > segment.preallocated and world.space.has_room(ahead):
-            segment.preallocate(end + ahead)
+            reserve_space(segment, end + ahead)
 
     def publish(self, append: Append, now_ms: int) -> None:
         """What was reserved is written: make it part of the log."""
@@ -331,7 +331,7 @@ class Log:
             for producer_id, producer in (latest.producers or {}).items():
                 self.producers.restore(producer_id, producer)
         self.forget_reserved()
-        self.active.trim()
+        undo(self.active)
 
     def forget_reserved(self) -> None:
         """Go on at the end of what is published."""

@@ -48,6 +48,7 @@ class Maker:
         self._clock = clock
         self._on_failure = on_failure
         self._unmade: dict[Log, _Unmade] = {}
+        self._half_made: set[Log] = set()  # what there is of it could not be removed
         self._is_scheduled = False
 
     def add(self, log: Log, topic_id: uuid.UUID) -> None:
@@ -65,20 +66,30 @@ class Maker:
     def forget(self, log: Log) -> None:
         """It was deleted before it had files."""
         del self._unmade[log]
+        if log in self._half_made:
+            self._remove(log)
 
     def make(self, log: Log) -> None:
         """Put its files there. Raises `DiskFull`, and then there are none; `DiskFailed`."""
         files = self._files
+        if log in self._half_made:
+            self._remove(log)
         files.make_directory(log.directory)
         try:
             # First: records without it might be taken for those of a later topic of the name.
             files.replace(_metadata_path(log), self._unmade[log].metadata, durable=False)
             log.active.make_files()
         except DiskFull:
-            files.remove_tree(log.directory)
+            self._half_made.add(log)
+            self._remove(log)
             raise
         del self._unmade[log]
         log.is_made = True
+
+    def _remove(self, log: Log) -> None:
+        """Begin anew. This too may want for a descriptor: then it is for the next try."""
+        self._files.remove_tree(log.directory)
+        self._half_made.discard(log)
 
     def _make_next(self) -> None:
         """The oldest, if it is due; the others later, as there may be thousands."""

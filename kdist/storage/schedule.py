@@ -1,12 +1,21 @@
-"""What a log directory does at intervals: flushes, saved offsets, retention, expired producers."""
+"""What a log directory does at intervals: flushes, saved offsets, retention, expired producers.
+
+And when files could not be opened for want of descriptors, it gives back those that rest.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+from kdist.errors import OutOfDescriptors
 from kdist.runtime.tasks import Timer
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+_DESCRIPTORS_CHECK_MS = 1_000
 
 
 class Schedule:
@@ -24,6 +33,7 @@ class Schedule:
     def start(self) -> None:
         """Begin; each kind of work first happens one interval from now."""
         settings = self._directory.around.settings
+        self._every(_DESCRIPTORS_CHECK_MS, self.maybe_give_back)
         self._every(settings.flush_scheduler_interval_ms, self.flush_due)
         self._every(settings.flush_offset_checkpoint_interval_ms, self.save_offsets)
         self._every(settings.retention_check_interval_ms, self.retain)
@@ -62,7 +72,21 @@ class Schedule:
 
     def retain(self) -> None:
         """Drop what retention lets go, and give back descriptors that only old readers used."""
-        self._directory.retain(self._high_watermark_of)
+        try:
+            self._directory.retain(self._high_watermark_of)
+        except OutOfDescriptors as error:
+            logger.warning("%s: retention looks again later", error)
+        self._give_back()
+
+    def maybe_give_back(self) -> None:
+        """Close the files that nobody is using, if others could not be opened."""
+        files = self._directory.files
+        if files.lacks_descriptors:
+            files.lacks_descriptors = False
+            logger.warning("too many open files: requests were refused, and idle files are closed")
+            self._give_back()
+
+    def _give_back(self) -> None:
         for log in self._directory.logs.values():
             log.rest()
 

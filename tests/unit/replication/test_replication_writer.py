@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.errors import ApiError, DiskFailed, DiskFull, Error
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error, OutOfDescriptors
 from kdist.records.batch import Batch, read_header
 from kdist.replication.partition import Partition
 from kdist.replication.writer import THREAD_FOR_NS, WATCH_FOR_NS
@@ -243,6 +243,23 @@ def test_a_full_disk_under_the_thread_fails_all_that_wait_and_nothing_of_it_coun
     submit(partition, heard, b"later")
     world.settle()
     assert heard[2] == Appended(2, 3)
+    assert contents(partition) == [b"x", b"x", b"later"]
+
+
+def test_a_file_that_the_thread_lacks_a_descriptor_for_fails_all_that_wait(
+    world: World, partition: Partition
+) -> None:
+    make_slow(world, partition).ms = 0
+    partition.log.rest()
+    world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    heard: list[Any] = []
+    submit(partition, heard)
+    world.settle()
+    assert [type(outcome) for outcome in heard] == [OutOfDescriptors]
+    world.disk.heal()
+    submit(partition, heard, b"later")
+    world.settle()
+    assert heard[1] == Appended(2, 3)
     assert contents(partition) == [b"x", b"x", b"later"]
 
 

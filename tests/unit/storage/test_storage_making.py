@@ -7,7 +7,7 @@ import errno
 import pytest
 from storage_world import CLICKS, TOPIC_ID, VIEWS, World, append, expected_lines, lines
 
-from kdist.errors import DiskFailed, DiskFull
+from kdist.errors import DiskFailed, DiskFull, OutOfDescriptors
 from kdist.storage import names
 
 
@@ -83,6 +83,20 @@ def test_files_for_which_there_is_no_room_are_made_with_the_first_records(call: 
     with pytest.raises(DiskFull):
         append(world, log, 3)
     assert partitions(world) == []
+    world.disk.heal()
+    append(world, log, 3)
+    assert lines(log) == expected_lines(3)
+    assert world.failures == []
+
+
+def test_files_that_no_descriptor_is_left_to_make_or_to_remove_are_made_later() -> None:
+    world = World()
+    log = world.log()
+    world.disk.fail(errno.EMFILE, when=lambda each: each.name in ("create", "remove_tree"))
+    world.settle(1_500)
+    with pytest.raises(OutOfDescriptors):
+        append(world, log, 3)
+    assert partitions(world) == ["clicks-0"]
     world.disk.heal()
     append(world, log, 3)
     assert lines(log) == expected_lines(3)

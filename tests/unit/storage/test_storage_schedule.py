@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 
-from storage_world import CLICKS, VIEWS, World, append, batch_of
+import pytest
+from storage_world import CLICKS, VIEWS, World, append, batch_of, expected_lines, lines
 
+from kdist.errors import OutOfDescriptors
 from kdist.storage.log import Log
 from kdist.storage.names import RECOVERY_POINTS
 from kdist.storage.schedule import Schedule
@@ -54,6 +56,56 @@ def test_logs_that_rest_give_their_descriptors_back() -> None:
     assert not is_open(log)
     append(world, log, 3)
     assert log.end_offset == 6
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_without_descriptors_an_append_is_refused_and_idle_logs_give_theirs_back(
+    code: int,
+) -> None:
+    world = World()
+    log, idle = world.log(segment_bytes=300), world.log(VIEWS)
+    append(world, log, 3)
+    append(world, idle, 3)
+    scheduled(world)
+    world.disk.fail(code, when=lambda call: call.name in ("open", "create"))
+    with pytest.raises(OutOfDescriptors, match="no descriptor left to open /d01/clicks-0/"):
+        append(world, log, 15)
+    assert is_open(idle)
+    world.tasks.run_for_ms(1000)
+    assert not is_open(idle)
+    world.disk.heal()
+    append(world, log, 15)
+    assert lines(log) == expected_lines(18)
+    assert world.failures == []
+
+
+def test_an_append_without_descriptors_leaves_no_hole() -> None:
+    world = World(preallocation_step_bytes=1000)
+    log = world.log()
+    append(world, log, 3)
+    log.rest()
+    world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    with pytest.raises(OutOfDescriptors):
+        append(world, log, 300)
+    world.disk.heal()
+    append(world, log, 3)
+    assert lines(log) == expected_lines(6)
+
+
+def test_retention_that_lacks_descriptors_looks_again() -> None:
+    world = World(retention_check_interval_ms=1000)
+    append(world, world.log(retention_ms=1), 3)
+    world.restart()
+    log = world.log()
+    scheduled(world)
+    world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    world.settle(1100)
+    assert world.disk.lacks_descriptors
+    assert log.start_offset == 0
+    world.disk.heal()
+    world.settle(1000)
+    assert log.start_offset == 3
+    assert world.failures == []
 
 
 def test_producers_are_forgotten_after_their_time() -> None:
