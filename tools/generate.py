@@ -152,6 +152,7 @@ def rules_table() -> str:
     groups = (
         ("broker", "refused", broker_rules.REFUSES),
         ("topic", "refused", topic_rules.REFUSES),
+        ("broker", "a warning", broker_rules.WARNS),
         ("topic", "a warning", topic_rules.WARNS),
     )
     return table(

@@ -2,7 +2,7 @@
 
     0    stopped as asked                  74   the disk failed; systemd does not restart on it
     1    it could not start, or go on      143  stopped at once, by a second signal
-    70   a bug; its traceback is in the log
+    70   a bug, or a file that somebody removed; the traceback is in the log
 
 The first SIGTERM or SIGINT stops in order; after a second one the next start has to recover.
 """
@@ -154,9 +154,13 @@ class Process:
 
     async def _end_failed(self, broker: Broker) -> int:
         error = broker.failure.result()
-        is_known = isinstance(error, KdistError)
-        told = str(error) if is_known else "".join(traceback.format_exception(error))
-        logger.critical("%s%s", "" if is_known else "a bug: ", told)
+        told = "".join(traceback.format_exception(error))
+        if isinstance(error, KdistError):
+            logger.critical("%s", error)
+        elif isinstance(error, FileNotFoundError):
+            logger.critical("%s is gone, removed or unmounted: %s", error.filename, told)
+        else:
+            logger.critical("a bug: %s", told)
         await broker.abandon()
         return status_of(error)
 

@@ -97,7 +97,7 @@ def session_timeouts_are_ordered(config: BrokerConfig) -> str | None:
 
 
 def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
-    """`message.max.bytes` is not above `socket.request.max.bytes`; Kafka takes such a file."""
+    """`message.max.bytes` is not above `socket.request.max.bytes`."""
     if config.topic_defaults.max_message_bytes <= config.network.socket_request_max_bytes:
         return None
     return "message.max.bytes is above socket.request.max.bytes: such a batch can never come in"

@@ -11,11 +11,12 @@ partition is under way shares the next one, so that a slow disk gets few large w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kdist.errors import ApiError, DiskFull
+from kdist.errors import ApiError, DiskFull, OutOfDescriptors
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.records.batch import Batch
 from kdist.runtime.clock import Clock
@@ -24,6 +25,8 @@ from kdist.runtime.tasks import Tasks
 from kdist.storage.append import Append, Appended
 from kdist.storage.group import append_group
 from kdist.storage.log import Log
+
+logger = logging.getLogger(__name__)
 
 THREAD_FOR_NS = 5_000_000_000
 WATCH_FOR_NS = 5_000_000_000
@@ -34,6 +37,7 @@ WAITED_NS_MAX = 50_000_000
 SLOW_NS_PER_BYTE = 5  # and so much more for a large write, which takes its time in memory too
 # A thread waits after each write until the loop lets it go on in Python, 5 ms and more.
 PROOF_NS_IN_THREAD = 25_000_000
+_TELL_EVERY_NS = 60_000_000_000
 
 Done = Callable[[Appended | ApiError], None]
 _Submitted = tuple[Append, Done]
@@ -78,6 +82,7 @@ class Writers:
         self.watch_until_ns = 0
         self._waited_ns = 0  # by slow writes, beyond what they may
         self._waited_until_ns = 0
+        self._silent_until_ns = 0
 
     def note_slow(self, size: int, took: Took) -> None:
         """The loop's last write may have been slow: if it waited, it may bring the thread."""
@@ -93,6 +98,13 @@ class Writers:
         """The thread's last write may have been slow: if that is the disk's fault, it stays."""
         if self._slow_ns(size, took) > PROOF_NS_IN_THREAD and took.waits:
             self._have_thread(took.ended_ns)
+
+    def tell_full(self, error: DiskFull) -> None:
+        """Appends are refused: say so in the log, once a minute while it lasts."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns >= self._silent_until_ns:
+            self._silent_until_ns = now_ns + _TELL_EVERY_NS
+            logger.error("appends are refused: %s", error)
 
     def _slow_ns(self, size: int, took: Took) -> int:
         """How much longer it took than it may, if that is worth to be noted; else 0."""
@@ -138,13 +150,16 @@ class Writer:
 
         Raises as `Log.append`; then `done` is not called.
         """
-        started_ns = self._monotonic_ns()
-        if not self.is_prompt(started_ns):
-            self._submit(batches, leader_epoch, now_ms, done)
-            return None
-        writers = self._writers
-        waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
-        appended = self._log.append(batches, leader_epoch, now_ms)
+        started_ns, writers = self._monotonic_ns(), self._writers
+        try:
+            if not self.is_prompt(started_ns):
+                self._submit(batches, leader_epoch, now_ms, done)
+                return None
+            waits = writers.clock.waits() if started_ns < writers.watch_until_ns else None
+            appended = self._log.append(batches, leader_epoch, now_ms)
+        except DiskFull as error:
+            self._note_refused(error, 1)
+            raise
         if self._monotonic_ns() - started_ns > SLOW_NS:
             self._note_slow(batches, started_ns, waits)
         return appended
@@ -175,6 +190,12 @@ class Writer:
         waited = 0 if waits is None else clock.waits() - waits
         size = sum(len(data) for _, data in batches)
         self._writers.note_slow(size, Took(started_ns, ended_ns, waited))
+
+    def _note_refused(self, error: DiskFull, appends: int) -> None:
+        """A lack of descriptors is told by who mends it, the log directory's schedule."""
+        if not isinstance(error, OutOfDescriptors):
+            self._log.world.metrics.refused_appends += appends
+            self._writers.tell_full(error)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Call once nothing of this log is being written, perhaps at once."""
@@ -233,6 +254,7 @@ class Writer:
             submitted += self._queue
             self._queue = []
             self._log.abandon(first)
+            self._note_refused(error, len(submitted))
             for _, done in submitted:
                 done(error)
             self._go_on()

@@ -90,7 +90,7 @@ class LogDirectory:
             settings=around.settings,
             metrics=around.metrics,
             chance=around.chance,
-            space=DiskSpace(files, path, around.settings.reserved_bytes, around.metrics),
+            space=DiskSpace(files, path, around.settings.reserved_bytes),
             unflushed=set(),
             want_flush=self.flusher.request,
             start_writeback=self.background.start_writeback,

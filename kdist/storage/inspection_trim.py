@@ -326,7 +326,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         settings=settings,
         metrics=metrics,
         chance=_NoChance(),
-        space=DiskSpace(files, cut.partition.directory, settings.reserved_bytes, metrics),
+        space=DiskSpace(files, cut.partition.directory, settings.reserved_bytes),
         unflushed=set(),
         want_flush=lambda _: None,
         start_writeback=lambda _: None,

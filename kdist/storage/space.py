@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kdist.errors import DiskFull
-from kdist.metrics.storage import StorageMetrics
 from kdist.runtime.files import Files
 
 # After so many bytes the filesystem is asked again: others may write to it, and deletes free space.
@@ -13,16 +12,13 @@ _ASK_AFTER_BYTES = 64 << 20
 class DiskSpace:
     """How much may be appended until the next look at the disk. Owner: the log directory."""
 
-    __slots__ = ("_files", "_left", "_metrics", "_path", "_reserved")
+    __slots__ = ("_files", "_left", "_path", "_reserved")
 
-    def __init__(
-        self, files: Files, path: str, reserved_bytes: int, metrics: StorageMetrics
-    ) -> None:
+    def __init__(self, files: Files, path: str, reserved_bytes: int) -> None:
         """`reserved_bytes` (`log.dir.reserved.bytes`) stay free on the filesystem under `path`."""
         self._files = files
         self._path = path
         self._reserved = reserved_bytes
-        self._metrics = metrics
         self._left = 0
 
     def take(self, size: int) -> None:
@@ -32,7 +28,6 @@ class DiskSpace:
             free = self._free_bytes()
             if free < size:
                 self._left = 0
-                self._metrics.refused_appends += 1
                 raise DiskFull(self._path)
             self._left = min(free, _ASK_AFTER_BYTES) - size
 

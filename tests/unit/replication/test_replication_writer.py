@@ -239,6 +239,7 @@ def test_a_full_disk_under_the_thread_fails_all_that_wait_and_nothing_of_it_coun
     submit(partition, heard)
     world.settle()
     assert [type(outcome) for outcome in heard] == [DiskFull, DiskFull]
+    assert partition.log.world.metrics.refused_appends == 2
     assert partition.log.end_offset == partition.log.reserved_offset == 2
     submit(partition, heard, b"later")
     world.settle()
@@ -256,6 +257,7 @@ def test_a_file_that_the_thread_lacks_a_descriptor_for_fails_all_that_wait(
     submit(partition, heard)
     world.settle()
     assert [type(outcome) for outcome in heard] == [OutOfDescriptors]
+    assert partition.log.world.metrics.refused_appends == 0
     world.disk.heal()
     submit(partition, heard, b"later")
     world.settle()
@@ -270,6 +272,26 @@ def test_a_full_disk_is_the_callers_error_while_the_loop_writes(
     with pytest.raises(DiskFull):
         submit(partition, [])
     assert partition.log.end_offset == 0
+
+
+def test_what_a_full_disk_refuses_is_counted_and_said_once_a_minute(
+    world: World, partition: Partition, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            submit(partition, [])
+    assert partition.log.world.metrics.refused_appends == 3
+
+    def said() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+
+    (sentence,) = said()
+    assert sentence.startswith("appends are refused: KAFKA_STORAGE_ERROR: no space left to write")
+    world.tasks.run_for_ms(60_000)
+    with pytest.raises(DiskFull):
+        submit(partition, [])
+    assert len(said()) == 2
 
 
 def test_a_disk_that_fails_under_the_thread_answers_nobody(
