@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from kdist.errors import ApiError, DiskFailed, Error
+from kdist.errors import ApiError, DiskFailed, DiskFull, Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.replication.leadership import (
     Hosted,
@@ -85,7 +85,11 @@ class Hosting:
 
     def _host_new(self, told: Told, settle: Settle) -> None:
         log = self._directory.logs.get(told.key)
-        log_topic_id = ZERO_UUID if log is None else self._topic_id_of(log)
+        try:
+            log_topic_id = ZERO_UUID if log is None else self._topic_id_of(log)
+        except DiskFull as error:  # no descriptor left
+            settle(error.error)
+            return
         plan = plan_leadership(
             told,
             self._world.broker_id,

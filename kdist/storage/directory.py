@@ -197,15 +197,17 @@ class LogDirectory:
     ) -> Log:
         """A new, empty log, whose files are made a little later, or before its first append.
 
-        It outlasts a power loss as its first records do: once flushed. KAFKA_STORAGE_ERROR while
-        what the checkpoints say of a deleted log of this name would be believed of the new one:
-        wait for the `done` of `delete`, or for `forget`.
+        It outlasts a power loss as its first records do: once flushed. KAFKA_STORAGE_ERROR if
+        somebody put a file where it is to be; and while what the checkpoints say of a deleted log
+        of this name would be believed of the new one: wait for the `done` of `delete`, or `forget`.
         """
         assert partition not in self.logs
         if partition in self._named:
             reason = f"a checkpoint still tells of an earlier {partition}: try again"
             raise ApiError(Error.KAFKA_STORAGE_ERROR, reason)
         directory, now_ms = self._directory_of(partition), self.around.clock.now_ms()
+        if self.files.exists(directory):
+            raise ApiError(Error.KAFKA_STORAGE_ERROR, f"{directory} is there, and is no log")
         log = self.logs[partition] = new_log(self.world, partition, directory, settings, now_ms)
         self._maker.add(log, topic_id)
         return log

@@ -283,6 +283,20 @@ def test_a_log_without_a_readable_topic_id_is_taken_and_given_one(
     assert world.replicas.get(CLICKS).high_watermark == 0  # it was known for another topic's
 
 
+def test_a_log_that_cannot_be_looked_at_for_want_of_descriptors_is_led_when_it_can(
+    world: World,
+) -> None:
+    append(world, world.lead(), b"kept")
+    world.settle()
+    world.restart()
+    world.disk.fail(errno.EMFILE, when=lambda call: call.path.endswith("partition.metadata"))
+    assert error_of(world.tell()) is Error.KAFKA_STORAGE_ERROR
+    world.disk.heal()
+    assert error_of(world.tell()) is Error.NONE
+    assert world.replicas.get(CLICKS).high_watermark == 1
+    assert not world.failures
+
+
 def test_a_deletion_waits_for_a_write_that_is_under_way(world: World) -> None:
     partition = world.lead()
     partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9

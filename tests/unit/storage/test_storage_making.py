@@ -7,7 +7,7 @@ import errno
 import pytest
 from storage_world import CLICKS, TOPIC_ID, VIEWS, World, append, expected_lines, lines
 
-from kdist.errors import DiskFailed, DiskFull, OutOfDescriptors
+from kdist.errors import ApiError, DiskFailed, DiskFull, OutOfDescriptors
 from kdist.storage import names
 
 
@@ -101,6 +101,17 @@ def test_files_that_no_descriptor_is_left_to_make_or_to_remove_are_made_later() 
     append(world, log, 3)
     assert lines(log) == expected_lines(3)
     assert world.failures == []
+
+
+def test_a_log_is_not_made_where_somebody_has_put_a_file() -> None:
+    world = World()
+    append(world, world.log(VIEWS), 3)
+    world.disk.create("/d01/clicks-0").close()
+    with pytest.raises(ApiError, match="/d01/clicks-0 is there, and is no log"):
+        world.log()
+    assert CLICKS not in world.directory.logs
+    world.disk.remove("/d01/clicks-0")
+    append(world, world.log(), 3)
 
 
 def test_a_disk_that_fails_meanwhile_is_reported() -> None:
