@@ -15,6 +15,8 @@ import pytest
 import yaml
 from deploy_plugins import ROOT
 
+from lab import image
+
 ROLES = sorted(p for p in (ROOT / "roles").iterdir() if (p / "tasks").is_dir())
 EVERY_ROLE = pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 
@@ -115,6 +117,14 @@ def test_packages_are_installed_on_a_host_without_an_index_and_foretold_on_a_bar
         if apt := task.get("ansible.builtin.apt"):
             assert apt["update_cache"] is True
             assert "ansible_check_mode" in str(task["when"])
+
+
+@EVERY_ROLE
+def test_packages_are_in_the_labs_list_and_in_each_debian_that_the_role_is_for(role: Path) -> None:
+    defaults = read(role / "defaults/main.yml").get(f"{role.name}_packages", [])
+    assert set(defaults) <= set(image.packages())
+    # Each Debian has a Java of its own, and none of the next one's name.
+    assert [name for name in defaults if name.startswith("openjdk-")] == []
 
 
 @EVERY_ROLE
