@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import PIPE
 from typing import get_args
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 from spark_work import ROOT, Job, as_json, produce, small_spark
@@ -20,6 +22,7 @@ from kdist.runtime.disk import Disk
 from kdist.spark.load.job import Wish
 from kdist.spark.load.layout import MANIFEST
 from kdist.spark.load.verify import verify
+from lab.shell import wait_until
 
 DAY_MS = 86_400_000
 
@@ -264,28 +267,56 @@ def test_a_corrupt_manifest_is_told_and_nothing_is_written(job: Job) -> None:
     assert job.directories("corrupt") == ["load=000001"]
 
 
-@pytest.mark.timeout(300)  # a Spark for each step
-def test_a_load_that_is_killed_as_a_process_is_done_by_the_next(
-    job: Job, cluster: Standalone, tmp_path: Path
-) -> None:
-    produce(job.address, "process", clicks(0, 50))
+def command_of(job: Job, tmp_path: Path, topics: str, *more: str) -> list[str]:
+    """A load of its own, with a Spark of its own; and its file."""
     lines = (
         f"bootstrap.servers={job.address}",
-        "topics=process",
+        f"topics={topics}",
         f"output={job.output}",
         "spark.master=local[1]",
         "spark.driver.memory=512m",
         f"metrics.file={tmp_path}/load.prom",
+        *more,
         "",
     )
     config = tmp_path / "job.properties"
-    command = [sys.executable, "-m", "kdist.cli", "load", "--config", str(config)]
-    config.write_text("\n".join((*lines, "drill.kill.after=directories-synced", "")))
+    config.write_text("\n".join(lines))
+    return [sys.executable, "-m", "kdist.cli", "load", "--config", str(config)]
+
+
+@pytest.mark.timeout(300)  # a Spark for each step
+def test_a_load_that_is_killed_as_a_process_is_done_by_the_next(job: Job, tmp_path: Path) -> None:
+    produce(job.address, "process", clicks(0, 50))
+    command = command_of(job, tmp_path, "process", "drill.kill.after=directories-synced")
     killed = subprocess.run(command, capture_output=True, check=False, cwd=ROOT)
     assert killed.returncode == -signal.SIGKILL
     assert job.directories("process") == []
-    config.write_text("\n".join(lines))
+    command_of(job, tmp_path, "process")
     done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, text=True)
     assert (done.returncode, done.stdout[:28]) == (0, "process: load 1: 50 records,"), done.stderr
     assert job.times_seen("process") == {1: 50}
     assert "kdist_load_last_run_failed" in (tmp_path / "load.prom").read_text()
+
+
+@pytest.mark.timeout(600)  # three Sparks
+def test_where_java_is_killed_the_load_says_so_and_the_other_topics_are_loaded(
+    job: Job, tmp_path: Path
+) -> None:
+    for topic in ("shot", "beside"):
+        produce(job.address, topic, clicks(0, 50))
+    command = command_of(job, tmp_path, "shot,beside")
+    run = subprocess.Popen(command, stdout=PIPE, stderr=PIPE, cwd=ROOT, text=True)
+    staged = job.output / "topic=shot"  # as soon as there is a directory for Spark to write to
+    wait_until(lambda: bool(list(staged.glob("_s*"))), 300, "what a load has begun with")
+    (java,) = psutil.Process(run.pid).children()
+    java.kill()
+    said, complaint = run.communicate()
+    assert (run.returncode, said[:27]) == (1, "beside: load 1: 50 records,"), complaint
+    sentence = "Spark's Java was killed: the kernel kills where memory is short"
+    told = [line for line in complaint.splitlines() if line.startswith("kdist: ")]
+    assert told == [f"kdist: shot could not be loaded: {sentence}"]
+    assert not list((job.output / "topic=shot").glob("[!_]*"))
+    assert 'last_run_failed{job_name="load"} 1' in (tmp_path / "load.prom").read_text()
+
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert job.times_seen("shot") == job.times_seen("beside") == {1: 50}

@@ -22,6 +22,7 @@ from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
 from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
+from kdist.spark.load.spark_java import ended_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
 from kdist.spark.load.table import Shape, columns_of, records, rows, write
 from kdist.zk.server import find_java
@@ -153,6 +154,9 @@ class LoadRun:
         return manifest
 
     def _spark(self) -> SparkSession:
+        if self._session is not None and ended_java():
+            self._resources.close()
+            self._session = None
         if self._session is None:
             job, world = self._job, self._world
             if world.environment.keys().isdisjoint(_SPARKS_OWN):

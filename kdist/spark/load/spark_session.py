@@ -15,6 +15,12 @@ from typing import TYPE_CHECKING
 
 from kdist.errors import KdistError, UserError
 from kdist.spark import register
+from kdist.spark.load.spark_java import (
+    WHERE_MEMORY_IS_SHORT,
+    ended_java,
+    forget_java,
+    let_java_end_quietly,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +33,8 @@ _CALLED = re.compile(r"^: (.+)$", re.MULTILINE)  # by Py4J, below what was calle
 _PYTHON = re.compile(r"^([A-Za-z_.]*(?:Error|Exception): .+)$", re.MULTILINE)
 _GATEWAY = "JAVA_GATEWAY_EXITED"
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
+# The other one if Java was in the middle of what the worker sent.
+_WORKER_GONE = re.compile(r"Python worker exited unexpectedly|Unexpected end of input trying")
 
 _LOG4J = f"{dirname(__file__)}/log4j2.properties"
 _JAVA = "spark.driver.extraJavaOptions"
@@ -65,8 +73,6 @@ def spark_session(
     once it has.
     """
     try:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
         raise UserError(
@@ -80,20 +86,34 @@ def spark_session(
     for key, text in settings_of(master, zone, given).items():
         builder = builder.config(key, text)
     with _quiet_py4j():
-        try:
-            with put_off_interrupts() as interrupts:
-                spark = builder.getOrCreate()
-        except (PySparkException, Py4JError) as error:
-            said = sentence_of(str(error))
-            why = "what Java said stands above" if _GATEWAY in said else said
-            raise UserError(f"Spark did not start: {why}") from None
+        with put_off_interrupts() as interrupts:
+            spark = _started(builder)
         try:
             if interrupts:
                 raise KeyboardInterrupt
-            register(spark)
+            let_java_end_quietly(spark.sparkContext)
+            with told_in_a_sentence("Spark did not start"):
+                register(spark)
             yield spark
         finally:
-            spark.stop()
+            _stop(spark)
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        with told_in_a_sentence("Spark did not start"):
+            return builder.getOrCreate()
+    except SparkFailed as error:
+        if ended_java():
+            forget_java()
+        raise UserError(str(error)) from None
+
+
+def _stop(spark: SparkSession) -> None:
+    if ended_java():
+        forget_java()
+    else:
+        spark.stop()
 
 
 @contextmanager
@@ -158,13 +178,15 @@ def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, s
 @contextmanager
 def told_in_a_sentence(doing: str) -> Iterator[None]:
     """What Spark raises becomes `SparkFailed`; if kdist is the cause, with kdist's own sentence."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
-        raise SparkFailed(f"{doing}: {sentence_of(str(error))}") from error
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        has_answered = isinstance(error, (PySparkException, Py4JJavaError))
+        said = ended_java(waits=not has_answered) or sentence_of(str(error))
+        raise SparkFailed(f"{doing}: {said}") from error
 
 
 def sentence_of(text: str) -> str:
@@ -172,6 +194,10 @@ def sentence_of(text: str) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
+    if _GATEWAY in text:
+        return "its Java ended at once; if that said why, it stands above"
+    if _WORKER_GONE.search(text):
+        return f"a Python worker of Spark's ended before its time: {WHERE_MEMORY_IS_SHORT}"
     if _FULL.search(text):
         return "no space is left where the files go, or in spark.local.dir"
     causes = _CAUSE.findall(text) or _PYTHON.findall(text) or _CALLED.findall(text)

@@ -14,6 +14,7 @@ from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.spark.load.columns_named import named, require_compatible
 from kdist.spark.load.manifest import Column
 from kdist.spark.load.report import RunReport, TopicReport, register_job, write_report
+from kdist.spark.load.spark_java import words_of
 from kdist.spark.load.spark_session import (
     is_no_call_to_java,
     put_off_interrupts,
@@ -121,12 +122,40 @@ def test_a_column_keeps_its_type() -> None:
             "\n[UNSUPPORTED] no type INTT (line 1)\n\n== SQL ==\nn INTT\n",
             "[UNSUPPORTED] no type INTT (line 1)",
         ),
+        (
+            "An error occurred while calling o1.parquet.\n: o.S: Python worker exited unexpectedly"
+            " (crashed). Consider\n\tat x\nCaused by: java.io.EOFException\n\tat y",
+            "a Python worker of Spark's ended before its time: the kernel kills where memory is"
+            " short",
+        ),
+        (
+            "Job aborted.\n\tat x\nCaused by: java.io.IOException: Unexpected end of input trying"
+            " to read batch.\n\tat y",
+            "a Python worker of Spark's ended before its time: the kernel kills where memory is"
+            " short",
+        ),
+        (
+            "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
+            "its Java ended at once; if that said why, it stands above",
+        ),
         ("plain", "plain"),
         ("", "Spark said nothing"),
     ],
 )
 def test_what_spark_says_becomes_a_sentence(said: str, sentence: str) -> None:
     assert sentence_of(said) == sentence
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (-signal.SIGKILL, "was killed: the kernel kills where memory is short"),
+        (-signal.SIGTERM, "was ended by signal 15"),
+        (52, "ended with status 52"),
+    ],
+)
+def test_how_java_ended_is_told_by_its_status(status: int, words: str) -> None:
+    assert words_of(status) == f"Spark's Java {words}"
 
 
 def test_spark_is_told_what_the_job_says_last() -> None:
