@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.deploy.deployed import ROOT, Broker, Cluster, Site
-from tests.deploy.drilling import Lab, await_that, next_version, pids
+from tests.deploy.drilling import Lab, await_that, await_well, next_version, pids
 from tests.deploy.load import Load
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 # The lab's topics have one replica: their partitions are away while their broker restarts.
 ACCEPT_GAPS = ("-e", "kdist_roll_allow_single_replica=true")
 OWNER = "a drill"
+STARTS = 5  # in a quarter of an hour, by the unit
 
 
 def upgrade(version: str) -> list[str]:
@@ -32,12 +33,30 @@ def current(site: Site) -> set[str]:
     return {host.says("readlink /opt/kdist/current") for host in site.hosts}
 
 
+def of_mirrors(site: Site) -> set[str]:
+    """The releases that the mirrors run with, by what each has loaded."""
+    return {
+        host.says(f"grep --only-matching --max-count=1 'releases/[^/]*' /proc/{pid}/maps")
+        for host in site.group("mirror")
+        for flow in host["kdist_mirrors"]
+        for pid in host.unit(f"kdist-mirror@{flow['name']}.service", "MainPID").values()
+    }
+
+
 def holder(cluster: Cluster) -> str | None:
     """Who has the lock of the roll."""
     zookeeper = cluster.hosts[0]["kdist_zookeeper_connect"]
     said = json.loads(cluster.asks("gate", "holder", "--json", "--zookeeper", zookeeper))
     owner: str | None = said["owner"]
     return owner
+
+
+def restart(broker: Broker, times: int) -> None:
+    """So often, as systemd counts it, from none on."""
+    unit = broker.unit
+    broker.host.shell.run(
+        f"systemctl reset-failed {unit}; for _ in $(seq {times}); do systemctl restart {unit}; done"
+    )
 
 
 def load_on(site: Site, topic: str) -> Load:
@@ -65,6 +84,8 @@ def test_a_roll_that_would_take_partitions_away_is_refused(site: Site, lab: Lab)
 
 
 def test_a_rolling_restart_loses_nothing_that_was_acknowledged(site: Site, lab: Lab) -> None:
+    """Nor is it stopped by what was restarted as often as systemd lets it be."""
+    restart(site.widest.brokers[0], STARTS)
     before = pids(site.brokers)
     with load_on(site, "drill-restart") as load:
         lab.play("rolling-restart", *ACCEPT_GAPS).worked()
@@ -72,6 +93,18 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(site: Site, lab: 
     after = pids(site.brokers)
     assert all(after[broker] not in (0, before[broker]) for broker in site.brokers)
     assert [holder(cluster) for cluster in site.clusters] == [None for _ in site.clusters]
+
+
+def test_a_broker_that_systemd_has_given_up_is_started_again(site: Site, lab: Lab) -> None:
+    """It ended too often, and systemd would refuse it for a quarter of an hour."""
+    victim, *others = site.widest.brokers
+    restart(victim, STARTS + 1)
+    assert victim.host.unit(victim.unit, "ActiveState") == {"ActiveState": "failed"}
+    assert not victim.host.works(f"systemctl start {victim.unit}")
+    before = pids(others)
+    lab.play("site").worked()
+    await_well([victim])
+    assert pids(others) == before
 
 
 def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, lab: Lab) -> None:
@@ -91,7 +124,7 @@ def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, 
 
         lab.play("upgrade", *upgrade(new)).worked()
         assert set(versions(cluster).values()) == {new}
-        assert current(site) == {f"releases/{new}"}
+        assert current(site) == of_mirrors(site) == {f"releases/{new}"}
         assert pids(done) == done
         assert holder(cluster) is None
 
@@ -100,7 +133,7 @@ def test_an_upgrade_that_died_is_resumed_and_rolled_back_under_load(site: Site, 
         lab.play("rollback", *ACCEPT_GAPS).worked()
     load.assert_kept()
     assert set(versions(cluster).values()) == {was}
-    assert current(site) == {f"releases/{was}"}
+    assert current(site) == of_mirrors(site) == {f"releases/{was}"}
     assert set(lab.play("site").worked().changed.values()) == {0}
 
 
