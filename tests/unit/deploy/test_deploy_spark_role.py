@@ -86,6 +86,15 @@ def test_two_jobs_of_one_name_are_refused(names: str, is_right: bool) -> None:
     assert found == [is_right]
 
 
+def test_a_job_whose_timer_a_run_that_died_has_removed_already_is_retired_all_the_same() -> None:
+    stop, *removals = yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
+    seen = {"kdist_spark_retired": ["begun", "whole"], "kdist_spark_timers": ["nightly", "whole"]}
+    templar = Templar(loader=DataLoader(), variables=seen)
+    assert templar.template(trust_as_template(stop["loop"])) == ["whole"]
+    for removal in removals:
+        assert templar.template(trust_as_template(removal["loop"])) == ["begun", "whole"]
+
+
 def test_a_timer_that_was_missed_is_made_up_for() -> None:
     found = unit("kdist-load.timer.j2", "Timer")
     assert (found["OnCalendar"], found["Persistent"]) == (["*-*-*", "02:00"], ["true"])
