@@ -9,25 +9,23 @@ is acknowledged.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, NoBroker, parse_addresses
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.core import Core
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.client.consumer.opening import CorruptFetch
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
-from kdist.client.consumer.settings import read_settings
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.errors import ApiError, Error, KdistError, UserError
 from kdist.metrics.declare import Family
 from kdist.metrics.mirror import FlowMetrics, StreamMetrics
 from kdist.mirror.behind import measure_lag
+from kdist.mirror.consuming import core_of
 from kdist.mirror.loss import Loss, loss_of
 from kdist.mirror.stream import Route, State, Stream
 from kdist.mirror.target import RETRY_MS, Target
@@ -37,12 +35,10 @@ from kdist.mirror.trouble import Trouble
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.world import Network
-from kdist.runtime.chance import system_chance
 from kdist.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-_FETCH_BYTES = 16 << 20
 _STREAM_BYTES_MIN = 1 << 20
 _POLL_S = 0.5
 _BATCHES_MAX = 200  # of one poll: between two of them answers get their turn
@@ -78,7 +74,8 @@ class RunningFlow(RebalanceListener):
         self.measures = measures
         self.topics: FlowTopics | None = None  # once both clusters have answered
         self.loss: Loss | None = None
-        self.heard_at_s = world.network.loop.time()
+        self.trouble = Trouble(f"flow {flow.name}")
+        self.reading = Trouble(f"flow {flow.name}, reading")
         self._settings = settings
         self._world = world
         client = ClientSettings(flow.group, request_timeout_ms=30_000, connect_timeout_ms=5_000)
@@ -86,32 +83,14 @@ class RunningFlow(RebalanceListener):
             world.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
         self.target = Target(world.network, parse_addresses(flow.settings.target), client)
-        self._consumer = Consumer.over(self._core())
+        self._consumer = Consumer.over(core_of(flow, settings, world.network))
         self._source_id = ""
         self._wanted: frozenset[str] | None = None  # the topics to be subscribed, by the last look
         self._subscribed: frozenset[str] | None = None
         self._committed: dict[TopicPartition, tuple[int | None, bool]] = {}  # and is it stopped
-        self._trouble = Trouble(f"flow {flow.name}")
-        self._reading = Trouble(f"flow {flow.name}, reading")
+        self._looked_at_s = self._read_at_s = self._now_s()  # when that last went well
         self._paused: set[TopicPartition] = set()
         self._read_here: set[TopicPartition] = set()  # what the consumer is assigned
-
-    def _core(self) -> Core:
-        given = {
-            "group_id": self.flow.group,
-            "client_id": self.flow.group,
-            "enable_auto_commit": False,
-            "auto_offset_reset": "none",
-            "isolation_level": "read_committed",
-            "partition_assignment_strategy": ("cooperative-sticky",),
-            "fetch_max_bytes": _FETCH_BYTES,
-            "session_timeout_ms": self._settings.session_timeout_ms,
-            "heartbeat_interval_ms": max(self._settings.session_timeout_ms // 3, 1),
-            "metadata_max_age_ms": self._settings.refresh_interval_ms,
-        }
-        addresses = parse_addresses(self.flow.settings.source)
-        network, chance = self._world.network, system_chance()
-        return Core(network, addresses, read_settings(given), chance, (None, None), _tell)
 
     # Its life
 
@@ -148,7 +127,7 @@ class RunningFlow(RebalanceListener):
                 source_id = id_of(await self.source.metadata(), "source")
                 target_id = id_of(await self.target.cluster.metadata(), "target")
             except (ApiError, NoBroker) as error:
-                self._trouble.begin(error)
+                self.trouble.begin(error)
                 await asyncio.sleep(_PAUSE_S)
             else:
                 break
@@ -157,7 +136,7 @@ class RunningFlow(RebalanceListener):
                 f"flow {self.flow.name}: source and target are one cluster, {source_id}:"
                 " without a prefix each topic would be mirrored into itself"
             )
-        self._trouble.end()
+        self.trouble.end()
         self._source_id = source_id
         self.topics = FlowTopics(
             self.flow, self.source, self.target.cluster, (source_id, target_id)
@@ -175,11 +154,13 @@ class RunningFlow(RebalanceListener):
                 for partition, stream in self.streams.items():
                     if (loss := self.topics.loss(partition.topic)) is not None:
                         stream.fail(loss)
+                    if self.topics.is_copy_replaced(partition.topic):
+                        stream.doubt()
                 await measure_lag(self, self._world.clock.now_ms())
-                self.heard_at_s = self._world.network.loop.time()
-                self._trouble.end()
+                self._looked_at_s = self._now_s()
+                self.trouble.end()
             except (ApiError, NoBroker) as error:
-                self._trouble.begin(error)
+                self.trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
 
     async def _subscribe(self) -> None:
@@ -211,10 +192,11 @@ class RunningFlow(RebalanceListener):
         except (ApiError, NoBroker) as error:
             if isinstance(error, ApiError) and error.error is Error.INVALID_SESSION_TIMEOUT:
                 raise UserError(f"the source refuses mirror.session.timeout.ms: {error}") from None
-            self._reading.begin(error)
+            self.reading.begin(error)
             await asyncio.sleep(_PAUSE_S)
         else:
-            self._reading.end()
+            self.reading.end()
+            self._read_at_s = self._now_s()
             self._put(batches)
             await asyncio.sleep(0)  # a poll that finds all it wants lets nobody else in
 
@@ -254,6 +236,14 @@ class RunningFlow(RebalanceListener):
                 self.loss = stream.failure
 
     @property
+    def heard_at_s(self) -> float:
+        """When both clusters had last answered, and the source had let us read."""
+        return min(self._looked_at_s, self._read_at_s)
+
+    def _now_s(self) -> float:
+        return self._world.network.loop.time()
+
+    @property
     def buffered_bytes(self) -> int:
         """What all streams hold."""
         return sum(each.held_bytes for each in self.streams.values())
@@ -267,7 +257,7 @@ class RunningFlow(RebalanceListener):
         try:
             ends = [await self._offset(error.partition, which) for which in ("earliest", "latest")]
         except (ApiError, NoBroker) as why:  # nobody can say what is lost: a later poll asks again
-            self._reading.begin(why)
+            self.reading.begin(why)
             await asyncio.sleep(_PAUSE_S)
             return
         stream.fail(loss_of(error, *ends))
@@ -275,7 +265,13 @@ class RunningFlow(RebalanceListener):
     # The source, as streams use it
 
     async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        return (await self._consumer.committed([partition]))[partition]
+        return (await self.commits([partition]))[partition]
+
+    async def commits(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the flow's group has committed."""
+        return await self._consumer.committed(partitions)
 
     async def start_offset(self, partition: TopicPartition) -> int:
         return await self._offset(partition, self.flow.settings.start)
@@ -392,9 +388,3 @@ class RunningFlow(RebalanceListener):
         await self._drop(list(self.streams))
         self.source.close()
         self.target.close()
-
-
-async def _tell(function: Callable[[Partitions], object], partitions: Partitions) -> None:
-    outcome = function(partitions)
-    if inspect.isawaitable(outcome):
-        await outcome

@@ -67,11 +67,9 @@ async def find_standing(
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
     has_lost = noted_end is not None and end < noted_end
-    if run is None and has_lost:
-        raise UserError(
-            f"{target} of the target ends at offset {end}, but was mirrored into up to {noted_end}:"
-            " was it deleted and made anew? `kdist mirror seek` says from where to fill it again"
-        )
+    # What an unclean election took takes the position back; what goes on from it had another log.
+    if has_lost and (run is None or committed is None or run.next_offset > committed.offset):
+        raise copy_made_anew(target, end, noted_end or 0, has_ours=run is not None)
     if _wins(committed, run) and not has_lost:
         return Standing(committed.offset, committed.leader_epoch, run, end)
     if run is not None:
@@ -99,6 +97,18 @@ async def find_end(
             f"another mirror has gone on with {target} of the target, or it has lost its end",
         )
     return end
+
+
+def copy_made_anew(
+    target: TopicPartition, end: int, known_end: int, *, has_ours: bool
+) -> UserError:
+    """What is said of a target that lacks what it had; `has_ours` if it got more of ours since."""
+    before = "stop the mirror, delete it once more, and then " if has_ours else ""
+    return UserError(
+        f"{target} of the target ends at offset {end}, but was mirrored into up to {known_end}:"
+        f" was it deleted and made anew? {before}`kdist mirror seek` says from where to fill it"
+        " again"
+    )
 
 
 def _wins(committed: OffsetAndMetadata | None, run: Run | None) -> TypeGuard[OffsetAndMetadata]:

@@ -10,7 +10,8 @@ follow, a restart): forget what is under way, ask the target's log where it stan
 there. The first batch of a run flies alone, since a broker that does not know a producer id takes
 whatever sequence comes first; so does the first one after a doubt, and after a silence, in which
 the broker may have forgotten the id. After a long one, in which this process may have been frozen,
-the target's log is asked first whether another mirror has gone on.
+the target's log is asked first whether another mirror has gone on. An answer that says that a batch
+lies where the log had others before stops the stream: it is another log, which takes any sequence.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ import asyncio
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.commits import CommitFailed
 from kdist.client.consumer.opening import CorruptFetch
 from kdist.client.offsets import OffsetAndMetadata
-from kdist.errors import ApiError, CorruptRecords, Error, KdistError
+from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.parcel import Parcel
-from kdist.mirror.standing import find_end, find_standing, note_of
+from kdist.mirror.source import Source
+from kdist.mirror.standing import copy_made_anew, find_end, find_standing, note_of
 from kdist.mirror.target import Target, result_of
 from kdist.mirror.trace import Run, run_for
-from kdist.mirror.trouble import Trouble
+from kdist.mirror.trouble import FROM_TARGET, Trouble, may_pass
 from kdist.model import NO_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -43,13 +44,6 @@ _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
 _SILENCE_S = 1.0  # brokers may forget a producer whose records are old at any time it is idle
 _PROOF_S = 60.0  # well under the 10 minutes after which brokers look what to forget
-_FROM_TARGET = frozenset(  # what the target refuses since it knows better where we stand
-    (
-        Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        Error.INVALID_PRODUCER_EPOCH,
-        Error.UNKNOWN_PRODUCER_ID,
-    )
-)
 
 
 class State(enum.Enum):
@@ -58,34 +52,6 @@ class State(enum.Enum):
     FINDING = "finding its position"
     FLOWING = "flowing"
     STOPPED = "stopped"
-
-
-class Source(Protocol):
-    """The source as a stream uses it."""
-
-    async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """What the flow's group has committed."""
-        ...
-
-    async def start_offset(self, partition: TopicPartition) -> int:
-        """Where to begin with a partition that was never mirrored."""
-        ...
-
-    def fault_of(self, partition: TopicPartition) -> KdistError | None:
-        """Why what it has does not follow on what was mirrored, if it does not."""
-        ...
-
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit, now."""
-        ...
-
-    def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Give batches from here on, to `Stream.put`."""
-        ...
-
-    def read_no_more(self, partition: TopicPartition) -> None:
-        """Give none until `read_from`."""
-        ...
 
 
 class Route(NamedTuple):
@@ -137,6 +103,7 @@ class Stream:
         self._proven_at_s = 0.0  # when the question was asked that the target last answered
         self._news = asyncio.Event()
         self._is_draining = False
+        self._is_doubted = False  # whether the target's log may be another than it was
         self._task: asyncio.Task[None] | None = None
 
     # From outside
@@ -216,6 +183,11 @@ class Stream:
             self._read_no_more()
             self._news.set()
 
+    def doubt(self) -> None:
+        """Ask the target where we stand, before anything more is sent."""
+        self._is_doubted = True
+        self._news.set()
+
     # Its life
 
     async def _live(self) -> None:
@@ -228,7 +200,7 @@ class Stream:
                 self._halt(failure)
                 return
             except (ApiError, NoBroker) as error:
-                if not _may_pass(error):
+                if not may_pass(error):
                     self._halt(error)
                     return
                 pause_s = _PAUSE_S if self.position != before else min(2 * pause_s, _PAUSE_S_MAX)
@@ -240,7 +212,7 @@ class Stream:
 
     async def _find(self) -> None:
         """Ask where we stand, and have the source give what comes behind it."""
-        route, asked_at_s = self.route, _now_s()
+        route, asked_at_s, self._is_doubted = self.route, _now_s(), False
         committed = await self._source.committed(route.source)
         standing = await find_standing(self._target.cluster, route.target, route.mark, committed)
         position = standing.position
@@ -269,6 +241,11 @@ class Stream:
             await self._news.wait()
             self._news.clear()
             self._settle()
+            if self._is_doubted:
+                raise ApiError(
+                    Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"topic {self.route.target.topic} of the target is another than it was",
+                )
             while self._waiting and not self._flying and self._silence_s() > _PROOF_S:
                 await self._prove()
             while (parcel := self._next()) is not None:
@@ -310,7 +287,10 @@ class Stream:
         return parcel
 
     def _settle(self) -> None:
-        """Take in the answers that are there, in order. `ApiError` for the first that is bad."""
+        """Take in the answers that are there, in order. `ApiError` for the first that is bad.
+
+        `UserError` if the log is another than it was.
+        """
         while self._flying and self._flying[0].answered.done():
             parcel, answered, posted_at_s = self._flying[0]
             try:
@@ -319,7 +299,9 @@ class Stream:
                 if error.error is not Error.DUPLICATE_SEQUENCE_NUMBER:
                     raise
             else:
-                self.target_end = result.base_offset + parcel.count
+                if 0 <= (base := result.base_offset) < self.target_end:
+                    raise copy_made_anew(self.route.target, base, self.target_end, has_ours=True)
+                self.target_end = base + parcel.count
             self._flying.popleft()
             self._proven_at_s = posted_at_s
             self._acknowledge(parcel)
@@ -329,6 +311,8 @@ class Stream:
             self._settle()
         except ApiError:
             pass  # whoever has the partition next asks the target
+        except UserError as error:
+            self._halt(error)
 
     def _acknowledge(self, parcel: Parcel) -> None:
         self.held_bytes -= len(parcel)
@@ -347,7 +331,7 @@ class Stream:
     # What goes wrong
 
     def _doubt(self, error: Exception) -> None:
-        if isinstance(error, ApiError) and error.error in _FROM_TARGET:
+        if isinstance(error, ApiError) and error.error in FROM_TARGET:
             self._metrics.contested_batches += 1
         self._metrics.doubts += 1
         self._target.forget_leader(self.route.target)
@@ -379,13 +363,6 @@ class Stream:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _may_pass(error: ApiError | NoBroker) -> bool:
-    """Whether to ask again. A commit that failed: the partition is about to be another's."""
-    if isinstance(error, NoBroker | CommitFailed):
-        return True
-    return error.error.retriable or error.error in _FROM_TARGET
 
 
 def _raise_bug(task: asyncio.Task[None]) -> None:

@@ -37,6 +37,8 @@ class FlowTopics:
         self._source_id, self._target_id = cluster_ids
         self._noted: dict[str, Origin] | None = None  # what the target knows
         self._made_anew: frozenset[str] = frozenset()  # since they were mirrored first
+        self._copies: dict[str, str] = {}  # ids of the target's topics, as they were seen last
+        self._replaced_copies: frozenset[str] = frozenset()  # by the last look
 
     async def refresh(self, now_ms: int) -> Selection:
         """Look, note, create and grow; what is to be mirrored. `ApiError`, `NoBroker`."""
@@ -56,7 +58,23 @@ class FlowTopics:
                     "flow %s: topic %s is not mirrored: %s", self._flow.name, topic, reason
                 )
         self.selection = selection
+        await self._look_at_copies()
         return selection
+
+    async def _look_at_copies(self) -> None:
+        """See which topics of the target were made anew since the last look, by us or others."""
+        now = {each.name: str(each.id or "") for each in await list_topics(self._target)}
+        before = self._copies
+        self._replaced_copies = frozenset(
+            name
+            for name, id_ in now.items()
+            if (known := before.get(name)) and id_ and id_ != known
+        )
+        self._copies = before | now
+
+    def is_copy_replaced(self, topic: str) -> bool:
+        """Whether the target had another topic for this one of the source at the look before."""
+        return self._flow.renamed(topic) in self._replaced_copies
 
     def loss(self, topic: str) -> Loss | None:
         """Why a topic of the source does not follow on its copy, if it does not."""

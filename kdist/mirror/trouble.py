@@ -1,10 +1,29 @@
-"""Passing trouble: logged once when it begins and once when it is over, not at every try."""
+"""What may pass: which errors do; logged when it begins and when it is over, not at every try."""
 
 from __future__ import annotations
 
 import logging
 
+from kdist.client.cluster import NoBroker
+from kdist.client.consumer.commits import CommitFailed
+from kdist.errors import ApiError, Error
+
 logger = logging.getLogger(__name__)
+
+FROM_TARGET = frozenset(  # what the target refuses since it knows better where we stand
+    (
+        Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Error.INVALID_PRODUCER_EPOCH,
+        Error.UNKNOWN_PRODUCER_ID,
+    )
+)
+
+
+def may_pass(error: ApiError | NoBroker) -> bool:
+    """Whether to ask again. A commit that failed: the partition is about to be another's."""
+    if isinstance(error, NoBroker | CommitFailed):
+        return True
+    return error.error.retriable or error.error in FROM_TARGET
 
 
 class Trouble:

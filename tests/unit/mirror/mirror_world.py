@@ -76,6 +76,12 @@ class Log(Kept):
         """As a broker does that has looked for those whose newest record is old."""
         self._states = ProducerStates()
 
+    def make_anew(self) -> None:
+        """Empty, as of a topic that was deleted and created again."""
+        self.records.clear()
+        self.data.clear()
+        self.forget_producers()
+
     def lose_last(self) -> None:
         """Without its last batch, as after an unclean election."""
         del self.records[read_header(self.data.pop()).base_offset :]

@@ -1,9 +1,11 @@
-"""A topic of the source that was deleted and made anew: its first records are not passed over."""
+"""A topic of the source, or its copy, deleted and made anew: no records are passed over."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
-from flow_world import FlowScene, flow_of, is_stopped, play
+from flow_world import FlowScene, flow_of, is_stopped, play, stream_of
 
 from kdist.client.admin.topics import delete_topics
 from kdist.client.cluster import Address, Cluster
@@ -95,5 +97,22 @@ def test_who_seeks_in_all_partitions_goes_on_with_the_new_topic() -> None:
             await scene.until_copied("t", *OLD, NEW[2])
             await scene.stop()
         assert len((await read_origins(cluster))["copy.t"].id) > 0
+
+    play(work)
+
+
+def test_a_copy_that_is_deleted_while_nothing_comes_stops_its_topic() -> None:
+    async def work(scene: FlowScene) -> None:
+        await mirrored(scene)
+        await asyncio.sleep(5)  # where it stands is committed
+        await delete_topics(asking(scene), ["copy.t"])
+        await scene.cluster.until(lambda: is_stopped(scene.mirror))
+        await produce(scene.client, "t", *NEW)
+        await asyncio.sleep(5)
+        assert await scene.values("copy.t") == []
+        stream = stream_of(scene.mirror)
+        assert stream is not None
+        assert "was it deleted and made anew?" in str(stream.failure)
+        await scene.stop()
 
     play(work)

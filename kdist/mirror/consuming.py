@@ -1,0 +1,40 @@
+"""The consumer that a flow reads its source with: its settings, and its calls of the flow."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from kdist.client.cluster import parse_addresses
+from kdist.client.consumer.core import Core
+from kdist.client.consumer.rebalancing import Partitions
+from kdist.client.consumer.settings import read_settings
+from kdist.config.mirror import Flow, MirrorSettings
+from kdist.network.world import Network
+from kdist.runtime.chance import system_chance
+
+_FETCH_BYTES = 16 << 20
+
+
+def core_of(flow: Flow, settings: MirrorSettings, network: Network) -> Core:
+    """A member of the flow's group, which commits only what it is told to."""
+    given = {
+        "group_id": flow.group,
+        "client_id": flow.group,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "isolation_level": "read_committed",
+        "partition_assignment_strategy": ("cooperative-sticky",),
+        "fetch_max_bytes": _FETCH_BYTES,
+        "session_timeout_ms": settings.session_timeout_ms,
+        "heartbeat_interval_ms": max(settings.session_timeout_ms // 3, 1),
+        "metadata_max_age_ms": settings.refresh_interval_ms,
+    }
+    addresses = parse_addresses(flow.settings.source)
+    return Core(network, addresses, read_settings(given), system_chance(), (None, None), _tell)
+
+
+async def _tell(function: Callable[[Partitions], object], partitions: Partitions) -> None:
+    outcome = function(partitions)
+    if inspect.isawaitable(outcome):
+        await outcome
