@@ -40,7 +40,8 @@ class FlowMetrics(Metrics):
         " refuses to have them.",
     )
     silent_seconds: float = gauge(
-        "kdist_mirror_silent_seconds", "How long ago both clusters last answered."
+        "kdist_mirror_silent_seconds",
+        "How long ago both clusters last answered, and the source let the flow's group read.",
     )
 
 

@@ -35,11 +35,7 @@ NO_LAG = Lag(0, 0.0, 0.0)
 
 async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
     """Bring the metrics of a running flow's partitions up to date. `ApiError`."""
-    positions = {
-        partition: stream.position
-        for partition, stream in flow.streams.items()
-        if stream.position is not None
-    }
+    positions = await _positions(flow)
     ranges = await find_ranges(flow.source, positions, is_committed_only=True)
     for partition, position in positions.items():
         start, end = ranges[partition]
@@ -54,6 +50,21 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
         metrics.lag_records = lag.records
         metrics.lag_bytes = lag.bytes_about
         metrics.lag_seconds = lag.seconds
+
+
+async def _positions(flow: RunningFlow) -> dict[TopicPartition, int]:
+    """Where the streams stand; of those that are still finding it out, by what was committed.
+
+    A partition that is new is behind by all that it has, if its flow starts with the earliest.
+    """
+    known = {partition: stream.position for partition, stream in flow.streams.items()}
+    unknown = [partition for partition, position in known.items() if position is None]
+    committed = await flow.commits(unknown) if unknown else {}
+    first = 0 if flow.flow.settings.start == "earliest" else None
+    for partition in unknown:
+        found = committed[partition]
+        known[partition] = first if found is None else found.offset
+    return {partition: position for partition, position in known.items() if position is not None}
 
 
 def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:

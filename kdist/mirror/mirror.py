@@ -80,7 +80,7 @@ class Mirror:
         return Page(200, CONTENT_TYPE, self.exposition.render())
 
     def _health_page(self) -> Page:
-        """503 while a flow has heard nothing of a cluster for long, or a partition is stopped."""
+        """503 while a flow has long heard nothing of a cluster, or a partition is stopped."""
         flows = {flow.flow.name: self._health(flow) for flow in self.flows}
         is_well = all(each["status"] == "ok" for each in flows.values())
         body = {"status": "ok" if is_well else "trouble", "flows": flows}
@@ -99,4 +99,5 @@ class Mirror:
             "partitions": len(flow.streams),
             "stopped": stopped,
             "silent_seconds": round(silent_s, 1),
+            "trouble": flow.reading.said or flow.trouble.said,
         }

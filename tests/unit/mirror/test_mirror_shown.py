@@ -1,0 +1,65 @@
+"""What a mirror shows of itself, in virtual time, while it cannot read, or cannot begin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from flow_world import FlowScene, flow_of, play
+
+from kdist.errors import ApiError, Error
+from tests.unit.broker.broker_cluster import create, produce
+
+LABELS = ("f", "t", "0")
+STARTS = {"earliest": 3, "latest": 0}
+
+
+async def refuse(*_: object) -> None:
+    raise ApiError(Error.INCONSISTENT_GROUP_PROTOCOL, "others have this group")
+
+
+def test_a_flow_that_its_source_does_not_let_read_is_silent_and_not_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        mirror = scene.start()
+        flow = flow_of(mirror)
+        await produce(scene.client, "t", b"1")
+        await scene.until_copied("t", b"1")
+        read = flow._consumer.poll_batches
+        monkeypatch.setattr(flow._consumer, "poll_batches", refuse)
+        await asyncio.sleep(70)
+        page = mirror._health_page()
+        assert page.status == 503
+        assert "others have this group" in json.loads(page.body)["flows"]["f"]["trouble"]
+        mirror._metrics_page()
+        assert flow.metrics.silent_seconds > 60
+        monkeypatch.setattr(flow._consumer, "poll_batches", read)
+        await asyncio.sleep(5)
+        assert mirror._health_page().status == 200
+        await scene.stop()
+
+    play(work)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_partition_whose_target_does_not_answer_from_the_start_is_behind(
+    start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        await produce(scene.client, "t", b"1", b"2", b"3")
+        monkeypatch.setattr("kdist.mirror.stream.find_standing", refuse_for_now)
+        flow = flow_of(scene.start(flow_f_start=start))
+        await asyncio.sleep(10)
+        assert flow.measures.streams[LABELS].lag_records == STARTS[start]
+        assert (flow.measures.streams[LABELS].lag_seconds > 0) == (start == "earliest")
+        await scene.stop()
+
+    play(work)
+
+
+async def refuse_for_now(*_: object) -> None:
+    raise ApiError(Error.LEADER_NOT_AVAILABLE)
