@@ -2,7 +2,8 @@
 
     records   the source's log end, less the position
     bytes     those records, each as large as those that were looked at last
-    seconds   the age of the first record that is not in the target; 0 when all are
+    seconds   the age of the first record that is not in the target; 0 when all are, or if it has
+              no time
 
 Records that only count offsets, markers of transactions and what was compacted away, are counted
 until they are passed; what retention took is not.
@@ -73,8 +74,7 @@ def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:
     if stream is None or held is None or stream.position is None:
         return None
     records = max(end - stream.position, 0)
-    age_s = max(0.0, (now_ms - held.timestamp) / 1000)
-    return Lag(records, records * len(held) / held.count, age_s)
+    return Lag(records, records * len(held) / held.count, _age_s(held.timestamp, now_ms))
 
 
 async def look_behind(
@@ -89,5 +89,10 @@ async def look_behind(
     if header is None:
         return Lag(end - position, 0.0, 0.0)
     record_bytes = header.size / max(header.record_count, 1)
-    age_s = max(0.0, (now_ms - header.base_timestamp) / 1000)
+    age_s = _age_s(header.base_timestamp, now_ms)
     return Lag(end - position, (end - position) * record_bytes, age_s)
+
+
+def _age_s(timestamp_ms: int, now_ms: int) -> float:
+    """How old a record is; 0 for one without a time, as producers before Kafka 0.10 send them."""
+    return max(0.0, (now_ms - timestamp_ms) / 1000) if timestamp_ms >= 0 else 0.0

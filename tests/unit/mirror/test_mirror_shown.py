@@ -9,6 +9,8 @@ import pytest
 from flow_world import FlowScene, flow_of, play
 
 from kdist.errors import ApiError, Error
+from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from kdist.records.build import build_batch
 from tests.unit.broker.broker_cluster import create, produce
 
 LABELS = ("f", "t", "0")
@@ -56,6 +58,22 @@ def test_a_partition_whose_target_does_not_answer_from_the_start_is_behind(
         await asyncio.sleep(10)
         assert flow.measures.streams[LABELS].lag_records == STARTS[start]
         assert (flow.measures.streams[LABELS].lag_seconds > 0) == (start == "earliest")
+        await scene.stop()
+
+    play(work)
+
+
+def test_a_record_without_a_time_is_not_behind_since_1970(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: FlowScene) -> None:
+        await create(scene.client, "t")
+        part = ProducePartition(index=0, records=build_batch([b"old"], timestamp_ms=-1))
+        topics = [ProduceTopic(name="t", partition_data=[part])]
+        await scene.client.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics))
+        monkeypatch.setattr("kdist.mirror.stream.find_standing", refuse_for_now)
+        flow = flow_of(scene.start(flow_f_start="earliest"))
+        await asyncio.sleep(10)
+        assert flow.measures.streams[LABELS].lag_records == 1
+        assert flow.measures.streams[LABELS].lag_seconds == 0
         await scene.stop()
 
     play(work)
