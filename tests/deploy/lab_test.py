@@ -1,11 +1,8 @@
 """Bare hosts to a running cluster, tested, broken, and removed again: `make lab-test`, as root.
 
-    python -m tests.deploy.lab_test [--if-able] [--without-drills]
-
 Makes a lab of its own, beside any that is up. Each step's words are in .cache/lab-test; a step that
-fails shows its last ones. KEEP=1 leaves the hosts up. With --if-able, a machine that cannot run the
-lab is told why, and that is no failure. `make test` leaves the drills to `make lab-test`. Ends with
-0 if every step went well, else with 1.
+fails shows its last ones. KEEP=1 leaves the hosts up. `make test` leaves the drills to `make
+lab-test`. Ends with 0 if every step went well, else with 1.
 """
 
 from __future__ import annotations
@@ -216,7 +213,7 @@ def why_not() -> str:
     return " ".join(line.removeprefix("lab: ") for line in check.stderr.splitlines())
 
 
-def go_through(trial: Trial) -> None:
+def go_through(trial: Trial, *, with_drills: bool) -> None:
     """Each step builds on those before; what only looks does not keep the next from looking."""
     foundations = {
         "hosts": trial.make_hosts,
@@ -228,7 +225,7 @@ def go_through(trial: Trial) -> None:
     if all(trial.step(name, work) for name, work in foundations.items()):
         trial.step("verify", trial.verify)
         trial.step("static and cluster tests", trial.look)
-        if "--without-drills" in sys.argv:
+        if not with_drills:
             return
         if trial.step("drills", trial.drill):
             trial.step("tests after the drills", trial.look)
@@ -243,12 +240,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join([*rows, f"{'all':{width}}  {total:6.0f} s"])
 
 
-def main() -> int:
-    """Go through all steps; the hosts are removed whatever happens, unless KEEP is set."""
+@click.command()
+@click.option("--if-able", is_flag=True, help="A machine that cannot run the lab is no failure.")
+@click.option("--without-drills", is_flag=True, help="Break nothing.")
+def main(if_able: bool, without_drills: bool) -> None:
+    """Deploy to bare hosts, test them, break them; remove them whatever happens, unless KEEP=1."""
     os.environ |= environment()
     if reason := why_not():
         click.echo(f"The lab's hosts cannot run here, so kdist is not deployed to any: {reason}")
-        return 0 if "--if-able" in sys.argv else 1
+        sys.exit(0 if if_able else 1)
     LOGS.mkdir(parents=True, exist_ok=True)
     for log in LOGS.iterdir():
         log.unlink()
@@ -256,15 +256,15 @@ def main() -> int:
     trial = Trial()
     try:
         trial.step("what an earlier run left", trial.remove)
-        go_through(trial)
+        go_through(trial, with_drills=not without_drills)
     finally:
         if os.environ.get("KEEP"):
             click.echo(f"Kept: KDIST_LAB_DIR={Place.of_environment().home} python -m lab status")
         else:
             trial.step("all removed", trial.remove)
         click.echo(table(trial.outcomes))
-    return int(trial.has_failed)
+    sys.exit(int(trial.has_failed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="python -m tests.deploy.lab_test")
