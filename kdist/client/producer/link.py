@@ -112,6 +112,7 @@ class Link:
         "_network",
         "_on_change",
         "_settings",
+        "error",
         "in_flight",
         "pipe",
         "resting_until_s",
@@ -123,6 +124,7 @@ class Link:
     ) -> None:
         self.pipe: Pipe | None = None
         self.version = VERSION_MAX
+        self.error: ApiError | TimeoutError | None = None  # why there is no connection
         self.in_flight = 0
         self.resting_until_s = 0.0  # after a failure, or since the broker asked for it
         self._network = network
@@ -164,8 +166,8 @@ class Link:
     async def _connect(self, address: Address) -> None:
         try:
             pipe = await Pipe.connect_negotiated(self._network, *address, self._settings.client)
-        except (ApiError, TimeoutError):  # metadata, asked for meanwhile, tells who leads instead
-            self._fail()
+        except (ApiError, TimeoutError) as error:  # metadata, asked meanwhile, tells who else leads
+            self._fail(error)
         else:
             self._take(pipe)
         finally:
@@ -175,15 +177,17 @@ class Link:
     def _take(self, pipe: Pipe) -> None:
         try:
             self.version = pipe.produce_version(oldest=self._settings.version_min)
-        except ApiError:
+        except ApiError as error:
             pipe.close()
-            self._fail()
+            self._fail(error)
             return
         pipe.on_writable = self._on_change
         self.pipe = pipe
+        self.error = None
         self._failures = 0
 
-    def _fail(self) -> None:
+    def _fail(self, error: ApiError | TimeoutError) -> None:
+        self.error = error
         pause_ms = self._settings.backoff_ms * 2 ** min(self._failures, 16)
         self._failures += 1
         self.rest(min(pause_ms, self._settings.backoff_ms_max))

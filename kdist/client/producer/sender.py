@@ -26,7 +26,7 @@ from kdist.client.producer.queue import NO_LEADER, NOBODY, PartitionQueue
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topics
-from kdist.errors import ApiError
+from kdist.errors import ApiError, Error
 from kdist.network.world import Network
 
 # From this size on a batch goes alone, uncopied: what a request costs is nothing beside it.
@@ -149,7 +149,19 @@ class Sender:
                 return deadline_s
             if not queue.waiting:
                 self._seal(queue)
-            self._settling.expire(queue.waiting.popleft())
+            batch = queue.waiting.popleft()
+            batch.error = batch.error or self._why_unsent(queue)
+            self._settling.expire(batch)
+
+    def _why_unsent(self, queue: PartitionQueue) -> BaseException | None:
+        """Why a batch could not be sent, as far as that is known: it may never have been tried."""
+        leader = queue.leader
+        if leader == NO_LEADER:
+            return ApiError(Error.LEADER_NOT_AVAILABLE, "the partition has no leader")
+        if leader not in self._topics.addresses:
+            return ApiError(Error.LEADER_NOT_AVAILABLE, f"its leader {leader} is no known broker")
+        link = self._links.get(leader)
+        return link.error if link is not None else None
 
     def _forget(self, queue: PartitionQueue) -> None:
         with self._accumulator.lock:

@@ -85,6 +85,8 @@ class Topics:
         self._on_change = on_change
         self._asking: asyncio.Task[None] | None = None
         self._changed: asyncio.Future[None] | None = None
+        self._told: frozenset[str] = frozenset()  # what the last answer was about
+        self._told_at_s = -_PAUSE_S
 
     def want(self, names: Iterable[str]) -> None:
         """Ask for these soon; `on_change` is called when something came."""
@@ -127,6 +129,7 @@ class Topics:
     async def _ask(self) -> None:
         """Until all that is wanted has leaders, or cannot be, or nobody needs it any more."""
         while self._wanted:
+            await self._pause()
             names = sorted(self._wanted)
             try:
                 answer = await self._metadata(names)
@@ -134,6 +137,7 @@ class Topics:
                 self.last_error = error
             else:
                 self.last_error = None
+                self._told, self._told_at_s = frozenset(names), asyncio.get_running_loop().time()
                 self._wanted.difference_update(
                     [topic.name for topic in answer.topics if topic.name and self._take(topic)]
                 )
@@ -143,6 +147,14 @@ class Topics:
             if self._wanted:
                 await asyncio.sleep(_PAUSE_S)
                 self._wanted = {name for name in self._wanted if self._is_needed(name)}
+
+    async def _pause(self) -> None:
+        """Not the same again at once: whose leader is being connected to, or is no broker that the
+        answer names, is wanted again as soon as the answer is there.
+        """
+        left_s = self._told_at_s + _PAUSE_S - asyncio.get_running_loop().time()
+        if left_s > 0 and self._wanted <= self._told:
+            await asyncio.sleep(left_s)
 
     async def _metadata(self, names: list[str]) -> MetadataResponse:
         request = MetadataRequest(

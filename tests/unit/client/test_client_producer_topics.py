@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kdist.client.producer.faults import DeliveryTimedOut
 from kdist.errors import ApiError, Error
+from kdist.model import TopicPartition
 from kdist.protocol.metadata import MetadataRequest
 from tests.unit.client.producer_world import Scene, play
 
@@ -72,3 +74,20 @@ def test_a_topic_that_is_used_no_more_is_not_asked_for() -> None:
             assert (await producer.send_and_wait("yesterday", b"a")).offset == 3
 
     play(work)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_leader_that_cannot_be_reached_is_looked_up_at_a_pace(is_known: bool) -> None:
+    """It was asked for as fast as answers came, while it was connected to, or was no broker."""
+
+    async def work(scene: Scene) -> None:
+        scene.brokers.leaders[TopicPartition("t", 0)] = 1 if is_known else 9
+        if is_known:
+            scene.network.partition({"client", "b0"}, {"b1"})
+        async with scene.producer(delivery_timeout_ms=12_000) as producer:
+            with pytest.raises(DeliveryTimedOut) as told:
+                await (await producer.send("t", b"a"))
+            assert 2 <= len(asked(scene)) <= 130
+            assert ("b1:9092" if is_known else "leader 9 is no known broker") in str(told.value)
+
+    play(work, hosts=2)
