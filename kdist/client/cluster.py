@@ -162,6 +162,7 @@ class Cluster:
         self.brokers: dict[int, Address] = {}
         self.controller_id = -1
         self.leaders: dict[TopicPartition, int] = {}
+        self._answered: Address | None = None  # who did last
         self._network = network
         self._lane = Lane(network, self, settings)
         self._retry_s = retry_ms / 1000
@@ -176,10 +177,17 @@ class Cluster:
         """A connection to a broker that metadata named; `ApiError` NETWORK_EXCEPTION."""
         return await self._lane.client(broker_id)
 
+    def in_turn(self) -> list[int]:
+        """The brokers in the order in which to ask if any will do: who answered last is first.
+
+        One that hangs, and comes first by number, would take its time out each time.
+        """
+        return sorted(self.brokers, key=lambda each: (self.brokers[each] != self._answered, each))
+
     async def any_client(self) -> Client:
-        """A connection to the first broker of metadata that takes one, else that one's error."""
+        """A connection to the first `in_turn` that takes one, else that one's error."""
         first: ApiError | None = None
-        for broker in sorted(self.brokers):
+        for broker in self.in_turn():
             try:
                 return await self.client(broker)
             except ApiError as error:
@@ -216,11 +224,15 @@ class Cluster:
         `NoBroker` if none does.
         """
         failures: dict[Address, ApiError] = {}
-        for address in dict.fromkeys((*self.brokers.values(), *self.bootstrap)):
+        known = (self.brokers[each] for each in self.in_turn())
+        for address in dict.fromkeys((*known, *self.bootstrap)):
             try:
-                return await (await self._lane.connected(address)).send(request)
+                answer = await (await self._lane.connected(address)).send(request)
             except ApiError as error:
                 failures[address] = error
+            else:
+                self._answered = address
+                return answer
         if not failures:
             raise NoBroker("no broker is known: who is to find them by zk_connect is started first")
         tried = "; ".join(

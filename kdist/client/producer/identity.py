@@ -58,7 +58,7 @@ class Identities:
 
     async def _ask_brokers(self) -> Identity:
         failure = ApiError(Error.NETWORK_EXCEPTION, "no broker is known to ask for a producer id")
-        for broker in tuple(self._cluster.brokers):
+        for broker in self._cluster.in_turn():
             try:
                 return await self._ask_broker(broker)
             except ApiError as error:

@@ -34,6 +34,7 @@ from kdist.records.build import build_batch
 from tests.unit.broker.broker_cluster import PORT
 from tests.unit.broker.broker_cluster import Cluster as BrokerCluster
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
+from tests.unit.client.producer_world import Scene, play
 
 T = TypeVar("T")
 NOBODY = Address("127.0.0.1", 1)
@@ -280,3 +281,21 @@ def test_a_topic_that_was_deleted_has_no_leaders(running: CliCluster) -> None:
         assert not [each for each in cluster.leaders if each.topic == "passing"]
 
     with_client(running, work)
+
+
+def test_a_broker_that_hangs_is_asked_last_once_another_has_answered() -> None:
+    async def work(scene: Scene) -> None:
+        bootstrap = [Address("b0", PORT), Address("b1", PORT)]
+        settings = ClientSettings("test", request_timeout_ms=9_000)
+        cluster = Cluster(scene.network.host("client"), bootstrap, settings)
+        await cluster.metadata()
+        assert (await cluster.any_client()).name == f"b0:{PORT}"
+        scene.network.partition({"client", "b1"}, {"b0"})
+        await cluster.metadata()  # waits for the first
+        begun_ns = scene.clock.monotonic_ns()
+        await cluster.metadata()
+        assert (await cluster.any_client()).name == f"b1:{PORT}"
+        assert scene.clock.monotonic_ns() - begun_ns < 1e9
+        cluster.close()
+
+    play(work, hosts=2)
