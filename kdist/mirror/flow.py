@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from kdist.client.cluster import Cluster, NoBroker, parse_addresses
 from kdist.client.consumer.aio import Consumer
-from kdist.client.consumer.batch import Batch
+from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.consumer.fetcher import OffsetOutOfRange
-from kdist.client.consumer.opening import CorruptFetch
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, list_offsets
 from kdist.config.mirror import Flow, MirrorSettings

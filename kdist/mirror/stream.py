@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from kdist.client.cluster import NoBroker
-from kdist.client.consumer.batch import Batch
-from kdist.client.consumer.opening import CorruptFetch
+from kdist.client.consumer.batch import Batch, CorruptFetch
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics

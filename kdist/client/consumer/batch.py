@@ -12,11 +12,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, TimestampType
 from kdist.records.build import decode_body, read_body
@@ -40,6 +41,15 @@ class NotDecoded(ApiError):
             Error.INVALID_RECORD,
             f"{partition}, offset {offset}: the decoder refuses it: {cause!r}",
         )
+        self.partition = partition
+        self.offset = offset
+
+
+class CorruptFetch(CorruptRecords):
+    """What was fetched of `partition` fails a check, from `offset` on."""
+
+    def __init__(self, partition: TopicPartition, offset: int, fault: str) -> None:
+        super().__init__(f"{partition}, at offset {offset}: {fault}")
         self.partition = partition
         self.offset = offset
 
@@ -183,12 +193,23 @@ class Batch:
     @cached_property
     def body(self) -> Buffer:
         """The records' bytes, decompressed."""
-        return read_body(self._buffer, self._at, self.header)
+        with self._placed():
+            return read_body(self._buffer, self._at, self.header)
 
     @cached_property
     def all_records(self) -> list[Record]:
         """The records as the codec gives them, those before `start` included."""
-        return decode_body(self.body, self.header)
+        body = self.body
+        with self._placed():
+            return decode_body(body, self.header)
+
+    @contextmanager
+    def _placed(self) -> Iterator[None]:
+        """Says where it is that something is damaged, though its checksum is right."""
+        try:
+            yield
+        except CorruptRecords as error:
+            raise CorruptFetch(self.partition, self.start, error.detail) from error
 
     @cached_property
     def _keys(self) -> list[Any]:
@@ -282,7 +303,9 @@ class Batch:
 
     def raw_values(self) -> list[bytes | None]:
         """The values in bytes, no decoder asked."""
-        return self._given(decode_values(self.body, self.header.record_count))
+        body = self.body
+        with self._placed():
+            return self._given(decode_values(body, self.header.record_count))
 
     def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
         """The items from `start` on, as the application's decoder has them."""

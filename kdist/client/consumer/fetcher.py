@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kdist.client.cluster import NO_LEADER, raise_for
-from kdist.client.consumer.batch import Decoder
+from kdist.client.consumer.batch import CorruptFetch, Decoder
 from kdist.client.consumer.fetch_session import FetchSession, Said, Wanted
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition, Shelf
@@ -265,6 +265,10 @@ class Fetcher:
             self._decoders,
         )
         self._shelf.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
+        if partition.fetch_position == opening.position and not partition.is_faulty:
+            self._hold(partition, _REFUSED_AGAIN_S)  # the same again would be fetched at once
+            fault = "what is fetched holds no whole batch of it"
+            self._world.report(CorruptFetch(partition.key, opening.position, fault))
         self._has_news = True
 
     def _tell(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kdist.client.consumer.batch import Batch, Decoder
+from kdist.client.consumer.batch import Batch, CorruptFetch, Decoder
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
@@ -19,15 +19,6 @@ from kdist.records.batch import BatchHeader, crc_fault, iter_headers
 from kdist.records.build import read_records
 from kdist.records.control import ControlType, read_control_type
 from kdist.wire.varint import Buffer
-
-
-class CorruptFetch(CorruptRecords):
-    """What was fetched of `partition` fails a check, from `offset` on."""
-
-    def __init__(self, partition: TopicPartition, offset: int, fault: str) -> None:
-        super().__init__(f"{partition}, at offset {offset}: {fault}")
-        self.partition = partition
-        self.offset = offset
 
 
 class Ready(NamedTuple):
@@ -54,23 +45,21 @@ class Opening(NamedTuple):
 
 
 def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
-    """What `buffer` holds at and behind the position, in order."""
+    """What `buffer` holds at and behind the position, in order, each offset once."""
     aborted = _Aborted(opening.aborted or ())
     position = opening.position
     try:
         for at, header in iter_headers(buffer, may_end_partial=True):
             next_offset = header.next_offset
-            if next_offset <= opening.position:
-                continue  # all before the position: the broker gives from a batch's beginning
+            if next_offset <= position:
+                continue  # all of it was given: the broker gives from a batch's beginning
             if opening.check_crcs:
                 _check(buffer, at, header)
             batch: Batch | None = None
             if header.is_control:
                 aborted.end(buffer, at, header)
             elif not aborted.covers(header) and header.record_count:
-                batch = Batch(
-                    opening.partition, header, buffer, at, opening.position, opening.decoders
-                )
+                batch = Batch(opening.partition, header, buffer, at, position, opening.decoders)
             yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
             position = next_offset
     except CorruptRecords as error:
@@ -102,6 +91,8 @@ class _Aborted:
         self.covers(header)
         if header.producer_id not in self._open:
             return
-        (marker,) = read_records(buffer, at, header)
-        if read_control_type(marker.key) is ControlType.ABORT:
+        markers = read_records(buffer, at, header)
+        if len(markers) != 1:
+            raise CorruptRecords(f"a control batch has {len(markers)} records")
+        if read_control_type(markers[0].key) is ControlType.ABORT:
             self._open.discard(header.producer_id)

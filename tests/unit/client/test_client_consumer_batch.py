@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.client.consumer.batch import Batch, NotDecoded
-from kdist.client.consumer.opening import CorruptFetch, Opening, Ready, open_fetched
+from kdist.client.consumer.batch import Batch, CorruptFetch, NotDecoded
+from kdist.client.consumer.opening import Opening, Ready, open_fetched
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
 from kdist.records.batch import (
@@ -193,6 +193,31 @@ def test_what_is_damaged_comes_after_what_is_whole() -> None:
     assert (broken.error.partition, broken.error.offset) == (TopicPartition("clicks", 3), 3)
     assert "clicks-3, at offset 3: CRC is" in str(broken.error)
     assert [each.error for each in opened(data, check_crcs=False)] == [None, None]
+
+
+def test_what_is_damaged_below_a_right_checksum_is_named_with_its_place() -> None:
+    batch = numbered(5, 2, codec=Codec.GZIP)
+    for at in range(HEADER_SIZE, len(batch)):
+        batch[at] ^= 0xFF
+    seal(batch, 0, len(batch))
+    (damaged,) = batches(batch, 6)
+    for look in (damaged.values, damaged.records, damaged.timestamps, damaged.keys):
+        with pytest.raises(CorruptFetch, match="clicks-3, at offset 6: the gzip data is damaged"):
+            look()
+
+
+def test_what_overlaps_is_given_once_and_what_goes_back_is_left_out() -> None:
+    found = batches(numbered(0, 3) + numbered(1, 4) + numbered(0, 2) + numbered(5, 1))
+    assert [list(each.offsets()) for each in found] == [[0, 1, 2], [3, 4], [5]]
+    assert opened(numbered(3, 3) + numbered(0, 2))[-1].next_offset == 6
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_control_batch_of_several_records_is_damaged(count: int) -> None:
+    data = numbered(0, count, producer_id=7, is_transactional=True, is_control=True)
+    aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
+    (told,) = opened(data, aborted=aborted)
+    assert isinstance(told.error, CorruptFetch)
 
 
 def test_a_batch_that_a_byte_limit_cut_is_left_for_the_next_fetch() -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from kdist.client.consumer.batch import CorruptFetch
 from kdist.client.consumer.fetcher import Fetcher
-from kdist.client.consumer.opening import CorruptFetch
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult
@@ -115,6 +115,37 @@ def test_what_is_ready_before_the_place_where_a_log_was_cut_is_given() -> None:
         truncated(consumer, 4)
         found += await offsets(consumer, 5)
         assert found == [0, 1, 2, 3, 4, 5]
+        await consumer.close()
+
+    with_topic(scenario)
+
+
+@pytest.mark.parametrize("kept", [30, 62])
+def test_a_fetch_without_a_whole_batch_is_told_and_asked_for_at_a_pace(
+    monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """It was fetched again as fast as answers came, and no poll heard of it."""
+
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(3)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        fetched = 0
+        shelve = Fetcher._shelve
+
+        def cut(fetcher: Fetcher, partition: object, result: FetchPartitionResult) -> None:
+            nonlocal fetched
+            fetched += 1
+            result.records = bytes(result.records or b"")[:kept]  # type: ignore[arg-type]
+            shelve(fetcher, partition, result)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Fetcher, "_shelve", cut)
+        consumer.assign([ZERO])
+        for _ in range(3):
+            with pytest.raises(CorruptFetch, match="holds no whole batch"):
+                await consumer.poll(10)
+        assert fetched <= 4
+        monkeypatch.setattr(Fetcher, "_shelve", shelve)
+        assert await offsets(consumer, 3) == [0, 1, 2]
         await consumer.close()
 
     with_topic(scenario)
