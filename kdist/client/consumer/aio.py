@@ -23,6 +23,7 @@ from kdist.client.consumer.given import (
     Bootstrap,
     Given,
     checked_decoders,
+    checked_end,
     checked_max,
     checked_partitions,
     checked_times,
@@ -134,7 +135,7 @@ class Consumer:
 
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core = self._core
-        end_s = None if timeout_s is None else core.world.now_s() + timeout_s
+        end_s = checked_end(timeout_s, core.world.now_s())
         while True:
             left_s = None if end_s is None else end_s - core.world.now_s()
             await core.ready(left_s)

@@ -23,6 +23,7 @@ from kdist.client.consumer.given import (
     Bootstrap,
     Given,
     checked_decoders,
+    checked_end,
     checked_max,
     checked_partitions,
     checked_times,
@@ -170,7 +171,7 @@ class Consumer:
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core, shelf = self._core, self._shelf
-        end_s = None if timeout_s is None else core.world.now_s() + timeout_s
+        end_s = checked_end(timeout_s, core.world.now_s())
         if taken := self._taken_soon(take, end_s):
             return taken
         while True:

@@ -17,7 +17,7 @@ from kdist.client.cluster import Address
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits, Offsets
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
-from kdist.client.consumer.given import check_offset
+from kdist.client.consumer.given import check_offset, checked_partitions
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.partition import Partition, Shelf
 from kdist.client.consumer.positions import NoOffset, Positions
@@ -224,10 +224,10 @@ class Core:
 
     def partition(self, key: TopicPartition) -> Partition:
         """What is known of a partition that is read; `UserError` for any other."""
-        try:
-            return self.partitions[TopicPartition(*key)]
-        except KeyError:
-            raise UserError(f"{TopicPartition(*key)} is not assigned to this consumer") from None
+        (key,) = checked_partitions([key])
+        if key not in self.partitions:
+            raise UserError(f"{key} is not assigned to this consumer")
+        return self.partitions[key]
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on from an offset."""

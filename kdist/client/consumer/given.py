@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from math import isnan
+from numbers import Real
 from typing import Any, SupportsIndex
 
 from kdist.client.consumer.batch import Decoder
@@ -52,6 +54,7 @@ def to_commit(given: Given | None) -> Offsets | None:
     """Offsets to commit; None, for all positions, stays that."""
     if given is None:
         return None
+    _check_mapping(given, "offsets to commit")
     places = [
         each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
         for each in given.values()
@@ -79,6 +82,7 @@ def _partition(given: Any) -> TopicPartition:
 
 def checked_times(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Times by partition, which may be a plain pair."""
+    _check_mapping(given, "times")
     for each in given.values():
         check_time(each)
     return dict(zip(checked_partitions(given), given.values(), strict=True))
@@ -89,6 +93,20 @@ def checked_max(given: int, name: str) -> int:
     if not _is_number(given, 1, INT64_MAX):
         raise UserError(f"{name} is 1 or more, not {given!r}")
     return given
+
+
+def checked_end(timeout_s: Any, now_s: float) -> float | None:
+    """When a poll that begins now ends: never with None. NaN would be never, too, unwanted."""
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, Real) or isnan(timeout_s):
+        raise UserError(f"a timeout is a number of seconds or None, not {timeout_s!r}")
+    return now_s + float(timeout_s)
+
+
+def _check_mapping(given: Any, what: str) -> None:
+    if not isinstance(given, Mapping):
+        raise UserError(f"{what} are a dict by partition, not {given!r}")
 
 
 def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:

@@ -30,6 +30,7 @@ from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
+from kdist.protocol.metadata import MetadataTopicResult
 from kdist.records.build import build_batch
 from tests.unit.broker.broker_cluster import PORT
 from tests.unit.broker.broker_cluster import Cluster as BrokerCluster
@@ -299,3 +300,22 @@ def test_a_broker_that_hangs_is_asked_last_once_another_has_answered() -> None:
         cluster.close()
 
     play(work, hosts=2)
+
+
+def test_a_topic_without_a_name_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: Scene) -> None:
+        tell = scene.brokers.topic
+
+        def nameless(name: str) -> MetadataTopicResult:
+            told = tell(name)
+            told.name = None
+            return told
+
+        monkeypatch.setattr(scene.brokers, "topic", nameless)
+        settings = ClientSettings("test")
+        cluster = Cluster(scene.network.host("client"), [Address("b0", PORT)], settings)
+        answer = await cluster.metadata(["clicks"])
+        assert (answer.topics, cluster.leaders) == ([], {})
+        cluster.close()
+
+    play(work)

@@ -104,6 +104,33 @@ def test_a_poll_may_give_one_or_more() -> None:
                 consumer.poll_batches(0, max_batches=count)
 
 
+@pytest.mark.parametrize("timeout", ["1", float("nan"), [1], b"1"])
+def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
+    """NaN was waited for, for ever."""
+    with Consumer("localhost:1") as reader:
+        reader.assign([HERE])
+        with pytest.raises(UserError, match="a timeout is a number of seconds or None"):
+            reader.poll(timeout)
+
+
+@pytest.mark.parametrize("given", ["clicks", [HERE], None, 5])
+def test_a_partition_that_is_none_is_told_wherever_it_is_given(given: Any) -> None:
+    with Consumer("localhost:1") as reader:
+        for call in (reader.pause, reader.resume, reader.seek_to_end, reader.position):
+            with pytest.raises(UserError, match="no partition"):
+                call(given)
+        with pytest.raises(UserError, match="no partition"):
+            reader.seek(given, 0)
+
+
+@pytest.mark.parametrize("given", [5, "clicks", [HERE]])
+def test_what_is_no_dict_is_refused(given: Any) -> None:
+    with pytest.raises(UserError, match="offsets to commit are a dict"):
+        to_commit(given)
+    with pytest.raises(UserError, match="times are a dict"):
+        checked_times(given)
+
+
 def test_it_is_so_for_the_consumer_on_a_loop() -> None:
     async def work() -> None:
         async with AsyncConsumer("localhost:1") as consumer:
