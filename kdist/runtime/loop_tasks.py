@@ -28,6 +28,7 @@ class LoopTasks:
         self._loop = loop
         self._chance = chance
         self.blocking_ms_max = blocking_ms_max
+        self._is_off = False
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
@@ -38,7 +39,13 @@ class LoopTasks:
     def run_blocking(self, work: Callable[[], None], done: Done) -> None:
         self.call_later(self._some_ms(), partial(self._work, work, done))
 
+    def lose_power(self) -> None:
+        """Blocking work that has not begun never does: its thread was there, and is gone."""
+        self._is_off = True
+
     def _work(self, work: Callable[[], None], done: Done) -> None:
+        if self._is_off:
+            return
         error: Exception | None = None
         try:
             work()

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import click
 
+from kdist.errors import UserError
+from lab.demo import flights
 from lab.place import DEFAULT_HOME, ROOT, Place
 from tests.deploy.deployed import read_inventory
 from tests.deploy.drilling import Run, next_version, recap
@@ -65,7 +67,7 @@ class Trial:
         begin = time.monotonic()
         try:
             words, ended_well = work(), True
-        except StepFailed as failure:
+        except (StepFailed, UserError) as failure:
             words, ended_well = f"FAILED: {failure}", False
             self.has_failed = True
         seconds = time.monotonic() - begin
@@ -160,6 +162,7 @@ class Trial:
         return said.splitlines()[-1].strip("= ")
 
     def drill(self) -> str:
+        flights.fetch()  # the lab's network, in which the drills run, leads to no registry
         said = self.run(
             [*_LAB, "run", *_PYTEST, "--inventory", INVENTORY, "--drills", "-m", "drill"]
         )

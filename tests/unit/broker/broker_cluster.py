@@ -118,6 +118,7 @@ class Cluster:
             task.cancel()
         disk = self.disks[broker.id]
         if is_power_lost:
+            self.tasks[broker.id].lose_power()
             self.disks[broker.id] = disk.crash(self.chance)
         else:
             broker.service.directory._lock.release()  # as the kernel does
