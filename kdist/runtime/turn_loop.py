@@ -15,11 +15,11 @@ nothing else happens the selector waits again by itself, where asyncio would go 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import select
 import selectors
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from io import FileIO
@@ -144,6 +144,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         self._turn_selector.loop = self
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
         self._has_rung = False
+        self._ringing = threading.RLock()  # a signal's handler rings too, wherever it interrupts
         self.watch(self._bell.fileno(), READABLE, self._hear)
 
     def before_wait(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -167,8 +168,9 @@ class TurnLoop(asyncio.SelectorEventLoop):
         """
         if not self._has_rung:
             self._has_rung = True
-            with contextlib.suppress(ValueError):  # closed meanwhile: nobody is there to hear
-                self._bell.write(_RING)
+            with self._ringing:  # or its number might be another file's by the time of the write
+                if not self._bell.closed:  # else nobody is there to hear
+                    self._bell.write(_RING)
 
     def _hear(self, _events: int) -> None:
         self._bell.read(len(_RING))
@@ -176,7 +178,8 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
     def close(self) -> None:
         super().close()
-        self._bell.close()
+        with self._ringing:
+            self._bell.close()
 
 
 def ending_turns(

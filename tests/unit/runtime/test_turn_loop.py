@@ -290,3 +290,30 @@ def test_a_closed_loop_hears_nothing_more_and_says_so() -> None:
     loop.close()
     with pytest.raises(RuntimeError, match="closed"):
         loop.call_soon_threadsafe(print)
+
+
+def test_a_loop_is_not_closed_under_who_rings_it() -> None:
+    """The bell's number may be another file's at once."""
+    loop = TurnLoop()
+    closing = threading.Thread(target=loop.close)
+
+    class Bell:
+        """Of whose ring the loop hears before it has ended."""
+
+        inner, closed, was_closed_amid_ringing = loop._bell, False, False
+
+        def write(self, ring: bytes) -> None:
+            closing.start()
+            closing.join(0.1)
+            self.was_closed_amid_ringing = self.closed
+            self.inner.write(ring)
+
+        def close(self) -> None:
+            self.closed = True
+            self.inner.close()
+
+    loop._bell = bell = Bell()  # type: ignore[assignment]
+    loop.call_soon_threadsafe(loop.stop)
+    closing.join()
+    assert bell.closed
+    assert not bell.was_closed_amid_ringing
