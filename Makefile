@@ -120,7 +120,7 @@ clean:  ## Remove everything that make made, the virtual environment included
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # It takes 40 s, so it runs only when something that it checks has changed.
-.cache/.ansible-lint: .venv/.ready .ansible-lint .yamllint $(shell find roles playbooks inventory -type f)
+.cache/.ansible-lint: .venv/.ready .ansible-lint .yamllint $(shell find roles playbooks inventory monitoring -type f)
 	@.venv/bin/ansible-lint -q
 	@mkdir -p .cache && touch $@
 
