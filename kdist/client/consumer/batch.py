@@ -12,7 +12,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -193,21 +192,17 @@ class Batch:
     @cached_property
     def body(self) -> Buffer:
         """The records' bytes, decompressed."""
-        with self._placed():
-            return read_body(self._buffer, self._at, self.header)
+        return self._placed(read_body, self._buffer, self._at, self.header)
 
     @cached_property
     def all_records(self) -> list[Record]:
         """The records as the codec gives them, those before `start` included."""
-        body = self.body
-        with self._placed():
-            return decode_body(body, self.header)
+        return self._placed(decode_body, self.body, self.header)
 
-    @contextmanager
-    def _placed(self) -> Iterator[None]:
-        """Says where it is that something is damaged, though its checksum is right."""
+    def _placed(self, read: Callable[..., T], *arguments: Any) -> T:
+        """What `read` gives; says where it is that something is damaged below a right checksum."""
         try:
-            yield
+            return read(*arguments)
         except CorruptRecords as error:
             raise CorruptFetch(self.partition, self.start, error.detail) from error
 
@@ -303,9 +298,7 @@ class Batch:
 
     def raw_values(self) -> list[bytes | None]:
         """The values in bytes, no decoder asked."""
-        body = self.body
-        with self._placed():
-            return self._given(decode_values(body, self.header.record_count))
+        return self._given(self._placed(decode_values, self.body, self.header.record_count))
 
     def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
         """The items from `start` on, as the application's decoder has them."""
