@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -26,7 +26,10 @@ def ended_java(*, waits: bool = False) -> str | None:
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    process: subprocess.Popen[bytes] | None = gateway.proc if gateway is not None else None
+    return _end_of(gateway.proc if gateway is not None else None, waits=waits)
+
+
+def _end_of(process: subprocess.Popen[bytes] | None, *, waits: bool) -> str | None:
     if process is None:  # not started by PySpark, or not at all
         return None
     try:
@@ -46,7 +49,14 @@ def words_of(status: int) -> str:
 
 def let_java_end_quietly(context: SparkContext) -> None:
     """Not with a traceback by PySpark's server of accumulators, which it hangs up on."""
-    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
+    server, gateway = context._accumulatorServer, context._gateway
+    java, told = gateway.proc if gateway is not None else None, server.handle_error
+
+    def tell(request: Any, address: Any) -> None:
+        if not _end_of(java, waits=True):
+            told(request, address)
+
+    server.handle_error = tell  # type: ignore[assignment, method-assign]
 
 
 def forget_java() -> None:
