@@ -14,7 +14,7 @@ CODEC = [
         extra_compile_args=["-O3"],
         optional=True,
     )
-    for name in ("_compiled", "_compiled_columns", "_compiled_usual")
+    for name in ("_compiled", "_compiled_columns", "_compiled_decoding", "_compiled_usual")
 ]
 
 setup(ext_modules=cythonize(CODEC, language_level=3))

@@ -18,6 +18,7 @@ from kdist.records.batch import RECORD_SIZE_MIN
 from kdist.records.record import (
     INT64_MAX,
     INT64_MIN,
+    BinaryColumn,
     Headers,
     Record,
     bytes_column,
@@ -103,6 +104,41 @@ def decode_records(
 def decode_values(body: Buffer, count: int) -> list[bytes | None]:
     """Only the values of the `count` records; the rest is checked too."""
     return [fields.value for fields in _iter_fields(body, count)]
+
+
+def decode_values_into(column: BinaryColumn, body: Buffer, count: int) -> None:
+    """Add to the column what `decode_values` gives; after an error it is of no use."""
+    _add(column, decode_values(body, count))
+
+
+def decode_keys_into(column: BinaryColumn, body: Buffer, count: int) -> None:
+    """As `decode_values_into`, of the keys."""
+    _add(column, [fields.key for fields in _iter_fields(body, count)])
+
+
+def _add(column: BinaryColumn, items: list[bytes | None]) -> None:
+    check_size(column.ends[-1] + sum(len(item or b"") for item in items))
+    for row, item in enumerate(items, len(column)):
+        column.data += item or b""
+        column.ends.append(len(column.data))
+        if not row % 8:
+            column.present.append(0xFF)
+        if item is None:
+            column.present[-1] &= ~(1 << row % 8)
+            column.null_count += 1
+
+
+def decode_numbers(
+    body: Buffer,
+    count: int,
+    base_offset: int = 0,
+    base_timestamp: int = 0,
+    append_timestamp: int | None = None,
+) -> tuple[array[int], array[int]]:
+    """The offsets and the timestamps of the records, int64, as `decode_records` has them."""
+    records = decode_records(body, count, base_offset, base_timestamp, append_timestamp)
+    offsets = array("q", [record.offset for record in records])
+    return offsets, array("q", [record.timestamp for record in records])
 
 
 def running_sizes(

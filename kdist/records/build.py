@@ -6,6 +6,7 @@ way of a batch from socket to disk does not pass here (design D5).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from kdist.errors import CorruptRecords
@@ -22,7 +23,7 @@ from kdist.records.batch import (
     read_header,
     seal,
 )
-from kdist.records.codec import decode_records, encode_records
+from kdist.records.codec import decode_numbers, decode_records, encode_records
 from kdist.records.compression import Codec, compress, decompress
 from kdist.records.record import Headers, Record, check_size
 from kdist.wire.varint import Buffer
@@ -107,13 +108,17 @@ def read_records(
 
 def decode_body(body: Buffer, header: BatchHeader) -> list[Record]:
     """The records in what `read_body` gave for a batch."""
-    return decode_records(
-        body,
-        header.record_count,
-        header.base_offset,
-        header.base_timestamp,
-        header.max_timestamp if header.is_log_append_time else None,
-    )
+    return decode_records(body, *_numbers_of(header))
+
+
+def body_numbers(body: Buffer, header: BatchHeader) -> tuple[array[int], array[int]]:
+    """The offsets and timestamps of these records alone."""
+    return decode_numbers(body, *_numbers_of(header))
+
+
+def _numbers_of(header: BatchHeader) -> tuple[int, int, int, int | None]:
+    append_timestamp = header.max_timestamp if header.is_log_append_time else None
+    return header.record_count, header.base_offset, header.base_timestamp, append_timestamp
 
 
 def read_body(

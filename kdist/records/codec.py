@@ -11,8 +11,11 @@ from kdist.wire.pure import IS_PURE
 
 __all__ = [
     "IMPLEMENTATION",
+    "decode_keys_into",
+    "decode_numbers",
     "decode_records",
     "decode_values",
+    "decode_values_into",
     "encode_records",
     "find_null_key",
     "running_sizes",
@@ -22,6 +25,9 @@ IMPLEMENTATION = "reference"
 encode_records = _reference.encode_records
 decode_records = _reference.decode_records
 decode_values = _reference.decode_values
+decode_values_into = _reference.decode_values_into
+decode_keys_into = _reference.decode_keys_into
+decode_numbers = _reference.decode_numbers
 find_null_key = _reference.find_null_key
 running_sizes = _reference.running_sizes
 
@@ -35,5 +41,8 @@ if not IS_PURE:
         encode_records = _compiled.encode_records
         decode_records = _compiled.decode_records
         decode_values = _compiled.decode_values
+        decode_values_into = _compiled.decode_values_into
+        decode_keys_into = _compiled.decode_keys_into
+        decode_numbers = _compiled.decode_numbers
         find_null_key = _compiled.find_null_key
         running_sizes = _compiled.running_sizes

@@ -17,6 +17,7 @@ Source: KIP-98, KIP-82 (headers).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -37,6 +38,21 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class BinaryColumn:
+    """Keys or values of records as Arrow lays out a column of bytes; the codec adds to it."""
+
+    __slots__ = ("data", "ends", "null_count", "present")
+
+    def __init__(self) -> None:
+        self.data = bytearray()  # all of them, one behind the other
+        self.ends = array("i", [0])  # int32: where in `data` each ends, behind a 0
+        self.present = bytearray()  # a bit for each, the lowest first, 0 for null; 1 behind the end
+        self.null_count = 0
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
 
 
 def check_lengths(count: int, **columns: Sequence[object] | None) -> None:

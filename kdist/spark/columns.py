@@ -19,8 +19,11 @@ from typing import Any
 
 import pyarrow
 
+from kdist.client.consumer.arrow import binary, integers
 from kdist.client.consumer.batch import Batch
 from kdist.model import TopicPartition
+from kdist.records.codec import decode_keys_into, decode_values_into, encode_records
+from kdist.records.record import BinaryColumn, Record
 
 COLUMNS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
@@ -54,61 +57,68 @@ class Rows:
     def __init__(self, partition: TopicPartition, with_headers: bool) -> None:
         self._partition = partition
         self._with_headers = with_headers
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
+        self._keys = BinaryColumn()
+        self._values = BinaryColumn()
         self._offsets = array("q")
         self._timestamps = array("q")
         self._types = array("i")
         self._headers: list[Any] = []
-        self.size_bytes = 0
+        self._size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._offsets)
 
     @property
     def is_enough(self) -> bool:
         """Whether to give them away before more are added."""
-        return len(self) >= _ROWS_MIN or self.size_bytes >= _BYTES_MAX
+        return len(self) >= _ROWS_MIN or self._size_bytes >= _BYTES_MAX
 
     def add(self, batch: Batch) -> None:
         """Add a batch's records; there may be none between the offsets that it is cut to."""
-        records = batch.raw_records()
-        if not records:
-            return
-        offsets, timestamps, keys, values, headers = zip(*records, strict=True)
-        self._offsets.extend(offsets)
-        self._timestamps.extend(timestamps)
-        self._keys.extend(keys)
-        self._values.extend(values)
-        self._types.extend([batch.header.timestamp_type] * len(offsets))
+        count, body, numbers = len(batch), batch.body, batch.numbers
+        if count < len(numbers[0]):
+            body, numbers = _of_some(batch.raw_records())
+        batch.placed(decode_keys_into, self._keys, body, count)
+        batch.placed(decode_values_into, self._values, body, count)
+        self._offsets += numbers[0]
+        self._timestamps += numbers[1]
+        self._types.extend([batch.header.timestamp_type] * count)
         if self._with_headers:
-            self._headers.extend(headers)
-        self.size_bytes += len(batch.body)
+            self._headers += [record.headers or None for record in batch.raw_records()]
+        self._size_bytes += len(body)
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Them all."""
         count = len(self)
         arrays = [
-            pyarrow.array(self._keys, pyarrow.binary()),
-            pyarrow.array(self._values, pyarrow.binary()),
+            binary(pyarrow, self._keys),
+            binary(pyarrow, self._values),
             pyarrow.repeat(pyarrow.scalar(self._partition.topic), count),
             pyarrow.repeat(pyarrow.scalar(self._partition.partition, pyarrow.int32()), count),
-            _integers(pyarrow.int64(), self._offsets),
-            self._times().cast(pyarrow.timestamp("us", tz="UTC")),
-            _integers(pyarrow.int32(), self._types),
+            integers(pyarrow, pyarrow.int64(), self._offsets),
+            self._times(),
+            integers(pyarrow, pyarrow.int32(), self._types),
         ]
         if not self._with_headers:
             return pyarrow.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-        headers = pyarrow.array([each or None for each in self._headers], pyarrow.list_(_HEADER))
+        headers = pyarrow.array(self._headers, pyarrow.list_(_HEADER))
         return pyarrow.RecordBatch.from_arrays([*arrays, headers], schema=SCHEMA_WITH_HEADERS)
 
     def _times(self) -> pyarrow.Array:
-        kind = pyarrow.timestamp("ms", tz="UTC")
-        if min(self._timestamps) >= -_TIME_MS_MAX and max(self._timestamps) <= _TIME_MS_MAX:
-            return _integers(kind, self._timestamps)
-        # A producer took nanoseconds for milliseconds, say: its records shall not stop a load.
-        held = [each if abs(each) <= _TIME_MS_MAX else None for each in self._timestamps]
-        return pyarrow.array(held, kind)
+        in_ms, in_us = pyarrow.timestamp("ms", tz="UTC"), pyarrow.timestamp("us", tz="UTC")
+        try:
+            return integers(pyarrow, in_ms, self._timestamps).cast(in_us)
+        except pyarrow.ArrowInvalid:
+            # A producer took nanoseconds for milliseconds, say: its records shall not stop a load.
+            held = [each if abs(each) <= _TIME_MS_MAX else None for each in self._timestamps]
+            return pyarrow.array(held, in_ms).cast(in_us)
+
+
+def _of_some(records: list[Record]) -> tuple[bytearray, tuple[array[int], array[int]]]:
+    """Body and numbers of a batch that would hold these records."""
+    body = encode_records([each.value for each in records], [each.key for each in records])
+    offsets = array("q", [each.offset for each in records])
+    return body, (offsets, array("q", [each.timestamp for each in records]))
 
 
 def to_arrow(
@@ -123,7 +133,3 @@ def to_arrow(
             rows = Rows(partition, with_headers)
     if len(rows):
         yield rows.to_arrow()
-
-
-def _integers(kind: Any, numbers: array[int]) -> Any:
-    return pyarrow.Array.from_buffers(kind, len(numbers), [None, pyarrow.py_buffer(numbers)])

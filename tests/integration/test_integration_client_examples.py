@@ -65,6 +65,7 @@ INNER = {"over", "part", "encoded", "body", "all_records", "offset_of", "key_of"
 INNER |= {"close", "start"}  # `with` does both
 INNER |= {"create_message_streams"}  # in the connector's guide
 INNER |= {"checked_values", "offset_at", "records_of", "raw_records", "raw_values"}
+INNER |= {"numbers", "placed", "places"}
 
 
 @pytest.mark.parametrize(

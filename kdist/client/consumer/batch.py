@@ -16,10 +16,11 @@ from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kdist.client.consumer.arrow import ARROW_COLUMNS, column
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, TimestampType
-from kdist.records.build import decode_body, read_body
+from kdist.records.build import body_numbers, decode_body, read_body
 from kdist.records.codec import decode_values
 from kdist.records.record import Record
 from kdist.wire.varint import Buffer
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Decoder = Callable[[bytes], Any]
-ARROW_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class NotDecoded(ApiError):
@@ -192,14 +192,19 @@ class Batch:
     @cached_property
     def body(self) -> Buffer:
         """The records' bytes, decompressed."""
-        return self._placed(read_body, self._buffer, self._at, self.header)
+        return self.placed(read_body, self._buffer, self._at, self.header)
 
     @cached_property
     def all_records(self) -> list[Record]:
         """The records as the codec gives them, those before `start` included."""
-        return self._placed(decode_body, self.body, self.header)
+        return self.placed(decode_body, self.body, self.header)
 
-    def _placed(self, read: Callable[..., T], *arguments: Any) -> T:
+    @cached_property
+    def numbers(self) -> tuple[array[int], array[int]]:
+        """The offsets and timestamps of `all_records`."""
+        return self.placed(body_numbers, self.body, self.header)
+
+    def placed(self, read: Callable[..., T], *arguments: Any) -> T:
         """What `read` gives; says where it is that something is damaged below a right checksum."""
         try:
             return read(*arguments)
@@ -213,11 +218,11 @@ class Batch:
 
     def key_of(self, place: int) -> Any:
         """The key of a record by its place in `all_records`."""
-        start: int = self._places.start
+        start: int = self.places.start
         return self._keys[place - start]
 
     @cached_property
-    def _places(self) -> slice:
+    def places(self) -> slice:
         """The indexes of the records from `start` to `end`."""
         base, start, end = self.header.base_offset, self.start, self.end
         if self._is_dense:
@@ -227,7 +232,7 @@ class Batch:
 
     def _given(self, rows: list[T]) -> list[T]:
         """Of a column of all records, those from `start` to `end`."""
-        places = self._places
+        places = self.places
         return rows if places.stop - places.start == len(rows) else rows[places]
 
     def offset_of(self, place: int) -> int:
@@ -237,7 +242,7 @@ class Batch:
         return self.all_records[place].offset
 
     def __len__(self) -> int:
-        places = self._places
+        places = self.places
         start: int = places.start
         stop: int = places.stop
         return stop - start
@@ -285,12 +290,12 @@ class Batch:
 
     def records_of(self, values: Sequence[Any], index: int) -> list[ConsumedRecord]:
         """The records of some of the values, from an index on."""
-        place: int = self._places.start + index
+        place: int = self.places.start + index
         return list(map(_make_record, zip(repeat(self), count(place), values)))
 
     def offset_at(self, index: int) -> int:
         """The offset of a record by its place among those that are given."""
-        return self.offset_of(self._places.start + index)
+        return self.offset_of(self.places.start + index)
 
     def raw_records(self) -> list[Record]:
         """The records as the codec gives them, no decoder asked."""
@@ -298,7 +303,7 @@ class Batch:
 
     def raw_values(self) -> list[bytes | None]:
         """The values in bytes, no decoder asked."""
-        return self._given(self._placed(decode_values, self.body, self.header.record_count))
+        return self._given(self.placed(decode_values, self.body, self.header.record_count))
 
     def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
         """The items from `start` on, as the application's decoder has them."""
@@ -322,33 +327,5 @@ class Batch:
         """
         import pyarrow
 
-        arrays = [_ARROW[name](pyarrow, self) for name in columns]
+        arrays = [column(pyarrow, self, name) for name in columns]
         return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
-
-
-def _arrow_headers(arrow: Any, batch: Batch) -> Any:
-    pair = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
-    rows = [
-        [{"name": name, "value": value} for name, value in record.headers]
-        for record in batch.raw_records()
-    ]
-    return arrow.array(rows, arrow.list_(pair))
-
-
-def _arrow_integers(arrow: Any, kind: Any, numbers: Sequence[int]) -> Any:
-    return arrow.Array.from_buffers(
-        kind, len(numbers), [None, arrow.py_buffer(array("q", numbers))]
-    )
-
-
-_ARROW: dict[str, Callable[[Any, Batch], Any]] = {
-    "offset": lambda arrow, batch: _arrow_integers(arrow, arrow.int64(), batch.offsets()),
-    "timestamp": lambda arrow, batch: _arrow_integers(
-        arrow, arrow.timestamp("ms", tz="UTC"), batch.timestamps()
-    ),
-    "key": lambda arrow, batch: arrow.array(
-        [each.key for each in batch.raw_records()], arrow.binary()
-    ),
-    "value": lambda arrow, batch: arrow.array(batch.raw_values(), arrow.binary()),
-    "headers": _arrow_headers,
-}

@@ -1,0 +1,69 @@
+"""A batch's records as Arrow columns, from its bytes: no object is made for a record (pure).
+
+Headers are the exception: who asks for them pays for objects. `arrow` is the module `pyarrow`,
+which is the caller's to import, since not everybody has it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kdist.records.codec import decode_keys_into, decode_values_into
+from kdist.records.record import BinaryColumn
+
+if TYPE_CHECKING:
+    from kdist.client.consumer.batch import Batch
+
+
+def column(arrow: Any, batch: Batch, name: str) -> Any:
+    """One of `ARROW_COLUMNS`, of the records from the batch's `start` to its `end`.
+
+    Offsets are int64, timestamps in ms, keys and values binary, headers a list of name and value.
+    """
+    return _COLUMNS[name](arrow, batch)[batch.places]
+
+
+def binary(arrow: Any, column: BinaryColumn) -> Any:
+    """The column as Arrow's. It is not to be added to any more."""
+    present = arrow.py_buffer(column.present) if column.null_count else None
+    buffers = [present, arrow.py_buffer(column.ends), arrow.py_buffer(column.data)]
+    return arrow.Array.from_buffers(arrow.binary(), len(column), buffers)
+
+
+def integers(arrow: Any, kind: Any, numbers: array[int]) -> Any:
+    """The numbers as an array of `kind`, which has as many bits."""
+    return arrow.Array.from_buffers(kind, len(numbers), [None, arrow.py_buffer(numbers)])
+
+
+def _bytes(
+    decode_into: Callable[[BinaryColumn, Any, int], None],
+) -> Callable[[Any, Batch], Any]:
+    def of(arrow: Any, batch: Batch) -> Any:
+        column = BinaryColumn()
+        batch.placed(decode_into, column, batch.body, batch.header.record_count)
+        return binary(arrow, column)
+
+    return of
+
+
+def _headers(arrow: Any, batch: Batch) -> Any:
+    pair = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
+    rows = [
+        [{"name": name, "value": value} for name, value in record.headers]
+        for record in batch.all_records
+    ]
+    return arrow.array(rows, arrow.list_(pair))
+
+
+_COLUMNS: dict[str, Callable[[Any, Batch], Any]] = {
+    "offset": lambda arrow, batch: integers(arrow, arrow.int64(), batch.numbers[0]),
+    "timestamp": lambda arrow, batch: integers(
+        arrow, arrow.timestamp("ms", tz="UTC"), batch.numbers[1]
+    ),
+    "key": _bytes(decode_keys_into),
+    "value": _bytes(decode_values_into),
+    "headers": _headers,
+}
+ARROW_COLUMNS = tuple(_COLUMNS)

@@ -1,0 +1,343 @@
+# cython: boundscheck=False, wraparound=False
+# ruff: noqa: F821 - an annotation alone declares a C variable
+"""Records out of a batch's body, for Cython to compile: the decoding half of `_compiled.py`.
+
+A cursor is moved that cannot leave its record: every read asks first whether the bytes are there,
+and a fault, once noted in the cursor, makes the rest of the record read as zeros, and is asked for
+once at its end.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import cython
+
+if not cython.compiled:
+    raise ImportError("the compiled record codec has not been built")
+
+from cython.cimports.cpython.bytearray import (
+    PyByteArray_AS_STRING,
+    PyByteArray_Resize,
+)
+from cython.cimports.libc.string import memcpy
+
+from kdist.errors import CorruptRecords
+from kdist.records.batch import RECORD_SIZE_MIN
+from kdist.records.record import (
+    INT64_MAX,
+    INT64_MIN,
+    Record,
+    check_size,
+    header_key_text,
+)
+
+_Pointer = cython.typedef(cython.p_uchar)
+_Size = cython.typedef(cython.Py_ssize_t)
+_Long = cython.typedef(cython.longlong)
+
+_RECORD_SIZE_MIN = cython.declare(_Size, RECORD_SIZE_MIN)
+_INT64_MIN = cython.declare(_Long, INT64_MIN)
+_INT64_MAX = cython.declare(_Long, INT64_MAX)
+_Record = cython.declare(object, Record)
+_new_tuple = cython.declare(object, tuple.__new__)
+
+_Cursor = cython.struct(
+    at=_Pointer,
+    end=_Pointer,  # of the record being read; between records, of the body
+    offset_delta=_Long,  # of the record before
+    fault=cython.p_char,  # why it cannot go on, or NULL
+)
+
+_Fields = cython.struct(
+    offset_delta=_Long,
+    timestamp_delta=_Long,
+    key=_Pointer,
+    key_size=_Long,  # -1 null
+    value=_Pointer,
+    value_size=_Long,
+    header_count=_Long,
+    headers=_Pointer,
+    end=_Pointer,  # of the record
+)
+
+
+def decode_records(
+    body: cython.const[cython.uchar][::1],
+    count: _Size,
+    base_offset: _Long = 0,
+    base_timestamp: _Long = 0,
+    append_timestamp: object = None,
+) -> list:
+    """As `_reference.decode_records`: under 250 ns for a record of 100 bytes."""
+    cursor: _Cursor = _start(body, count)
+    fields: _Fields
+    records: list = []
+    timestamp: object = append_timestamp
+    for _ in range(count):
+        _next(cython.address(cursor), cython.address(fields))
+        if append_timestamp is None:
+            timestamp = _sum(base_timestamp, fields.timestamp_delta, "timestamp")
+        offset = _sum(base_offset, fields.offset_delta, "offset")
+        key = _bytes(fields.key, fields.key_size)
+        value = _bytes(fields.value, fields.value_size)
+        headers = _headers(cython.address(fields)) if fields.header_count else ()
+        # Half of the time. Filling a tuple of this class by hand would save a third of it, and
+        # leave its cached hash unset in Python 3.14.
+        records.append(_new_tuple(_Record, (offset, timestamp, key, value, headers)))
+    _finish(cursor, count)
+    return records
+
+
+def decode_values(body: cython.const[cython.uchar][::1], count: _Size) -> list:
+    """As `_reference.decode_values`."""
+    cursor: _Cursor = _start(body, count)
+    fields: _Fields
+    values: list = []
+    for _ in range(count):
+        _next(cython.address(cursor), cython.address(fields))
+        values.append(_bytes(fields.value, fields.value_size))
+    _finish(cursor, count)
+    return values
+
+
+def decode_values_into(column: object, body: cython.const[cython.uchar][::1], count: _Size) -> None:
+    """As `_reference.decode_values_into`: 30 ns for a record of 100 bytes."""
+    _add(column, body, count, False)
+
+
+def decode_keys_into(column: object, body: cython.const[cython.uchar][::1], count: _Size) -> None:
+    """As `_reference.decode_keys_into`."""
+    _add(column, body, count, True)
+
+
+@cython.cfunc
+def _add(
+    column: object, body: cython.const[cython.uchar][::1], count: _Size, is_key: cython.bint
+) -> object:
+    cursor: _Cursor = _start(body, count)
+    fields: _Fields
+    ends, data, present = column.ends, cython.cast(bytearray, column.data), column.present
+    row: _Size = len(ends) - 1
+    used: _Size = len(data)
+    # No larger than the body; what is not written of it takes no memory.
+    check_size(ends[row] + body.shape[0])
+    PyByteArray_Resize(data, used + body.shape[0])
+    present.extend(b"\xff" * ((row + count + 7) // 8 - len(present)))
+    ends.extend(array("i", bytes(4 * count)))
+    end: cython.int[::1] = ends
+    bit: cython.uchar[::1] = present
+    out: _Pointer = cython.cast(_Pointer, PyByteArray_AS_STRING(data))
+    nulls: _Size = 0
+    at: _Pointer
+    size: _Long
+    for _ in range(count):
+        _next(cython.address(cursor), cython.address(fields))
+        at = fields.key if is_key else fields.value
+        size = fields.key_size if is_key else fields.value_size
+        if size < 0:
+            bit[row >> 3] &= ~(1 << (row & 7))
+            nulls += 1
+        else:
+            memcpy(out + used, at, size)
+            used += size
+        row += 1
+        end[row] = used
+    _finish(cursor, count)
+    PyByteArray_Resize(data, used)
+    column.null_count += nulls
+
+
+def decode_numbers(
+    body: cython.const[cython.uchar][::1],
+    count: _Size,
+    base_offset: _Long = 0,
+    base_timestamp: _Long = 0,
+    append_timestamp: object = None,
+) -> tuple:
+    """As `_reference.decode_numbers`."""
+    cursor: _Cursor = _start(body, count)
+    fields: _Fields
+    offsets = array("q", bytes(8 * count))
+    timestamps = array("q", bytes(8 * count))
+    offset: cython.longlong[::1] = offsets
+    timestamp: cython.longlong[::1] = timestamps
+    is_own: cython.bint = append_timestamp is None
+    appended: _Long = 0 if is_own else append_timestamp
+    i: _Size
+    for i in range(count):
+        _next(cython.address(cursor), cython.address(fields))
+        offset[i] = _sum(base_offset, fields.offset_delta, "offset")
+        if is_own:
+            timestamp[i] = _sum(base_timestamp, fields.timestamp_delta, "timestamp")
+        else:
+            timestamp[i] = appended
+    _finish(cursor, count)
+    return offsets, timestamps
+
+
+def find_null_key(body: cython.const[cython.uchar][::1], count: _Size) -> object:
+    """As `_reference.find_null_key`; makes no objects."""
+    cursor: _Cursor = _start(body, count)
+    fields: _Fields
+    found: object = None
+    i: _Size
+    for i in range(count):
+        _next(cython.address(cursor), cython.address(fields))
+        if fields.key_size < 0 and found is None:
+            found = i
+    _finish(cursor, count)
+    return found
+
+
+@cython.cfunc
+def _start(body: cython.const[cython.uchar][::1], count: _Size) -> _Cursor:
+    cursor: _Cursor
+    if not 0 <= count <= body.shape[0] // _RECORD_SIZE_MIN:
+        raise CorruptRecords(f"{count} records do not fit in {body.shape[0]} bytes")
+    cursor.at = cython.cast(_Pointer, cython.address(body[0]))
+    cursor.end = cursor.at + body.shape[0]
+    cursor.offset_delta = -1
+    cursor.fault = cython.NULL
+    return cursor
+
+
+@cython.cfunc
+def _finish(cursor: _Cursor, count: _Size) -> object:
+    if cursor.at != cursor.end:
+        raise CorruptRecords(f"{cursor.end - cursor.at} bytes are left behind {count} records")
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _next(cursor: cython.pointer[_Cursor], fields: cython.pointer[_Fields]) -> cython.int:
+    """The fields of the record at the cursor, which moves behind it; raises `CorruptRecords`.
+
+    Written where the caller has room, not given back: after a call that gives a struct it would
+    have to be asked each time whether an exception is set.
+    """
+    body_end: _Pointer = cursor.end
+    length: _Long = _get_varint(cursor, 32)
+    if not 1 <= length <= cursor.end - cursor.at:
+        raise CorruptRecords("a record's length is wrong")
+    cursor.end = cursor.at + length
+    cursor.at += 1  # attributes
+    fields.timestamp_delta = _get_varint(cursor, 64)
+    fields.offset_delta = _get_varint(cursor, 32)
+    if fields.offset_delta <= cursor.offset_delta and cursor.fault == cython.NULL:
+        cursor.fault = b"an offset delta does not follow the one before"
+    cursor.offset_delta = fields.offset_delta
+    fields.key = _get_bytes(cursor, cython.address(fields.key_size))
+    fields.value = _get_bytes(cursor, cython.address(fields.value_size))
+    fields.header_count = _get_varint(cursor, 32)
+    fields.headers = cursor.at
+    fields.end = cursor.end
+    _skip_headers(cursor, fields.header_count)
+    if cursor.at != cursor.end and cursor.fault == cython.NULL:
+        cursor.fault = b"a record is longer than its fields"
+    if cursor.fault != cython.NULL:
+        raise CorruptRecords(cython.cast(bytes, cursor.fault).decode())
+    cursor.end = body_end
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _skip_headers(cursor: cython.pointer[_Cursor], count: _Long) -> cython.void:
+    size: _Long
+    if count < 0:
+        cursor.fault = b"a record has a negative number of headers"
+    while count > 0 and cursor.fault == cython.NULL:
+        count -= 1
+        _get_bytes(cursor, cython.address(size))
+        if size < 0:
+            cursor.fault = b"a header has no key"
+        _get_bytes(cursor, cython.address(size))
+
+
+@cython.cfunc
+def _headers(fields: cython.pointer[_Fields]) -> tuple:
+    """A record's headers, which `_skip_headers` has found sound."""
+    cursor: _Cursor
+    cursor.at, cursor.end, cursor.fault = fields.headers, fields.end, cython.NULL
+    headers: list = []
+    size: _Long
+    data: _Pointer
+    for _ in range(fields.header_count):
+        data = _get_bytes(cython.address(cursor), cython.address(size))
+        key = header_key_text(_bytes(data, size))
+        data = _get_bytes(cython.address(cursor), cython.address(size))
+        headers.append((key, _bytes(data, size)))
+    return tuple(headers)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _get_bytes(cursor: cython.pointer[_Cursor], size: cython.pointer[_Long]) -> _Pointer:
+    """Where the bytes are that follow their length; `size` is -1 for null."""
+    data: _Pointer
+    size[0] = _get_varint(cursor, 32)
+    if not -1 <= size[0] <= cursor.end - cursor.at:
+        cursor.fault = b"a field's length is wrong"
+        size[0] = -1
+    data = cursor.at
+    if size[0] > 0:
+        cursor.at += size[0]
+    return data
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _get_varint(cursor: cython.pointer[_Cursor], bits: cython.int) -> _Long:
+    """Of one or two bytes, as nearly all are, without a loop."""
+    at: _Pointer = cursor.at
+    value: cython.ulonglong
+    if at == cursor.end or cursor.fault != cython.NULL:
+        return _get_any_varint(cursor, bits)
+    if at[0] < 0x80:
+        value = at[0]
+        cursor.at = at + 1
+    elif cursor.end - at > 1 and at[1] < 0x80:
+        value = at[0] & 0x7F | cython.cast(cython.ulonglong, at[1]) << 7
+        cursor.at = at + 2
+    else:
+        return _get_any_varint(cursor, bits)
+    return cython.cast(_Long, value >> 1) ^ -cython.cast(_Long, value & 1)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _get_any_varint(cursor: cython.pointer[_Cursor], bits: cython.int) -> _Long:
+    value: cython.ulonglong = 0
+    shift: cython.int = 0
+    byte: cython.uchar
+    while shift < bits and cursor.fault == cython.NULL:
+        if cursor.at == cursor.end:
+            cursor.fault = b"a varint is cut off by the end of its record"
+            return 0
+        byte = cursor.at[0]
+        cursor.at += 1
+        value |= cython.cast(cython.ulonglong, byte & 0x7F) << shift
+        if byte < 0x80 and (shift + 7 <= bits or byte >> (bits - shift) == 0):
+            return cython.cast(_Long, value >> 1) ^ -cython.cast(_Long, value & 1)
+        shift += 7
+    if cursor.fault == cython.NULL:
+        cursor.fault = b"a varint has too many bits"
+    return 0
+
+
+@cython.cfunc
+def _bytes(data: _Pointer, size: _Long) -> object:
+    if size < 0:
+        return None
+    return cython.cast(cython.p_char, data)[:size]
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1, check=True)
+def _sum(base: _Long, delta: _Long, what: str) -> _Long:
+    if delta > _INT64_MAX - base if base > 0 else delta < _INT64_MIN - base:
+        raise CorruptRecords(f"a record's {what} has more than 64 bits")
+    return base + delta

@@ -1,0 +1,8 @@
+"""What mypy sees of the compiled decoding, whose source is in Cython's terms: the reference."""
+
+from kdist.records._reference import decode_keys_into as decode_keys_into
+from kdist.records._reference import decode_numbers as decode_numbers
+from kdist.records._reference import decode_records as decode_records
+from kdist.records._reference import decode_values as decode_values
+from kdist.records._reference import decode_values_into as decode_values_into
+from kdist.records._reference import find_null_key as find_null_key
