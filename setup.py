@@ -1,7 +1,7 @@
 """Builds the compiled record codec; everything else about the package stands in pyproject.toml.
 
 `kdist/records/_compiled*.py` are Cython's pure-Python mode. Where no compiler is found the build
-goes on without them (`optional`), and `codec.py` and `usual.py` take the plain reference instead.
+goes on without them (`optional`), and who imports them takes the plain reference instead.
 """
 
 from Cython.Build import cythonize
@@ -14,7 +14,13 @@ CODEC = [
         extra_compile_args=["-O3"],
         optional=True,
     )
-    for name in ("_compiled", "_compiled_columns", "_compiled_decoding", "_compiled_usual")
+    for name in (
+        "_compiled",
+        "_compiled_columns",
+        "_compiled_decoding",
+        "_compiled_keys",
+        "_compiled_usual",
+    )
 ]
 
 setup(ext_modules=cythonize(CODEC, language_level=3))

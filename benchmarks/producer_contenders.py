@@ -7,7 +7,6 @@ the same linger and the same settings otherwise; what else a client does is its 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -59,13 +58,13 @@ def kdist_send(address: str, topic: str, load: Load, begin: Begin) -> None:
 
 
 def kdist_send_keyed(address: str, topic: str, load: Load, begin: Begin) -> None:
-    """A call for each, with a key of a thousand."""
-    keys = [b"user-%03d" % number for number in range(1000)]
+    """A call for each, with a key of its own."""
+    keys = [b"user-%06d" % number for number in range(len(load.values))]
     with _kdist(address, load) as producer:
         send = producer.send
         send(topic, b"first").result(_WAIT_S)
         begin()
-        for value, key in zip(load.values, itertools.cycle(keys)):
+        for value, key in zip(load.values, keys, strict=True):
             send(topic, value, key)
         producer.flush(_WAIT_S)
 
@@ -154,14 +153,14 @@ def confluent_produce_only(address: str, topic: str, load: Load, begin: Begin) -
 
 
 def confluent_produce_keyed(address: str, topic: str, load: Load, begin: Begin) -> None:
-    """A call for each, with a key of a thousand, and a poll."""
-    keys = [b"user-%03d" % number for number in range(1000)]
+    """A call for each, with a key of its own, and a poll."""
+    keys = [b"user-%06d" % number for number in range(len(load.values))]
     producer = _confluent(address, load)
     producer.produce(topic, b"first")
     producer.flush(_WAIT_S)
     begin()
     produce, poll = producer.produce, producer.poll
-    for value, key in zip(load.values, itertools.cycle(keys)):
+    for value, key in zip(load.values, keys, strict=True):
         while True:
             try:
                 produce(topic, value, key)

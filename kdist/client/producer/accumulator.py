@@ -35,7 +35,6 @@ from kdist.runtime.clock import Clock
 
 _FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; then four times as much, and so on
 _GROWTH = 4
-_PLACES_MAX = 1 << 16  # keys whose partition is kept: it takes 3 us to find
 _OVERHEAD = RECORD_OVERHEAD_BYTES
 
 
@@ -129,16 +128,22 @@ class Accumulator:
                     queue = topic.queues[partition] if 0 <= partition < len(topic.queues) else None
                 except TypeError:
                     return None  # the long way has a sentence for it
-            elif self.is_sticky:
-                queue = topic.sticky if key is None else topic.places.get(key)
-            else:
+            elif not self.is_sticky:
                 return None
+            elif key is None:
+                queue = topic.sticky
+            else:
+                queues = topic.queues
+                queue = queues[partition_for(key, len(queues))] if queues else None
             batch = None if queue is None else queue.open
-            if batch is None or batch.headers is not None or batch.timestamps is not None:
+            if (
+                batch is None
+                or batch.headers is not None
+                or batch.timestamps is not None
+                or (key is not None and batch.keys is None)
+            ):
                 return None
             keys = batch.keys
-            if keys is None and key is not None:
-                return None
             size = batch.size_bytes + len(value) + _OVERHEAD
             if key is not None:
                 size += len(key)
@@ -223,11 +228,7 @@ class Accumulator:
                 )
             return chosen
         if key is not None:
-            if len(topic.places) >= _PLACES_MAX:
-                topic.places.clear()
-            place = partition_for(key, count)
-            topic.places[key] = topic.queues[place]
-            return place
+            return partition_for(key, count)
         topic.turn += 1
         return topic.turn % count
 

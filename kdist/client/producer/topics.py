@@ -32,14 +32,13 @@ _PAUSE_S = 0.1
 class Topic:
     """One topic. Owner: the loop; others read it under the accumulator's lock."""
 
-    __slots__ = ("_batches_seen", "error", "name", "places", "queues", "sticky", "turn")
+    __slots__ = ("_batches_seen", "error", "name", "queues", "sticky", "turn")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue | None = None
         self.turn = 0  # of round robin
-        self.places: dict[bytes, PartitionQueue] = {}  # of keys that came lately
         self.error: Error | None = None  # what metadata said last
         self._batches_seen = 0
 
@@ -186,5 +185,4 @@ class Topics:
             leader = leaders.get(number, NO_LEADER)
             new.append(PartitionQueue(topic.name, number, leader, self._hurry))
         if new:
-            topic.places = {}
             topic.queues += new  # at once: counts in between would put keys where none belongs

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import secrets
-import sys
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from kdist.client.partitioner import murmur2, partition_for
+from kdist.client import partitioner
+from kdist.records import _compiled_keys, _reference_keys
+
+BOTH = pytest.mark.parametrize(
+    "hashing", [_reference_keys, _compiled_keys], ids=["reference", "compiled"]
+)
 
 
-@given(st.binary(max_size=70))
-def test_the_hash_is_another_clients(key: bytes) -> None:
-    assert murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF
+@BOTH
+@given(key=st.binary(max_size=70))
+def test_the_hash_is_another_clients(hashing: ModuleType, key: bytes) -> None:
+    assert hashing.murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("key", "value"),
     [  # of Kafka's UtilsTest.testMurmur2
@@ -29,18 +35,20 @@ def test_the_hash_is_another_clients(key: bytes) -> None:
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_javas(key: bytes, value: int) -> None:
-    assert murmur2(key) == value & 0xFFFFFFFF
+def test_the_hash_is_javas(hashing: ModuleType, key: bytes, value: int) -> None:
+    assert hashing.murmur2(key) == value & 0xFFFFFFFF
 
 
-@given(st.binary(max_size=20), st.integers(1, 1000))
-def test_a_partition_is_one_of_the_topics(key: bytes, count: int) -> None:
-    assert 0 <= partition_for(key, count) < count
+@BOTH
+@given(keys=st.lists(st.none() | st.binary(max_size=20)), count=st.integers(1, 1000))
+def test_keys_together_go_where_each_goes(
+    hashing: ModuleType, keys: list[bytes | None], count: int
+) -> None:
+    places = hashing.partitions_for(keys, count)
+    assert places == _reference_keys.partitions_for(keys, count)
+    assert places == [None if key is None else hashing.partition_for(key, count) for key in keys]
+    assert all(place is None or 0 <= place < count for place in places)
 
 
-@pytest.mark.parametrize(("size", "kept"), [(128, 1), (129, 0)])
-def test_only_short_keys_are_kept_for_the_next_time(size: int, kept: int) -> None:
-    key = secrets.token_bytes(size)
-    before = sys.getrefcount(key)
-    partition_for(key, 12)
-    assert sys.getrefcount(key) - before == kept
+def test_what_was_compiled_serves() -> None:
+    assert partitioner.partition_for is _compiled_keys.partition_for

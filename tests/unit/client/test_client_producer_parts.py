@@ -1,4 +1,4 @@
-"""The producer's parts by themselves: settings, verdicts, memory, hashes of many keys, results."""
+"""The producer's parts by themselves: settings, verdicts, memory, results."""
 
 from __future__ import annotations
 
@@ -6,30 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kdist.client.partitioner import murmur2, murmur2_many, partition_for, partitions_for
 from kdist.client.producer.memory import Memory
 from kdist.client.producer.settings import ProducerSettings, read_settings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import Error, UserError
 from kdist.model import TopicPartition
 from tests.unit.client.producer_world import Scene, play
-
-
-@given(
-    st.integers(0, 40).flatmap(lambda n: st.lists(st.binary(min_size=n, max_size=n), min_size=1))
-)
-def test_many_keys_of_one_length_are_hashed_as_each_is(keys: list[bytes]) -> None:
-    if keys[0]:
-        assert murmur2_many(keys) == [murmur2(key) for key in keys]
-
-
-@given(st.lists(st.none() | st.binary(max_size=9)), st.integers(1, 50))
-def test_many_keys_find_the_partition_that_each_would(keys: list[bytes | None], count: int) -> None:
-    expected = [None if key is None else partition_for(key, count) for key in keys]
-    assert partitions_for(keys, count) == expected
 
 
 @pytest.mark.parametrize(
