@@ -40,6 +40,7 @@ BUDGETS = {
     "kdist send_many": 3.0,
     "kdist send": 1.0,
     "kdist batches": 3.0,
+    "kdist arrow": 3.0,
     "kdist iteration": 1.5,
     "kdist poll": 1.5,
 }
