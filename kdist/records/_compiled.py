@@ -21,6 +21,8 @@ from cython.cimports.libc.string import memcpy, memset
 
 from kdist.records._compiled_columns import bytes_rows, delta_rows
 from kdist.records._compiled_columns import running_sizes as running_sizes
+from kdist.records._compiled_decoding import decode_headers as decode_headers
+from kdist.records._compiled_decoding import decode_keys as decode_keys
 from kdist.records._compiled_decoding import decode_keys_into as decode_keys_into
 from kdist.records._compiled_decoding import decode_numbers as decode_numbers
 from kdist.records._compiled_decoding import decode_records as decode_records

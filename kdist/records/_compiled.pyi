@@ -1,5 +1,7 @@
 """What mypy sees of the compiled codec, whose source is in Cython's terms: the reference."""
 
+from kdist.records._reference import decode_headers as decode_headers
+from kdist.records._reference import decode_keys as decode_keys
 from kdist.records._reference import decode_keys_into as decode_keys_into
 from kdist.records._reference import decode_numbers as decode_numbers
 from kdist.records._reference import decode_records as decode_records

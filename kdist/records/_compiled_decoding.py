@@ -91,14 +91,39 @@ def decode_records(
 
 def decode_values(body: cython.const[cython.uchar][::1], count: _Size) -> list:
     """As `_reference.decode_values`."""
+    return _items(body, count, False)
+
+
+def decode_keys(body: cython.const[cython.uchar][::1], count: _Size) -> list:
+    """As `_reference.decode_keys`."""
+    return _items(body, count, True)
+
+
+@cython.cfunc
+def _items(body: cython.const[cython.uchar][::1], count: _Size, is_key: cython.bint) -> list:
     cursor: _Cursor = _start(body, count)
     fields: _Fields
-    values: list = []
+    items: list = []
     for _ in range(count):
         _next(cython.address(cursor), cython.address(fields))
-        values.append(_bytes(fields.value, fields.value_size))
+        if is_key:
+            items.append(_bytes(fields.key, fields.key_size))
+        else:
+            items.append(_bytes(fields.value, fields.value_size))
     _finish(cursor, count)
-    return values
+    return items
+
+
+def decode_headers(body: cython.const[cython.uchar][::1], count: _Size) -> list:
+    """As `_reference.decode_headers`."""
+    cursor: _Cursor = _start(body, count)
+    fields: _Fields
+    rows: list = []
+    for _ in range(count):
+        _next(cython.address(cursor), cython.address(fields))
+        rows.append(_headers(cython.address(fields)) if fields.header_count else ())
+    _finish(cursor, count)
+    return rows
 
 
 def decode_values_into(column: object, body: cython.const[cython.uchar][::1], count: _Size) -> None:

@@ -19,6 +19,7 @@ from kdist.records.record import (
     INT64_MAX,
     INT64_MIN,
     BinaryColumn,
+    HeaderPairs,
     Headers,
     Record,
     bytes_column,
@@ -96,14 +97,27 @@ def decode_records(
         if timestamp is None:
             timestamp = _fit(base_timestamp + fields.timestamp_delta, "timestamp")
         offset = _fit(base_offset + fields.offset_delta, "offset")
-        headers = tuple((header_key_text(key), value) for key, value in fields.headers)
-        records.append(Record(offset, timestamp, fields.key, fields.value, headers))
+        records.append(Record(offset, timestamp, fields.key, fields.value, _headers(fields)))
     return records
 
 
 def decode_values(body: Buffer, count: int) -> list[bytes | None]:
     """Only the values of the `count` records; the rest is checked too."""
     return [fields.value for fields in _iter_fields(body, count)]
+
+
+def decode_keys(body: Buffer, count: int) -> list[bytes | None]:
+    """Only the keys; the rest is checked too."""
+    return [fields.key for fields in _iter_fields(body, count)]
+
+
+def decode_headers(body: Buffer, count: int) -> list[HeaderPairs]:
+    """Only the headers of each; the rest is checked too."""
+    return [_headers(fields) for fields in _iter_fields(body, count)]
+
+
+def _headers(fields: _Fields) -> HeaderPairs:
+    return tuple((header_key_text(key), value) for key, value in fields.headers)
 
 
 def decode_values_into(column: BinaryColumn, body: Buffer, count: int) -> None:
@@ -113,7 +127,7 @@ def decode_values_into(column: BinaryColumn, body: Buffer, count: int) -> None:
 
 def decode_keys_into(column: BinaryColumn, body: Buffer, count: int) -> None:
     """As `decode_values_into`, of the keys."""
-    _add(column, [fields.key for fields in _iter_fields(body, count)])
+    _add(column, decode_keys(body, count))
 
 
 def _add(column: BinaryColumn, items: list[bytes | None]) -> None:

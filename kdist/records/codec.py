@@ -11,6 +11,8 @@ from kdist.wire.pure import IS_PURE
 
 __all__ = [
     "IMPLEMENTATION",
+    "decode_headers",
+    "decode_keys",
     "decode_keys_into",
     "decode_numbers",
     "decode_records",
@@ -25,6 +27,8 @@ IMPLEMENTATION = "reference"
 encode_records = _reference.encode_records
 decode_records = _reference.decode_records
 decode_values = _reference.decode_values
+decode_keys = _reference.decode_keys
+decode_headers = _reference.decode_headers
 decode_values_into = _reference.decode_values_into
 decode_keys_into = _reference.decode_keys_into
 decode_numbers = _reference.decode_numbers
@@ -41,6 +45,8 @@ if not IS_PURE:
         encode_records = _compiled.encode_records
         decode_records = _compiled.decode_records
         decode_values = _compiled.decode_values
+        decode_keys = _compiled.decode_keys
+        decode_headers = _compiled.decode_headers
         decode_values_into = _compiled.decode_values_into
         decode_keys_into = _compiled.decode_keys_into
         decode_numbers = _compiled.decode_numbers

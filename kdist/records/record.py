@@ -30,6 +30,10 @@ Headers = Sequence[tuple[str, Buffer | None]]
 """A record's headers in order; a key may come more than once."""
 
 
+HeaderPairs = tuple[tuple[str, bytes | None], ...]
+"""The same as the codec gives them."""
+
+
 class Record(NamedTuple):
     """One record. `timestamp` is ms since the epoch, -1 for none; null and empty bytes differ."""
 
@@ -37,7 +41,7 @@ class Record(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: HeaderPairs = ()
 
 
 class BinaryColumn:

@@ -84,7 +84,7 @@ class Rows:
         self._timestamps += numbers[1]
         self._types.extend([batch.header.timestamp_type] * count)
         if self._with_headers:
-            self._headers += [record.headers or None for record in batch.raw_records()]
+            self._headers += [pairs or None for pairs in batch.headers()]
         self._size_bytes += len(body)
 
     def to_arrow(self) -> pyarrow.RecordBatch:

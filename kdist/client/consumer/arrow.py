@@ -51,8 +51,7 @@ def _bytes(
 def _headers(arrow: Any, batch: Batch) -> Any:
     pair = arrow.struct([("name", arrow.string()), ("value", arrow.binary())])
     rows = [
-        [{"name": name, "value": value} for name, value in record.headers]
-        for record in batch.all_records
+        [{"name": name, "value": value} for name, value in pairs] for pairs in batch.all_headers
     ]
     return arrow.array(rows, arrow.list_(pair))
 

@@ -1,10 +1,11 @@
 """What a consumer gives: batches, and records out of them, decoded when looked at (pure).
 
 A batch is a partition's run of records as the producer sent them; it stays bytes until something
-is asked of it. Measured, records of 100 bytes: `values()` takes 40 ns a record, a record of `poll`
-150 ns with its value, and 350 ns more where key, timestamp or headers are looked at, all records of
-a batch at once. A record keeps its batch, and the bytes that were fetched with it, in memory. Both
-can be pickled, for pools of processes: a batch with its own bytes, a record without its batch.
+is asked of it. A record's key, timestamp or headers, looked at, are decoded for all of its batch at
+once, a column each, and without an object for each record: ten thousand new objects would also have
+the collector look at them. A record keeps its batch, and the bytes that were fetched with it, in
+memory. Both can be pickled, for pools of processes: a batch with its own bytes, a record without
+its batch.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, TimestampType
 from kdist.records.build import body_numbers, decode_body, read_body
-from kdist.records.codec import decode_values
-from kdist.records.record import Record
+from kdist.records.codec import decode_headers, decode_keys, decode_values
+from kdist.records.record import HeaderPairs, Record
 from kdist.wire.varint import Buffer
 
 if TYPE_CHECKING:
@@ -83,12 +84,14 @@ class ConsumedRecord(_Place):
     @property
     def offset(self) -> int:
         """Its place in the partition."""
-        return self.batch.offset_of(self.place)
+        batch, place, _ = self
+        return batch.all_offsets[place]
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since the epoch, by the producer or, with log append time, the broker."""
-        return self.batch.all_records[self.place].timestamp
+        batch, place, _ = self
+        return batch.all_timestamps[place]
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -98,12 +101,14 @@ class ConsumedRecord(_Place):
     @property
     def key(self) -> Any:
         """What the producer chose the partition by, or None."""
-        return self.batch.key_of(self.place)
+        batch, place, _ = self
+        return batch.all_keys[place]
 
     @property
-    def headers(self) -> tuple[tuple[str, bytes | None], ...]:
+    def headers(self) -> HeaderPairs:
         """Pairs of name and value; a name may come more than once."""
-        return self.batch.all_records[self.place].headers
+        batch, place, _ = self
+        return batch.all_headers[place]
 
     @property
     def leader_epoch(self) -> int:
@@ -129,13 +134,10 @@ class _Alone:
     def __init__(self, partition: TopicPartition, header: BatchHeader, record: Record) -> None:
         self.partition = partition
         self.header = header
-        self.all_records = [record]
-
-    def offset_of(self, place: int) -> int:
-        return self.all_records[place].offset
-
-    def key_of(self, place: int) -> Any:
-        return self.all_records[place].key
+        self.all_offsets = [record.offset]
+        self.all_timestamps = [record.timestamp]
+        self.all_keys = [record.key]
+        self.all_headers = [record.headers]
 
 
 def _record_alone(
@@ -167,8 +169,6 @@ class Batch:
         self._buffer = buffer
         self._at = at
         self._decode_key, self._decode_value = decoders
-        # Without gaps, as a batch is unless it was compacted, a record's offset is told by its
-        # place, and so the place of `start` without decoding anything.
         self._is_dense = header.record_count == header.last_offset_delta + 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -194,16 +194,6 @@ class Batch:
         """The records' bytes, decompressed."""
         return self.placed(read_body, self._buffer, self._at, self.header)
 
-    @cached_property
-    def all_records(self) -> list[Record]:
-        """The records as the codec gives them, those before `start` included."""
-        return self.placed(decode_body, self.body, self.header)
-
-    @cached_property
-    def numbers(self) -> tuple[array[int], array[int]]:
-        """The offsets and timestamps of `all_records`."""
-        return self.placed(body_numbers, self.body, self.header)
-
     def placed(self, read: Callable[..., T], *arguments: Any) -> T:
         """What `read` gives; says where it is that something is damaged below a right checksum."""
         try:
@@ -211,35 +201,52 @@ class Batch:
         except CorruptRecords as error:
             raise CorruptFetch(self.partition, self.start, error.detail) from error
 
-    @cached_property
-    def _keys(self) -> list[Any]:
-        keys: list[bytes | None] = [record.key for record in self.raw_records()]
-        return self._decoded(keys, self._decode_key)
+    # Of all its records, those that are not given included: by place
 
-    def key_of(self, place: int) -> Any:
-        """The key of a record by its place in `all_records`."""
-        start: int = self.places.start
-        return self._keys[place - start]
+    @cached_property
+    def numbers(self) -> tuple[array[int], array[int]]:
+        """Their offsets and timestamps."""
+        return self.placed(body_numbers, self.body, self.header)
+
+    @cached_property
+    def all_offsets(self) -> Sequence[int]:
+        """Their offsets. Without gaps, as nearly all batches are, nothing is decoded for that."""
+        if self._is_dense:
+            return range(self.header.base_offset, self.header.next_offset)
+        return self.numbers[0]
+
+    @cached_property
+    def all_timestamps(self) -> Sequence[int]:
+        """Their timestamps."""
+        return self.numbers[1]
+
+    @cached_property
+    def all_keys(self) -> list[Any]:
+        """Their keys, those that are given as the decoder has them."""
+        keys: list[Any] = self.placed(decode_keys, self.body, self.header.record_count)
+        if self._decode_key is not None:
+            keys[self.places] = self._decoded(keys[self.places], self._decode_key)
+        return keys
+
+    @cached_property
+    def all_headers(self) -> list[HeaderPairs]:
+        """Their headers."""
+        return self.placed(decode_headers, self.body, self.header.record_count)
+
+    # Those from `start` to `end`
 
     @cached_property
     def places(self) -> slice:
-        """The indexes of the records from `start` to `end`."""
+        """Where they are among all."""
         base, start, end = self.header.base_offset, self.start, self.end
         if self._is_dense:
             return slice(start - base, end - base)
-        offsets = [record.offset for record in self.all_records]
+        offsets = self.all_offsets
         return slice(bisect_left(offsets, start), bisect_left(offsets, end))
 
     def _given(self, rows: list[T]) -> list[T]:
-        """Of a column of all records, those from `start` to `end`."""
         places = self.places
         return rows if places.stop - places.start == len(rows) else rows[places]
-
-    def offset_of(self, place: int) -> int:
-        """The offset of a record by its place in `all_records`."""
-        if self._is_dense:
-            return self.header.base_offset + place
-        return self.all_records[place].offset
 
     def __len__(self) -> int:
         places = self.places
@@ -266,17 +273,20 @@ class Batch:
 
     def keys(self) -> list[Any]:
         """The keys alone."""
-        return list(self._keys)
+        return self.all_keys[self.places]
 
     def offsets(self) -> Sequence[int]:
         """The records' offsets; a `range`, where they have no gaps."""
-        if self._is_dense:
-            return range(self.start, self.end)
-        return [record.offset for record in self.raw_records()]
+        offsets = self.all_offsets[self.places]
+        return offsets if isinstance(offsets, range) else list(offsets)
 
     def timestamps(self) -> list[int]:
         """The records' timestamps, ms since the epoch."""
-        return [record.timestamp for record in self.raw_records()]
+        return list(self.all_timestamps[self.places])
+
+    def headers(self) -> list[HeaderPairs]:
+        """The headers alone: of each record, pairs of name and value."""
+        return self.all_headers[self.places]
 
     def records(self) -> list[ConsumedRecord]:
         """The records, each with all that belongs to it."""
@@ -295,11 +305,12 @@ class Batch:
 
     def offset_at(self, index: int) -> int:
         """The offset of a record by its place among those that are given."""
-        return self.offset_of(self.places.start + index)
+        place: int = self.places.start + index
+        return self.all_offsets[place]
 
     def raw_records(self) -> list[Record]:
         """The records as the codec gives them, no decoder asked."""
-        return self._given(self.all_records)
+        return self._given(self.placed(decode_body, self.body, self.header))
 
     def raw_values(self) -> list[bytes | None]:
         """The values in bytes, no decoder asked."""

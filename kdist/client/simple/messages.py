@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.errors import ApiError
 from kdist.model import TopicPartition
-from kdist.records.record import Record
+from kdist.records.record import HeaderPairs, Record
 from kdist.wire.varint import Buffer
 
 
@@ -22,7 +22,7 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: HeaderPairs = ()
 
     def payload(self) -> bytes | None:
         """What the producer sent: the same as `value`."""

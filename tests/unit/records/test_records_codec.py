@@ -55,6 +55,8 @@ def test_what_is_encoded_comes_back(
     assert decoded == expected
     assert all(type(found) is Record for found in decoded)
     assert codec.decode_values(body, len(table)) == values
+    assert codec.decode_keys(body, len(table)) == keys
+    assert codec.decode_headers(body, len(table)) == [tuple(pairs) for pairs in headers]
     assert codec.find_null_key(body, len(table)) == (keys.index(None) if None in keys else None)
 
 
@@ -204,7 +206,8 @@ def test_unused_attribute_bits_are_ignored(codec: ModuleType) -> None:
     ],
 )
 def test_what_breaks_the_format_is_corrupt(codec: ModuleType, body: bytes, count: int) -> None:
-    for decode in (codec.decode_records, codec.decode_values, codec.find_null_key):
+    lists = (codec.decode_values, codec.decode_keys, codec.decode_headers)
+    for decode in (codec.decode_records, *lists, codec.decode_numbers, codec.find_null_key):
         with pytest.raises(CorruptRecords):
             decode(body, count)
 

@@ -59,7 +59,6 @@ def test_offsets_and_timestamps_are_those_of_the_records(codec: ModuleType) -> N
 def test_any_bytes_have_the_same_outcome_of_both_codecs(body: bytes, count: int) -> None:
     for name in INTO:
         assert added(_compiled, name, body, count) == added(_reference, name, body, count)
-    assert numbers_of(_compiled, body, count) == numbers_of(_reference, body, count)
 
 
 def added(codec: ModuleType, name: str, body: bytes, count: int) -> Any:
@@ -69,13 +68,6 @@ def added(codec: ModuleType, name: str, body: bytes, count: int) -> Any:
     except CorruptRecords:
         return CorruptRecords
     return parts(column)
-
-
-def numbers_of(codec: ModuleType, body: bytes, count: int) -> Any:
-    try:
-        return codec.decode_numbers(body, count, 1, 2)
-    except CorruptRecords:
-        return CorruptRecords
 
 
 @BOTH

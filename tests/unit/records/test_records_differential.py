@@ -230,10 +230,13 @@ def mutated(body: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
+DECODERS = "decode_records decode_values decode_keys decode_headers decode_numbers find_null_key"
+
+
 def agree(body: bytes, count: int) -> bool:
     """Both codecs' outcomes must be equal; whether it was a value."""
     sound = False
-    for name in ("decode_records", "decode_values", "find_null_key"):
+    for name in DECODERS.split():
         found = outcome(getattr(_compiled, name), body, count)
         assert found == outcome(getattr(_reference, name), body, count), (name, body, count)
         sound = sound or found is not CorruptRecords
