@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -10,10 +10,19 @@ from kdist.config import topic_rules
 from kdist.config.broker import BrokerSettings
 from kdist.config.declare import Setting, Settings
 from kdist.config.disk import DiskSettings
-from kdist.config.faults import Given, raise_if_any
+from kdist.config.faults import raise_if_any
 from kdist.config.foreign import ignored_row, judge_names
 from kdist.config.groups import GroupSettings
-from kdist.config.layers import Described, Layer, Origin, Source, describe, names_in, resolve
+from kdist.config.layers import (
+    Described,
+    Layer,
+    Origin,
+    Source,
+    describe,
+    layer_of,
+    names_in,
+    resolve,
+)
 from kdist.config.network import NetworkSettings
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
@@ -28,7 +37,9 @@ BROKER_CLASSES: tuple[type[Settings], ...] = (
     StorageSettings,
 )
 BROKER_TABLE: tuple[Setting, ...] = tuple(chain.from_iterable(c.TABLE for c in BROKER_CLASSES))
-BROKER_NAMES = frozenset(names_in((*BROKER_TABLE, *TopicSettings.TABLE), of_broker=True))
+_EVERY = (*BROKER_TABLE, *TopicSettings.TABLE)
+BROKER_NAMES = frozenset(names_in(_EVERY, of_broker=True))
+DYNAMIC_NAMES = frozenset(row.broker_names[0].name for row in _EVERY if row.is_dynamic)
 TOPIC_NAMES = frozenset(names_in(TopicSettings.TABLE, of_broker=False))
 
 
@@ -56,17 +67,26 @@ class BrokerConfig:
 
     def describe(self) -> Iterator[Described]:
         """Every setting of the broker with value and source; the defaults of topics included."""
-        return describe((*BROKER_TABLE, *TopicSettings.TABLE), self.layers)
+        return describe(_EVERY, self.layers)
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[Described]:
         """Every setting of a topic with value and source.
 
         What it was given by other names, or in vain, comes last: to be seen, and taken back.
         """
-        yield from describe(TopicSettings.TABLE, (_layer_of(overrides, ""), *self.layers))
+        layer = layer_of(Source.DYNAMIC_TOPIC_CONFIG, overrides)
+        yield from describe(TopicSettings.TABLE, (layer, *self.layers))
         own = {row.name for row in TopicSettings.TABLE}
-        for name in sorted(overrides.keys() - own):
-            yield _aside(name, overrides[name])
+        yield from describe_given(layer, overrides.keys() - own)
+
+
+def describe_given(layer: Layer, names: Iterable[str]) -> Iterator[Described]:
+    """What one layer has by these names, whatever other layers say: it may be in vain."""
+    for name in sorted(names):
+        named = (row for row in _EVERY if name in (each.name for each in layer.names_of(row)))
+        origin = Origin(name, layer.given[name].text, layer.source)
+        row = next(named, None) or ignored_row(name)
+        yield Described(row, name, origin.text, layer.source, (origin,))
 
 
 def resolve_topic(
@@ -76,22 +96,10 @@ def resolve_topic(
 
     `where` is what sentences call the overrides. `ConfigError` has every fault of theirs.
     """
-    own = _layer_of(overrides, where)
+    own = layer_of(Source.DYNAMIC_TOPIC_CONFIG, overrides, where)
     outcome = resolve(TopicSettings.TABLE, (own, *broker))
     refused = judge_names(own.given, TOPIC_NAMES).refused
     raise_if_any((*refused.values(), *outcome.faults.values()))
     topic = TopicSettings(**outcome.values)
     raise_if_any(topic_rules.faults_of(topic, where))
     return topic
-
-
-def _aside(name: str, text: str) -> Described:
-    """An override that is a synonym, or is ignored."""
-    named = (row for row in TopicSettings.TABLE if name in (each.name for each in row.names))
-    origin = Origin(name, text, Source.DYNAMIC_TOPIC_CONFIG)
-    return Described(next(named, None) or ignored_row(name), name, text, origin.source, (origin,))
-
-
-def _layer_of(overrides: Mapping[str, str], where: str) -> Layer:
-    given = {name: Given(text, where) for name, text in overrides.items()}
-    return Layer(Source.DYNAMIC_TOPIC_CONFIG, given)

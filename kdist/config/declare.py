@@ -36,7 +36,7 @@ class Columns(TypedDict, total=False):
     `minimum` and `maximum` are inclusive; an integer is bounded by its width in any case. A setting
     with `broker` is a topic's, and that is what its default is called in a broker's file.
     `synonyms` and `broker_synonyms` are lower in precedence than `name` and `broker`, in the order
-    given.
+    given. `dynamic`: running brokers take a change, for all of them or for one; those of topics do.
     """
 
     default: Any
@@ -47,6 +47,7 @@ class Columns(TypedDict, total=False):
     synonyms: tuple[Synonym, ...]
     broker: str
     broker_synonyms: tuple[Synonym, ...]
+    dynamic: bool
     doc: Required[str]
 
 
@@ -56,6 +57,7 @@ class Setting:
 
     `names` are what it is called where it belongs, the first being its own; `broker_names` what a
     broker's file calls it. Both are in order of precedence, and for a broker's setting the same.
+    A dynamic one is changed while brokers run by the first of `broker_names` only, as in Kafka.
     """
 
     attribute: str
@@ -67,6 +69,7 @@ class Setting:
     maximum: float | None
     unit: str
     subject: str
+    is_dynamic: bool
     doc: str
 
     @property
@@ -173,5 +176,6 @@ def _row(attribute: str, shape: Shape, columns: dict[str, Any]) -> Setting:
         maximum=columns.get("maximum", highest),
         unit=columns.get("unit", ""),
         subject=columns["subject"],
+        is_dynamic=columns.get("dynamic", broker is not None),
         doc=columns["doc"],
     )

@@ -140,6 +140,7 @@ def ignored_row(name: str) -> Setting:
         maximum=None,
         unit="",
         subject="",
+        is_dynamic=True,  # to be taken back
         doc=f"Ignored: {reason}.",
     )
 

@@ -39,6 +39,11 @@ class Layer(NamedTuple):
         return row.names if is_topic else row.broker_names
 
 
+def layer_of(source: Source, settings: Mapping[str, str], where: str = "") -> Layer:
+    """A layer of texts that all come from one place."""
+    return Layer(source, {name: Given(text, where) for name, text in settings.items()})
+
+
 class Origin(NamedTuple):
     """One place that a setting could have its value from; DescribeConfigs' "synonym"."""
 

@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 from kdist.config import broker_rules, topic_rules
 from kdist.config.broker import BrokerSettings
-from kdist.config.broker_config import BROKER_CLASSES, BROKER_NAMES, BrokerConfig
+from kdist.config.broker_config import (
+    BROKER_CLASSES,
+    BROKER_NAMES,
+    BROKER_TABLE,
+    DYNAMIC_NAMES,
+    BrokerConfig,
+)
 from kdist.config.declare import Settings
 from kdist.config.disk import DiskSettings
 from kdist.config.faults import Given, raise_if_any
@@ -26,19 +32,52 @@ from kdist.config.zookeeper import ZooKeeperSettings
 
 S = TypeVar("S", bound=Settings)
 
+_OWN = {row.name for row in BROKER_TABLE}
+_INSTEAD = {  # of another name for a setting, the one by which it is changed
+    synonym.name: row.broker_names[0].name
+    for row in TopicSettings.TABLE
+    for synonym in row.broker_names[1:]
+    if synonym.name not in _OWN
+}
 
-def load_broker(text: str, source: str, dynamic: Sequence[Layer] = ()) -> BrokerConfig:
-    """The configuration that a .properties file's text says, under layers of dynamic settings.
+
+def load_broker(text: str, source: str) -> BrokerConfig:
+    """The configuration that a .properties file's text says.
 
     `source` is what sentences call the file. `ConfigError` has every fault there is.
     """
     properties = parse_properties(text, source)
-    return _read(properties.given, source, dynamic, properties.faults)
+    return _read(properties.given, source, file_faults=properties.faults)
 
 
 def broker_from(given: Mapping[str, str], source: str = "") -> BrokerConfig:
     """The configuration that a mapping says, as `load_broker`."""
     return _read({name: Given(text, source) for name, text in given.items()}, source)
+
+
+def with_dynamic(config: BrokerConfig, dynamic: Sequence[Layer]) -> BrokerConfig:
+    """What the same file says under these layers of dynamic settings, the nearest first.
+
+    `ConfigError` with every fault of theirs: what cannot be changed while a broker runs is one.
+    """
+    for layer in dynamic:
+        others = {name: each for name, each in layer.given.items() if name not in BROKER_NAMES}
+        refused = judge_names(others, DYNAMIC_NAMES).refused
+        fixed = (_fixed(name, layer.given[name]) for name in fixed_names(layer.given))
+        raise_if_any((*fixed, *refused.values()))
+    return _read(config.layers[-1].given, "", dynamic)
+
+
+def fixed_names(given: Iterable[str]) -> list[str]:
+    """Those that are a broker's settings, and are read when it starts only."""
+    return [name for name in given if name in BROKER_NAMES - DYNAMIC_NAMES]
+
+
+def _fixed(name: str, given: Given) -> str:
+    claim = f"{name} cannot be changed while a broker runs"
+    other = _INSTEAD.get(name)
+    advice = f"use {other}" if other else "change its file, and restart it"
+    return given.sentence(f"{claim}: {advice}")
 
 
 class _Reader:

@@ -28,6 +28,7 @@ class NetworkSettings(Settings):
         default=INT32_MAX,
         minimum=0,
         subject=CONNECTIONS,
+        dynamic=True,
         doc="How many connections are open at once, on all listeners; one more is closed as it "
         "comes, but not on a listener that brokers have beside those of clients.",
     )
@@ -36,6 +37,7 @@ class NetworkSettings(Settings):
         default=INT32_MAX,
         minimum=0,
         subject=CONNECTIONS,
+        dynamic=True,
         doc="How many connections are open at once from one address; one more is closed as "
         "it comes.",
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kdist.config.broker_config import BrokerConfig, resolve_topic
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.faults import HIDDEN, ConfigError, Given
 from kdist.config.kinds import INT64_MAX, secret
-from kdist.config.layers import Described, Layer, Origin, Source, describe, resolve
-from kdist.config.load import broker_from, load_broker
+from kdist.config.layers import Described, Layer, Origin, Source, describe, layer_of, resolve
+from kdist.config.load import broker_from, with_dynamic
 
 LEAST = {"broker.id": "1", "log.dir": "/d", "zookeeper.connect": "zk:2181"}
 
@@ -78,11 +80,56 @@ def test_one_old_name_bounds_timestamps_on_both_sides() -> None:
 
 
 def test_dynamic_broker_settings_go_before_the_files_whatever_the_synonym() -> None:
-    dynamic = Layer(Source.DYNAMIC_BROKER_CONFIG, {"log.retention.hours": Given("1")})
-    text = "broker.id=1\nlog.dir=/d\nzookeeper.connect=zk\nlog.retention.ms=7\n"
-    config = load_broker(text, "f", [dynamic])
-    assert config.topic_defaults.retention_ms == 3_600_000
-    assert described(config, "retention.ms").source is Source.DYNAMIC_BROKER_CONFIG
+    file = broker(log_retention_minutes="7")
+    own = layer_of(Source.DYNAMIC_BROKER_CONFIG, {"log.segment.bytes": "20"})
+    shared = layer_of(Source.DYNAMIC_DEFAULT_BROKER_CONFIG, {"log.retention.ms": "5"})
+    config = with_dynamic(file, [own, shared])
+    assert (config.topic_defaults.retention_ms, config.topic_defaults.segment_bytes) == (5, 20)
+    assert described(config, "segment.bytes").source is Source.DYNAMIC_BROKER_CONFIG
+    assert described(config, "retention.ms", retention_ms="9").origins == (
+        Origin("retention.ms", "9", Source.DYNAMIC_TOPIC_CONFIG),
+        Origin("log.retention.ms", "5", Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        Origin("log.retention.minutes", "7", Source.STATIC_BROKER_CONFIG),
+        Origin("log.retention.ms", "604800000", Source.DEFAULT_CONFIG),
+    )
+    assert with_dynamic(config, []).topic_defaults == file.topic_defaults
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        (
+            "log.dir",
+            "/e",
+            "log.dir cannot be changed while a broker runs: change its file, and restart it.",
+        ),
+        (
+            "log.retention.hours",
+            "1",
+            "log.retention.hours cannot be changed while a broker runs: use log.retention.ms.",
+        ),
+        (
+            "log.flush.scheduler.interval.ms",
+            "1",
+            "log.flush.scheduler.interval.ms cannot be changed while a broker runs: change",
+        ),
+        ("log.retention.msec", "1", "is not a setting: did you mean log.retention.ms?"),
+        ("remote.log.storage.system.enable", "true", "cannot be set: kdist keeps a log on its own"),
+        ("log.segment.bytes", "x", "log.segment.bytes is 'x', but must be an integer from 14"),
+        ("log.cleaner.max.compaction.lag.ms", "4", "min.compaction.lag.ms is above"),
+    ],
+)
+def test_what_cannot_be_changed_while_a_broker_runs_is_refused(
+    name: str, value: str, fault: str
+) -> None:
+    dynamic = layer_of(Source.DYNAMIC_BROKER_CONFIG, {name: value})
+    with pytest.raises(ConfigError, match=re.escape(fault)):
+        with_dynamic(broker(log_cleaner_min_compaction_lag_ms="5"), [dynamic])
+
+
+def test_what_kdist_ignores_in_a_file_it_ignores_there_too() -> None:
+    dynamic = layer_of(Source.DYNAMIC_BROKER_CONFIG, {"log.cleaner.threads": "2"})
+    assert with_dynamic(broker(), [dynamic]).topic_defaults == broker().topic_defaults
 
 
 def test_a_setting_is_described_with_all_the_places_it_could_be_from() -> None:
