@@ -76,8 +76,12 @@ def settings_page() -> str:
 SETTINGS_INTRO = """\
 A broker reads its settings from a Java .properties file. A topic's setting is its own override,
 else what the broker's file says under the name in the second column, else the default. Names,
-defaults and meanings are Apache Kafka's where a sentence does not say otherwise. A broker reads its
-file when it starts; a topic's own settings can be changed at any time (`kdist topics alter`)."""
+defaults and meanings are Apache Kafka's where a sentence does not say otherwise.
+
+A broker reads its file when it starts. While it runs, a topic's own settings can be changed
+(`kdist configs alter topic`), and of the broker's those that are *dynamic* below and all that stand
+first in the second column: for one broker (`kdist configs alter broker 1`) or for all of them
+(`broker all`). What is given for one goes before what is given for all, that before its file."""
 
 LOAD_INTRO = """\
 `format`, `schema`, `keep.value`, `event.time.field` and `event.time.format` hold for all topics of
@@ -105,7 +109,7 @@ def own_row(row: Setting) -> dict[str, str]:
         "Setting": names_cell(row.names),
         "Default": default_cell(row),
         "Allowed": allowed_cell(row),
-        "Meaning": row.doc,
+        "Meaning": f"{row.doc} *Dynamic.*" if row.is_dynamic else row.doc,
     }
 
 

@@ -1,11 +1,11 @@
-"""AlterConfigs and IncrementalAlterConfigs (keys 33, 44): topics' own settings are changed.
+"""AlterConfigs and IncrementalAlterConfigs (keys 33, 44): own settings of topics and brokers.
 
-The one gives a topic all the settings it is to have, the other changes those that it names; what
-comes out is checked as a whole, and INVALID_CONFIG says every fault there is. Resources succeed and
-fail one by one, each of them as a whole. Any broker may be asked: it writes to ZooKeeper, where all
-of them look. A broker's own settings are its file's and cannot be changed from here.
+The one gives a topic or a broker all the settings it is to have, the other changes those that it
+names; what comes out is checked as a whole, and INVALID_CONFIG says every fault there is. Resources
+succeed and fail one by one, each of them as a whole. Who is asked writes to ZooKeeper, where all
+brokers look; who may be asked for what is said by the resource (`resources.py`).
 
-Source: KIP-133, KIP-339, Kafka's `ZkAdminManager` and `ConfigAdminManager`.
+Source: KIP-133, KIP-226, KIP-339, Kafka's `ZkAdminManager` and `ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from kdist.broker.describe_configs import unknown_type
+from kdist.broker.resources import Resource, Resources
 from kdist.broker.stored_settings import Overrides, StoredSettings
-from kdist.config.broker_config import BrokerConfig
-from kdist.config.faults import ConfigError
 from kdist.config.kinds import Kind
 from kdist.controller.loading import gather
-from kdist.controller.topics import check_settings
 from kdist.errors import ApiError, Error
 from kdist.protocol.alter_configs import (
     AlterConfigsRequest,
@@ -30,7 +27,6 @@ from kdist.protocol.alter_configs import (
     ReplacedResource,
     ReplacingSetting,
 )
-from kdist.protocol.describe_configs import BROKER, TOPIC
 from kdist.protocol.incremental_alter_configs import (
     APPEND,
     DELETE,
@@ -43,36 +39,32 @@ from kdist.protocol.incremental_alter_configs import (
 )
 
 Plan = Callable[[Overrides], Overrides]
-Resource = ReplacedResource | ChangedResource
+Asked = ReplacedResource | ChangedResource
+PlanFor = Callable[[Asked, Resource], Plan]
 
 
 class AlterConfigsHandler:
     """Owner: the broker. `told` is set once this broker knows the cluster's topics."""
 
-    def __init__(
-        self, stored: StoredSettings, config: Callable[[], BrokerConfig], told: asyncio.Event
-    ) -> None:
+    def __init__(self, stored: StoredSettings, resources: Resources, told: asyncio.Event) -> None:
         self._stored = stored
-        self._config = config
+        self._resources = resources
         self._told = told
 
     async def replace(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
         """AlterConfigs: one result for each resource."""
-        results = await self._all(request.resources, request.validate_only, self._replaced)
+        results = await self._all(request.resources, request.validate_only, _replaced)
         return AlterConfigsResponse(responses=results)
 
     async def change(
         self, request: IncrementalAlterConfigsRequest
     ) -> IncrementalAlterConfigsResponse:
         """IncrementalAlterConfigs: one result for each resource."""
-        results = await self._all(request.resources, request.validate_only, self._changed)
+        results = await self._all(request.resources, request.validate_only, _changed)
         return IncrementalAlterConfigsResponse(responses=results)
 
     async def _all(
-        self,
-        resources: Sequence[Resource],
-        is_trial: bool,
-        plan_for: Callable[[Resource], Plan],
+        self, resources: Sequence[Asked], is_trial: bool, plan_for: PlanFor
     ) -> list[AlteredResourceResult]:
         await self._told.wait()
         counts = Counter((each.resource_type, each.resource_name) for each in resources)
@@ -89,83 +81,72 @@ class AlterConfigsHandler:
         )
 
     async def _one(
-        self,
-        resource: Resource,
-        is_trial: bool,
-        is_named_once: bool,
-        plan_for: Callable[[Resource], Plan],
+        self, asked: Asked, is_trial: bool, is_named_once: bool, plan_for: PlanFor
     ) -> AlteredResourceResult:
         result = AlteredResourceResult(
             error_code=Error.NONE,
             error_message=None,
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
         )
         try:
             if not is_named_once:
                 raise ApiError(Error.INVALID_REQUEST, "the request names the resource twice")
-            self._check(resource)
-            await self._carry_out(resource.resource_name, plan_for(resource), is_trial)
+            resource = self._resources.find(asked.resource_type, asked.resource_name)
+            plan = plan_for(asked, resource)
+            if is_trial:
+                plan(await self._stored.read(resource.owner))
+            else:
+                await self._stored.change(resource.owner, plan)
         except ApiError as error:
             result.error_code, result.error_message = error.error, error.detail
         return result
 
-    def _check(self, resource: Resource) -> None:
-        if resource.resource_type == BROKER:
-            raise ApiError(
-                Error.INVALID_REQUEST,
-                "a broker's settings are those of its file, read when it starts",
-            )
-        if resource.resource_type != TOPIC:
-            raise unknown_type(resource.resource_type)
-        self._stored.check_known(resource.resource_name)
 
-    async def _carry_out(self, topic: str, plan: Plan, is_trial: bool) -> None:
-        if is_trial:
-            plan(await self._stored.read(topic))
+# Plans
+
+
+def _replaced(asked: Asked, resource: Resource) -> Plan:
+    assert isinstance(asked, ReplacedResource)
+    _check_given(asked.configs, lambda _: True)
+    wanted = {each.name: each.value or "" for each in asked.configs}
+    return lambda _: _checked(wanted, resource)
+
+
+def _changed(asked: Asked, resource: Resource) -> Plan:
+    assert isinstance(asked, ChangedResource)
+    _check_given(asked.configs, lambda each: each.config_operation != DELETE)
+    return partial(_after, asked.configs, resource)
+
+
+def _after(changes: Iterable[SettingChange], resource: Resource, before: Overrides) -> Overrides:
+    lists = _lists(resource, before)
+    after = dict(before)
+    for change in changes:
+        value = _value_after(change, lists)
+        if value is None:
+            after.pop(change.name, None)
         else:
-            await self._stored.change(topic, plan)
+            after[change.name] = value
+    return _checked(after, resource)
 
-    # Plans
 
-    def _replaced(self, resource: Resource) -> Plan:
-        assert isinstance(resource, ReplacedResource)
-        _check_given(resource.configs, lambda _: True)
-        wanted = {each.name: each.value or "" for each in resource.configs}
-        return lambda _: self._checked(wanted)
+def _lists(resource: Resource, before: Overrides) -> dict[str, list[str]]:
+    """The settings that are lists, as they are in force: what is appended to."""
+    texts = {
+        each.name: before.get(each.name) or each.text or ""
+        for each in resource.beneath()
+        if each.row.shape.kind is Kind.LIST
+    }
+    return {
+        name: [item.strip() for item in text.split(",") if item.strip()]
+        for name, text in texts.items()
+    }
 
-    def _changed(self, resource: Resource) -> Plan:
-        assert isinstance(resource, ChangedResource)
-        _check_given(resource.configs, lambda each: each.config_operation != DELETE)
-        return partial(self._after, resource.configs)
 
-    def _after(self, changes: Iterable[SettingChange], before: Overrides) -> Overrides:
-        lists = self._lists(before)
-        after = dict(before)
-        for change in changes:
-            value = _value_after(change, lists)
-            if value is None:
-                after.pop(change.name, None)
-            else:
-                after[change.name] = value
-        return self._checked(after)
-
-    def _lists(self, before: Overrides) -> dict[str, list[str]]:
-        """The settings that are lists, as they are in force: what is appended to."""
-        config = self._config()
-        try:
-            config.topic(before)
-        except ConfigError:
-            before = {}
-        return {
-            each.name: [item for item in (each.text or "").split(",") if item]
-            for each in config.describe_topic(before)
-            if each.row.shape.kind is Kind.LIST
-        }
-
-    def _checked(self, overrides: Overrides) -> Overrides:
-        check_settings(overrides, self._config())
-        return overrides
+def _checked(overrides: Overrides, resource: Resource) -> Overrides:
+    resource.check(overrides)
+    return overrides
 
 
 def _check_given(

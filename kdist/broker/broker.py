@@ -1,6 +1,6 @@
 """A broker's life: started in order, watched over, stopped in order.
 
-    start: ZooKeeper session, cluster id, topics' settings, log directory, HTTP, logs, listeners,
+    start: ZooKeeper session, cluster id, settings, log directory, HTTP, logs, listeners,
            registration, election; ready once a controller has told it of the cluster
     stop:  listeners, candidacy, registration, what is under way, directory, session
 
@@ -21,6 +21,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
+from kdist.broker.dynamic_settings import DynamicSettings
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
@@ -30,6 +31,7 @@ from kdist.broker.own_tasks import OwnTasks
 from kdist.broker.service import Service
 from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.world import BrokerWorld
+from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
 from kdist.metrics.exposition import CONTENT_TYPE
@@ -77,12 +79,11 @@ class Broker:
         self._tasks = OwnTasks(world.tasks)
         self._running: list[asyncio.Task[None]] = []
         self._service: Service | None = None
+        self._dynamic = DynamicSettings(world.zk, config, self._configure)
         self._overrides = TopicOverrides(
-            world.zk, world.clock, lambda: config, self._configure_topic
+            world.zk, world.clock, self._dynamic, self._configure_topic
         )
-        self._gateway = Gateway(
-            config, world.network, self._tasks, self.measures.network, world.host
-        )
+        self._gateway = Gateway(world, self._tasks, self.measures.network)
         self._epoch = -1
         self._membership = Membership(
             world.zk,
@@ -179,6 +180,7 @@ class Broker:
         zk = self.world.zk
         await make_starting_paths(zk)
         cluster_id = await find_cluster_id(zk, self.world.chance)
+        await self._dynamic.load()
         await self._overrides.load_all()
         return cluster_id, await self._count_offsets_partitions()
 
@@ -228,6 +230,7 @@ class Broker:
                 is_direct=is_direct,
             )
             await self._patiently(register)
+            self._dynamic.watch()
             self._overrides.watch()
         except ZooKeeperError as error:
             raise UserError(f"ZooKeeper on {config.zookeeper.connect}: {error}") from error
@@ -269,6 +272,11 @@ class Broker:
     def _know_epoch(self, epoch: int) -> None:
         self._epoch = epoch
         self.service.replicas.broker_epoch = epoch
+
+    def _configure(self, config: BrokerConfig) -> None:
+        self._gateway.configure(config.network)
+        if self._service is not None:
+            self._service.replicas.configure_all(self._overrides.settings_of)
 
     def _configure_topic(self, topic: str, settings: TopicSettings) -> None:
         if self._service is not None:
@@ -321,6 +329,7 @@ class Broker:
         await self._membership.leave()
 
     async def _cancel_running(self) -> None:
+        self._dynamic.stop()
         self._overrides.stop()
         for task in self._running:
             task.cancel()

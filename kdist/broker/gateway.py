@@ -9,14 +9,15 @@ import asyncio
 from collections.abc import Callable
 
 from kdist.broker.http import HttpPages, Pages
+from kdist.broker.world import BrokerWorld
 from kdist.config.addresses import parse_host_port
-from kdist.config.broker_config import BrokerConfig
 from kdist.config.listeners import Listener as Address
 from kdist.config.listeners import parse_listener, parse_protocol_map
+from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.listener import Census, Listener
 from kdist.network.serving import Handler
-from kdist.network.world import Network, Server
+from kdist.network.world import Server
 from kdist.runtime.tasks import Tasks
 from kdist.zk.registration import Endpoint
 
@@ -28,18 +29,18 @@ class Gateway:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        network: Network,
+        world: BrokerWorld,
         tasks: Tasks,
         metrics: NetworkMetrics,
-        host: str,
     ) -> None:
-        """`host`: what a listener on every address is advertised as."""
-        self._config = config
-        self._network = network
+        """The world's host is what a listener on every address is advertised as."""
+        self._config = world.config.broker
+        self._settings = world.config.network
+        self._census = Census(world.connections_max)
+        self._network = world.network
         self._tasks = tasks
         self._metrics = metrics
-        self._host = host
+        self._host = world.host
         self._listeners: list[Listener] = []
         self._http: HttpPages | None = None
         self._http_server: Server | None = None
@@ -50,7 +51,7 @@ class Gateway:
     @property
     def inter_broker_listener(self) -> str:
         """The name of the listener that brokers use among themselves."""
-        broker = self._config.broker
+        broker = self._config
         named = broker.inter_broker_listener_name
         return named.upper() if named else parse_listener(broker.listeners[0]).name
 
@@ -59,18 +60,18 @@ class Gateway:
 
         `handler_of` makes the handler of a listener's name.
         """
-        broker = self._config.broker
+        broker = self._config
         protocols = parse_protocol_map(broker.listener_security_protocol_map)
         advertised = {each.name: each for each in map(parse_listener, broker.advertised_listeners)}
-        census, has_several = Census(), len(broker.listeners) > 1
+        has_several = len(broker.listeners) > 1
         for address in map(parse_listener, broker.listeners):
             listener = Listener(
                 self._network,
                 handler_of(address.name),
-                self._config.network,
+                self._settings,
                 self._metrics,
                 self._tasks,
-                census,
+                self._census,
                 is_spared=has_several and address.name == self.inter_broker_listener,
             )
             self._listeners.append(listener)
@@ -80,9 +81,16 @@ class Gateway:
             self.is_direct &= reached.port == port
             self.endpoints += (Endpoint(reached, protocols[address.name]),)
 
+    def configure(self, settings: NetworkSettings) -> None:
+        """Take new values of those settings that are dynamic; they hold from the next connection
+        on."""
+        self._settings = settings
+        for listener in self._listeners:
+            listener.settings = settings
+
     async def open_http(self, pages: Pages) -> int | None:
         """Serve pages on `http.address`, if there is one; the port."""
-        address = parse_host_port(self._config.broker.http_address or "")
+        address = parse_host_port(self._config.http_address or "")
         if address is None:
             return None
         self._http = HttpPages(self._network.loop, pages)

@@ -10,7 +10,6 @@ The first SIGTERM or SIGINT stops in order; after a second one the next start ha
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import logging
 import signal
@@ -50,20 +49,20 @@ _START_SIGN_S = 10.0
 _GC_THRESHOLDS = (50_000, 50, 100)
 
 
-def _within_descriptors(config: BrokerConfig, descriptors: int) -> BrokerConfig:
+def _connections_within(descriptors: int, config: BrokerConfig) -> int:
     """Leave half of the descriptors to logs: a flood of connections must not stop a roll."""
-    network, most = config.network, descriptors // 2
-    if network.max_connections <= most:
-        return config
-    logger.info("at most %d connections, half of the %d open files allowed", most, descriptors)
-    return dataclasses.replace(config, network=dataclasses.replace(network, max_connections=most))
+    most = descriptors // 2
+    if config.network.max_connections > most:
+        logger.info("at most %d connections, half of the %d open files allowed", most, descriptors)
+    return most
 
 
 class Process:
     """Owner: the main thread."""
 
     def __init__(self, config: BrokerConfig, environment: Mapping[str, str], version: str) -> None:
-        self._config = _within_descriptors(config, raise_limit())
+        self._config = config
+        self._connections_max = _connections_within(raise_limit(), config)
         self._version = version
         self._fingerprint = environment.get("KDIST_FINGERPRINT", "")
         self._manager = ServiceManager(environment)
@@ -115,6 +114,7 @@ class Process:
                 zookeeper.connection_timeout_ms,
             ),
             host=socket.gethostname(),
+            connections_max=self._connections_max,
             version=self._version,
             fingerprint=self._fingerprint,
             status=self._tell_status,

@@ -29,8 +29,9 @@ from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
 from kdist.broker.produce import ProduceHandler
 from kdist.broker.producer_ids import ProducerIds
+from kdist.broker.resources import Resources
 from kdist.broker.routes import Handlers, routes_to
-from kdist.broker.stored_settings import StoredSettings
+from kdist.broker.stored_settings import Owner, StoredSettings
 from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.topics import TopicsHandler
 from kdist.broker.turn_end import TurnEnd
@@ -52,6 +53,7 @@ from kdist.runtime.tasks import Tasks
 from kdist.storage.directory import LogDirectory
 from kdist.storage.schedule import Schedule
 from kdist.storage.surroundings import Identity, Surroundings
+from kdist.zk import znodes
 
 
 class Service:
@@ -75,6 +77,7 @@ class Service:
         self._tasks = tasks
         self._measures = measures
         self._overrides = overrides
+        self._dynamic = overrides.broker
         self._fail = fail
         self._cluster_id = cluster_id
         self._listener = listener
@@ -94,7 +97,7 @@ class Service:
         self.controller = self._make_controller()
         access = ControllerAccess(self.controller, self.cache, listener, self._connect)
         self.creation = AutoCreation(
-            self.cache, lambda: world.config, access.create, measures.broker
+            self.cache, lambda: self._dynamic.config, access.create, measures.broker
         )
         self._dispatches: list[Dispatch] = []
 
@@ -123,7 +126,7 @@ class Service:
                 zk=world.zk,
                 clock=world.clock,
                 broker_id=self._id,
-                config=lambda: world.config,
+                config=lambda: self._dynamic.config,
                 connect=self._connect,
                 listener=self._listener,
                 chance=world.chance,
@@ -176,12 +179,13 @@ class Service:
         network = world.config.network
 
         def config() -> BrokerConfig:
-            return world.config
+            return self._dynamic.config
 
         sessions = FetchSessions(
             network.fetch_session_slots, clock, world.chance, self._measures.replication
         )
-        stored = StoredSettings(world.zk, self.cache, self._overrides.look_at)
+        stored = StoredSettings(world.zk, self._look_at)
+        resources = Resources(self.cache, self._dynamic)
         return Handlers(
             produce=ProduceHandler(replicas, clock),
             fetch=FetchHandler(replicas, sessions, network),
@@ -198,9 +202,16 @@ class Service:
             epochs=LeaderEpochsHandler(replicas),
             log_dirs=LogDirsHandler(self.directory),
             cluster=DescribeClusterHandler(self.cache, self._cluster_id),
-            described_settings=DescribeConfigsHandler(stored, config, self.cache.told),
-            altered_settings=AlterConfigsHandler(stored, config, self.cache.told),
+            described_settings=DescribeConfigsHandler(stored, resources, self.cache.told),
+            altered_settings=AlterConfigsHandler(stored, resources, self.cache.told),
         )
+
+    async def _look_at(self, owner: Owner) -> None:
+        """Go by what its settings are now."""
+        if owner.row is znodes.TOPIC_SETTINGS:
+            await self._overrides.look_at(owner.name)
+        else:
+            await self._dynamic.load()
 
     def _hear_update(self, gone: Collection[TopicPartition]) -> None:
         self.coordinator.forget_partitions(gone)

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from kdist.config.broker_config import BrokerConfig
+from kdist.broker.dynamic_settings import DynamicSettings
 from kdist.config.faults import ConfigError
 from kdist.config.topic import TopicSettings
 from kdist.runtime.clock import Clock
@@ -32,12 +32,11 @@ _TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
 class TopicOverrides:
     """Owner: the broker. What was read of a topic holds until a notification says otherwise."""
 
-    def __init__(
-        self, zk: ZooKeeper, clock: Clock, config: Callable[[], BrokerConfig], apply: Apply
-    ) -> None:
+    def __init__(self, zk: ZooKeeper, clock: Clock, broker: DynamicSettings, apply: Apply) -> None:
+        """`broker`: what topics have that have none of their own."""
         self._zk = zk
         self._clock = clock
-        self._config = config
+        self.broker = broker
         self._apply = apply
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._ids: dict[str, uuid.UUID] = {}
@@ -48,7 +47,7 @@ class TopicOverrides:
     def settings_of(self, topic: str) -> TopicSettings:
         """A topic's settings; the broker's defaults where its own cannot be used."""
         overrides = self._overrides.get(topic)
-        config = self._config()
+        config = self.broker.config
         if not overrides:
             return config.topic_defaults
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
+from kdist.config.kinds import INT32_MAX
 from kdist.network.world import Network
 from kdist.runtime.clock import Clock
 from kdist.runtime.files import Files
@@ -25,8 +26,9 @@ def _no_status(_sentence: str) -> None:
 class BrokerWorld(NamedTuple):
     """`zk` is not connected yet; the broker closes it, and nothing else of this.
 
-    `host` is the machine's name. `fingerprint` is of release, configuration and unit. `status` is
-    told, in a sentence, what the broker is at.
+    `host` is the machine's name, which allows `connections_max` connections, whatever settings say.
+    `fingerprint` is of release, configuration and unit. `status` is told, in a sentence, what the
+    broker is at.
     """
 
     config: BrokerConfig
@@ -37,6 +39,7 @@ class BrokerWorld(NamedTuple):
     network: Network
     zk: ZooKeeper
     host: str
+    connections_max: int = INT32_MAX
     version: str = "unknown"
     fingerprint: str = ""
     status: Callable[[str], None] = _no_status

@@ -22,7 +22,9 @@ from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
 
 PARTITIONS_MAX = 10_000  # of a topic: what its znode holds within ZooKeeper's limit, with margin
-SETTINGS_BYTES_MAX = 32_767  # of a topic: what one string of an answer holds, and any znode
+SETTINGS_BYTES_MAX = (
+    32_767  # of a topic or broker: what one string of an answer holds, and any znode
+)
 REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
 
@@ -110,9 +112,14 @@ def check_settings(settings: Mapping[str, str], config: BrokerConfig) -> None:
         config.topic(settings)
     except ConfigError as error:
         raise ApiError(Error.INVALID_CONFIG, " ".join(error.faults)) from error
+    check_size(settings, "the topic's")
+
+
+def check_size(settings: Mapping[str, str], whose: str) -> None:
+    """ApiError INVALID_CONFIG if these are more than one owner may have of its own."""
     size = sum(len(name.encode()) + len(value.encode()) for name, value in settings.items())
     if size > SETTINGS_BYTES_MAX:
-        reason = f"the topic's settings take {size} bytes, and may take {SETTINGS_BYTES_MAX}"
+        reason = f"{whose} settings take {size} bytes, and may take {SETTINGS_BYTES_MAX}"
         raise ApiError(Error.INVALID_CONFIG, reason)
 
 

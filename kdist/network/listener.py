@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 
+from kdist.config.kinds import INT32_MAX
 from kdist.config.network import NetworkSettings
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.connection import Connection
@@ -19,9 +20,13 @@ _IDLE_CHECKS = 10  # in the time that makes a connection idle: so exact is that 
 
 
 class Census:
-    """How many connections a broker has on all its listeners, and how many each host has."""
+    """How many connections a broker has on all its listeners, and how many each host has.
 
-    def __init__(self) -> None:
+    `most`: what the machine allows, whatever `max.connections` says.
+    """
+
+    def __init__(self, most: int = INT32_MAX) -> None:
+        self.most = most
         self.connections = 0
         self.hosts: Counter[str] = Counter()
 
@@ -85,9 +90,10 @@ class Listener:
 
     def admit(self, connection: Connection) -> bool:
         settings, census, host = self.settings, self.census, connection.host
+        most = min(settings.max_connections, census.most)
         if (
             self._is_closing
-            or (census.connections >= settings.max_connections and not self._is_spared)
+            or (census.connections >= most and not self._is_spared)
             or census.hosts[host] >= settings.max_connections_per_ip
         ):
             self.metrics.refused_connections += 1

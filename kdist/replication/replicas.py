@@ -107,13 +107,24 @@ class Replicas:
     def configure(self, topic: str, settings: TopicSettings) -> None:
         """A topic's settings have changed."""
         for key, log in self.directory.logs.items():
-            if key.topic != topic:
-                continue
-            partition = self.partitions.get(key)
-            if partition is None:
-                log.configure(settings)
-            else:
-                partition.configure(settings)
+            if key.topic == topic:
+                self._configure(key, log, settings)
+
+    def configure_all(self, settings_of: Callable[[str], TopicSettings]) -> None:
+        """The settings of any topic may have changed: these are those of a topic by its name."""
+        found: dict[str, TopicSettings] = {}
+        for key, log in self.directory.logs.items():
+            if key.topic not in found:
+                found[key.topic] = settings_of(key.topic)
+            if log.settings != found[key.topic]:
+                self._configure(key, log, found[key.topic])
+
+    def _configure(self, key: TopicPartition, log: Log, settings: TopicSettings) -> None:
+        partition = self.partitions.get(key)
+        if partition is None:
+            log.configure(settings)
+        else:
+            partition.configure(settings)
 
     def _hear_flushed(self, log: Log) -> None:
         partition = self.partitions.get(log.partition)

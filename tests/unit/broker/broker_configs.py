@@ -88,14 +88,15 @@ async def change(
     return result
 
 
-async def own(client: Client) -> dict[str, str | None]:
-    """What the topic has of its own."""
-    found = by_name(await describe(client))
-    return {
-        name: each.value
-        for name, each in found.items()
-        if each.config_source == Source.DYNAMIC_TOPIC_CONFIG
-    }
+async def own(
+    client: Client,
+    name: str = "clicks",
+    kind: int = TOPIC,
+    source: Source = Source.DYNAMIC_TOPIC_CONFIG,
+) -> dict[str, str | None]:
+    """What the resource has of its own."""
+    found = by_name(await describe(client, name, kind))
+    return {name: each.value for name, each in found.items() if each.config_source == source}
 
 
 async def with_topic(cluster: Cluster, /, **configs: str) -> Client:

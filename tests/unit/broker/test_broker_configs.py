@@ -65,21 +65,6 @@ def test_synonyms_and_documentation_come_when_they_are_asked_for() -> None:
     cluster.run(scenario())
 
 
-def test_a_brokers_settings_are_its_files_and_read_only() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await with_topic(cluster)
-        found = by_name(await describe(client, "1", BROKER))
-        assert all(each.read_only for each in found.values())
-        assert found["broker.id"].config_source == Source.STATIC_BROKER_CONFIG
-        assert found["num.partitions"].config_source == Source.DEFAULT_CONFIG
-        assert found["log.retention.ms"].value == "10800000"
-        assert by_name(await describe(client, "", BROKER)) == {}
-
-    cluster.run(scenario())
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "error"),
     [
@@ -267,21 +252,6 @@ def test_a_request_that_contradicts_itself_is_refused() -> None:
         request = AlterConfigsRequest(resources=[resource] * 2, validate_only=False)
         answer = await client.send(request, 2)
         assert [each.error_code for each in answer.responses] == [Error.INVALID_REQUEST] * 2
-
-    cluster.run(scenario())
-
-
-def test_brokers_settings_are_not_changed_from_here() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await with_topic(cluster)
-        for result in (
-            await change(client, ("num.partitions", SET, "2"), name="1", kind=BROKER),
-            await replace(client, {"num.partitions": "2"}, "1", BROKER),
-        ):
-            assert result.error_code == Error.INVALID_REQUEST
-            assert "its file" in (result.error_message or "")
 
     cluster.run(scenario())
 

@@ -1,0 +1,154 @@
+"""What has settings that requests name: topics, this broker, and all brokers together.
+
+    resource      its own are kept in         what is in force
+    a topic       /config/topics/<topic>      its own where it has any, else this broker's
+    this broker   /config/brokers/<id>        its own, else those of all brokers, else its file's
+    all brokers   /config/brokers/<default>   (no name) what is given for all, and nothing else
+
+Below them all stand the defaults. A broker's resource is asked of that broker, as only it knows its
+file; a topic's and that of all brokers of anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+from kdist.broker.dynamic_settings import DynamicSettings
+from kdist.broker.metadata_cache import MetadataCache
+from kdist.broker.stored_settings import Overrides, Owner, StoredSettings
+from kdist.config.broker_config import DYNAMIC_NAMES, describe_given
+from kdist.config.faults import ConfigError
+from kdist.config.layers import Described, Source, layer_of
+from kdist.config.load import fixed_names
+from kdist.controller.topics import check_settings, check_size
+from kdist.errors import ApiError, Error
+from kdist.model import topic_name_fault
+from kdist.protocol.describe_configs import ALL_BROKERS, BROKER, TOPIC
+from kdist.zk import znodes
+
+
+class Resource(Protocol):
+    """One of them, with where its own settings come in."""
+
+    @property
+    def owner(self) -> Owner: ...
+
+    @property
+    def source(self) -> Source: ...
+
+    async def describe(self, stored: StoredSettings) -> Iterable[Described]:
+        """Its settings in force; last what it was given in vain, to be seen and taken back."""
+        ...
+
+    def beneath(self) -> Iterable[Described]:
+        """What would be in force if it had none of its own."""
+        ...
+
+    def check(self, overrides: Overrides) -> None:
+        """ApiError with every fault, unless it may have these of its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class TopicResource:
+    """A topic that this broker knows."""
+
+    dynamic: DynamicSettings
+    name: str
+    source = Source.DYNAMIC_TOPIC_CONFIG
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(znodes.TOPIC_SETTINGS, self.name)
+
+    async def describe(self, stored: StoredSettings) -> Iterable[Described]:
+        overrides = await stored.read(self.owner)
+        try:
+            self.dynamic.config.topic(overrides)
+        except ConfigError:  # what cannot be used is not in force (see TopicOverrides)
+            overrides = {}
+        return self.dynamic.config.describe_topic(overrides)
+
+    def beneath(self) -> Iterable[Described]:
+        return self.dynamic.config.describe_topic({})
+
+    def check(self, overrides: Overrides) -> None:
+        check_settings(overrides, self.dynamic.config)
+
+
+@dataclass(frozen=True)
+class BrokerResource:
+    """This broker."""
+
+    dynamic: DynamicSettings
+    name: str
+    source = Source.DYNAMIC_BROKER_CONFIG
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(znodes.BROKER_SETTINGS, self.name)
+
+    async def describe(self, _stored: StoredSettings) -> Iterable[Described]:
+        own = layer_of(self.source, self.dynamic.given[self.source])
+        in_vain = own.given.keys() - DYNAMIC_NAMES
+        return chain(self.dynamic.config.describe(), describe_given(own, in_vain))
+
+    def beneath(self) -> Iterable[Described]:
+        return self.dynamic.beneath(self.source).describe()
+
+    def check(self, overrides: Overrides) -> None:
+        """INVALID_REQUEST for a setting that is read at the start only, as in Kafka."""
+        try:
+            self.dynamic.check(self.source, overrides)
+        except ConfigError as error:
+            code = Error.INVALID_REQUEST if fixed_names(overrides) else Error.INVALID_CONFIG
+            raise ApiError(code, " ".join(error.faults)) from error
+        check_size(overrides, "the broker's")
+
+
+class AllBrokersResource(BrokerResource):
+    """All brokers together."""
+
+    source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+
+    async def describe(self, stored: StoredSettings) -> Iterable[Described]:
+        given = await stored.read(self.owner)
+        return describe_given(layer_of(self.source, given), given)
+
+
+class Resources:
+    """Owner: the broker."""
+
+    def __init__(self, cache: MetadataCache, dynamic: DynamicSettings) -> None:
+        self._cache = cache
+        self._dynamic = dynamic
+
+    def find(self, kind: int, name: str) -> Resource:
+        """ApiError INVALID_REQUEST, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_OR_PARTITION."""
+        if kind == TOPIC:
+            self._check_known(name)
+            return TopicResource(self._dynamic, name)
+        if kind != BROKER:
+            raise ApiError(
+                Error.INVALID_REQUEST,
+                f"resource type {kind}: only topics ({TOPIC}) and brokers ({BROKER}) have"
+                " settings here",
+            )
+        if name == ALL_BROKERS:
+            return AllBrokersResource(self._dynamic, znodes.DEFAULT_ENTITY)
+        broker_id = self._dynamic.config.broker.id
+        if name != str(broker_id):
+            raise ApiError(
+                Error.INVALID_REQUEST, f"this is broker {broker_id}, not broker {name!r}"
+            )
+        return BrokerResource(self._dynamic, name)
+
+    def _check_known(self, topic: str) -> None:
+        fault = topic_name_fault(topic)
+        if fault is not None:
+            raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"the topic's name {fault}")
+        if topic not in self._cache.topics:
+            raise ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic}")

@@ -1,0 +1,382 @@
+"""Settings of brokers that are changed while they run, asked of brokers in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from kdist.config.layers import Source
+from kdist.config.topic import TopicSettings
+from kdist.errors import Error
+from kdist.model import TopicPartition
+from kdist.network.client import Client
+from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
+from kdist.protocol.incremental_alter_configs import APPEND, DELETE, SET, SUBTRACT
+from kdist.zk import znodes
+from kdist.zk.cluster_values import EntitySettings
+from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.unit.broker.broker_configs import by_name, change, describe, own, replace, with_topic
+
+OWN, SHARED = Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+RETENTION = "log.retention.ms"
+FILES_MS = 3 * 3_600_000
+
+
+async def set_(client: Client, broker: str, name: str, value: str) -> None:
+    result = await change(client, (name, SET, value), name=broker, kind=BROKER)
+    assert (result.error_code, result.error_message) == (0, None)
+
+
+async def unset(client: Client, broker: str, name: str) -> None:
+    result = await change(client, (name, DELETE, None), name=broker, kind=BROKER)
+    assert result.error_code == 0, result.error_message
+
+
+async def own_of_broker(client: Client, broker: str = "1") -> dict[str, str | None]:
+    return await own(client, broker, BROKER, OWN)
+
+
+async def own_of_all(client: Client) -> dict[str, str | None]:
+    return await own(client, ALL_BROKERS, BROKER, SHARED)
+
+
+def settings_of(cluster: Cluster, topic: str = "clicks", broker: int = 1) -> TopicSettings:
+    return cluster.brokers[broker].service.directory.logs[TopicPartition(topic, 0)].settings
+
+
+async def store(cluster: Cluster, entity: str | int, content: bytes, broker: int = 1) -> None:
+    """What a person or another program writes, who tells nobody."""
+    zk, path = cluster.zks[broker], znodes.BROKER_SETTINGS.path(entity)
+    if await zk.exists(path) is None:
+        await zk.create(path, content)
+    else:
+        await zk.set(path, content)
+
+
+# Described
+
+
+def test_a_brokers_settings_are_its_files_and_those_that_can_be_changed_are_told() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        found = by_name(await describe(client, "1", BROKER))
+        assert found["broker.id"].config_source == Source.STATIC_BROKER_CONFIG
+        assert found["num.partitions"].config_source == Source.DEFAULT_CONFIG
+        assert found[RETENTION].value == str(FILES_MS)
+        changeable = {name for name, each in found.items() if not each.read_only}
+        assert {RETENTION, "message.max.bytes", "compression.type", "max.connections"} < changeable
+        assert not {"broker.id", "num.partitions", "listeners"} & changeable
+        assert by_name(await describe(client, ALL_BROKERS, BROKER)) == {}
+
+    cluster.run(scenario())
+
+
+def test_a_brokers_own_goes_before_that_of_all_and_that_before_its_file() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        await set_(client, ALL_BROKERS, RETENTION, "500000")
+        assert settings_of(cluster).retention_ms == 500_000
+        await set_(client, "1", RETENTION, "400000")
+        assert settings_of(cluster).retention_ms == 400_000
+        beneath = [
+            ("log.retention.ms", "400000", OWN),
+            ("log.retention.ms", "500000", SHARED),
+            ("log.retention.hours", "3", Source.STATIC_BROKER_CONFIG),
+            ("log.retention.ms", "604800000", Source.DEFAULT_CONFIG),
+        ]
+        for name, kind in (("1", BROKER), ("clicks", 2)):
+            found = by_name(await describe(client, name, kind, include_synonyms=True))
+            setting = found[RETENTION if kind == BROKER else "retention.ms"]
+            assert (setting.value, setting.config_source) == ("400000", OWN)
+            assert [(e.name, e.value, e.source) for e in setting.synonyms] == beneath
+        assert await own_of_all(client) == {RETENTION: "500000"}
+        await unset(client, "1", RETENTION)
+        assert settings_of(cluster).retention_ms == 500_000
+        await unset(client, ALL_BROKERS, RETENTION)
+        assert settings_of(cluster).retention_ms == FILES_MS
+        assert (await own_of_broker(client), await own_of_all(client)) == ({}, {})
+
+    cluster.run(scenario())
+
+
+# In force
+
+
+def test_a_change_reaches_the_topics_that_have_no_setting_of_their_own_at_once() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster, segment_bytes="5000")
+        await create(client, "views")
+        await set_(client, ALL_BROKERS, "log.segment.bytes", "200")
+        assert settings_of(cluster, "clicks").segment_bytes == 5000
+        assert settings_of(cluster, "views").segment_bytes == 200
+        await create(client, "later")
+        assert settings_of(cluster, "later").segment_bytes == 200
+        for topic in ("clicks", "views"):
+            for _ in range(2):
+                assert (await produce(client, topic, b"x" * 100)).error_code == 0
+        logs = cluster.brokers[1].service.directory.logs
+        assert len(logs[TopicPartition("clicks", 0)].segments) == 1
+        assert len(logs[TopicPartition("views", 0)].segments) == 2
+
+    cluster.run(scenario())
+
+
+def test_a_largest_batch_is_that_of_the_broker_at_once() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        await set_(client, "1", "message.max.bytes", "100")
+        refused = await produce(client, "clicks", b"x" * 100)
+        assert refused.error_code == Error.MESSAGE_TOO_LARGE
+        await unset(client, "1", "message.max.bytes")
+        assert (await produce(client, "clicks", b"x" * 100)).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_connections_are_limited_as_the_limit_is_now() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        metrics = cluster.brokers[1].measures.network
+        await set_(client, "1", "max.connections", str(metrics.open_connections))
+        await cluster.client()
+        await asyncio.sleep(0.1)
+        assert metrics.refused_connections == 1
+        await unset(client, "1", "max.connections")
+        await cluster.client()
+        await asyncio.sleep(0.1)
+        assert metrics.refused_connections == 1
+
+    cluster.run(scenario())
+
+
+def test_all_brokers_take_what_is_for_all_and_each_its_own() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        first = await with_topic(cluster)
+        await cluster.started(2)
+        second = await cluster.client(2)
+        await set_(second, ALL_BROKERS, RETENTION, "500000")
+        await set_(second, "2", "log.segment.bytes", "20000")
+        await cluster.until(lambda: settings_of(cluster).retention_ms == 500_000)
+        assert settings_of(cluster).segment_bytes == 1 << 30
+        assert await own_of_all(first) == {RETENTION: "500000"}
+        assert await own_of_broker(second, "2") == {"log.segment.bytes": "20000"}
+        stranger = await change(first, (RETENTION, SET, "1"), name="2", kind=BROKER)
+        assert stranger.error_code == Error.INVALID_REQUEST
+        assert stranger.error_message == "this is broker 1, not broker '2'"
+
+    cluster.run(scenario())
+
+
+def test_what_was_changed_is_in_force_after_a_restart_before_the_logs_are_opened() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        await set_(client, "1", "log.segment.bytes", "300")
+        await set_(client, ALL_BROKERS, "max.connections", "7")
+        await cluster.brokers[1].stop()
+        broker = cluster.broker(1)
+        opened = broker._open_logs
+
+        async def look_and_open(directory: object) -> None:
+            assert broker._dynamic.config.topic_defaults.segment_bytes == 300
+            await opened(directory)  # type: ignore[arg-type]
+
+        broker._open_logs = look_and_open  # type: ignore[method-assign]
+        await broker.start()
+        assert settings_of(cluster).segment_bytes == 300
+        assert await own_of_broker(await cluster.client()) == {"log.segment.bytes": "300"}
+        assert broker._gateway._listeners[0].settings.max_connections == 7
+
+    cluster.run(scenario())
+
+
+def test_what_changed_while_a_session_was_lost_is_seen_with_or_without_a_notification() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        await cluster.started(2)
+        cluster.ensemble.suspend(cluster.zks[1])
+        cluster.ensemble.expire(cluster.zks[1])
+        for entity, name in ((1, RETENTION), (znodes.DEFAULT_ENTITY, "log.segment.bytes")):
+            await store(cluster, entity, EntitySettings({name: "777"}).encode(), broker=2)
+        cluster.ensemble.resume(cluster.zks[1])
+        await cluster.until(lambda: settings_of(cluster).retention_ms == 777)
+        await cluster.until(lambda: settings_of(cluster).segment_bytes == 777)
+        assert await own_of_broker(client) == {RETENTION: "777"}
+
+    cluster.run(scenario())
+
+
+# Stored
+
+
+def test_changes_are_stored_and_told_of_as_kafkas_are() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        zk = cluster.zks[1]
+        changes = znodes.SETTINGS_CHANGES.path()
+        before = set(await zk.children(changes))
+        await set_(client, ALL_BROKERS, RETENTION, "5")
+        await set_(client, "1", RETENTION, "4")
+        stored = [(await zk.get(f"/config/brokers/{name}"))[0] for name in ("<default>", "1")]
+        assert stored == [
+            b'{"version":1,"config":{"log.retention.ms":"5"}}',
+            b'{"version":1,"config":{"log.retention.ms":"4"}}',
+        ]
+        told = sorted(set(await zk.children(changes)) - before)
+        assert [(await zk.get(f"{changes}/{name}"))[0] for name in told] == [
+            b'{"version":2,"entity_path":"brokers/<default>"}',
+            b'{"version":2,"entity_path":"brokers/1"}',
+        ]
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("entity", [1, znodes.DEFAULT_ENTITY])
+def test_what_cannot_be_used_of_what_is_stored_is_left_out_and_said(
+    entity: int | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    cluster = Cluster()
+    stored = {
+        "log.segment.bytes": "soon",
+        "log.retention.hours": "1",
+        "no.such.setting": "1",
+        "broker.id": "7",
+        RETENTION: "5",
+    }
+
+    async def scenario() -> None:
+        await with_topic(cluster)
+        await store(cluster, entity, EntitySettings(stored).encode())
+        await cluster.until(lambda: settings_of(cluster).retention_ms == 5)
+        await cluster.brokers[1].stop()
+        caplog.clear()
+        await cluster.started(log_retention_hours="3")
+        assert settings_of(cluster).retention_ms == 5
+        assert settings_of(cluster).segment_bytes == 1 << 30
+        for name in stored.keys() - {RETENTION}:
+            assert f"{name} " in caplog.text
+        await store(cluster, entity, b"not json")
+        await cluster.until(lambda: settings_of(cluster).retention_ms == FILES_MS)
+        assert "not json" in caplog.text
+        await set_(await cluster.client(), "1", RETENTION, "6")
+        assert settings_of(cluster).retention_ms == 6
+
+    cluster.run(scenario())
+
+
+def test_what_was_stored_in_vain_is_told_and_taken_back() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        for broker, tell in (("1", own_of_broker), (ALL_BROKERS, own_of_all)):
+            await set_(client, broker, "log.cleaner.threads", "2")
+            assert await tell(client) == {"log.cleaner.threads": "2"}  # type: ignore[operator]
+            await unset(client, broker, "log.cleaner.threads")
+            assert await tell(client) == {}  # type: ignore[operator]
+
+    cluster.run(scenario())
+
+
+# Changed
+
+
+@pytest.mark.parametrize("broker", ["1", ALL_BROKERS])
+@pytest.mark.parametrize(
+    ("name", "value", "error", "sentence"),
+    [
+        ("num.partitions", "2", Error.INVALID_REQUEST, "num.partitions cannot be changed while"),
+        ("log.roll.hours", "2", Error.INVALID_REQUEST, "use log.roll.ms"),
+        ("log.segment.bytes", "x", Error.INVALID_CONFIG, "log.segment.bytes is 'x', but must be"),
+        ("log.segment.byte", "1", Error.INVALID_CONFIG, "did you mean log.segment.bytes?"),
+        ("ssl.protocol", "TLS", Error.INVALID_CONFIG, "ssl.protocol cannot be set"),
+        ("log.cleaner.max.compaction.lag.ms", "4", Error.INVALID_CONFIG, "is above max.compaction"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_and_nothing_is_done(
+    broker: str, name: str, value: str, error: Error, sentence: str
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(log_cleaner_min_compaction_lag_ms="5")
+        client = await cluster.client()
+        for result in (
+            await change(client, (RETENTION, SET, "1"), (name, SET, value), name=broker, kind=4),
+            await replace(client, {RETENTION: "1", name: value}, broker, BROKER),
+        ):
+            assert result.error_code == error
+            assert sentence in (result.error_message or "")
+        assert (await own_of_broker(client), await own_of_all(client)) == ({}, {})
+
+    cluster.run(scenario())
+
+
+def test_a_trial_changes_nothing() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        for name in ("1", ALL_BROKERS):
+            asked = (RETENTION, SET, "1")
+            result = await change(client, asked, name=name, kind=BROKER, is_trial=True)
+            assert result.error_code == 0
+        assert (await own_of_broker(client), await own_of_all(client)) == ({}, {})
+        assert settings_of(cluster).retention_ms == FILES_MS
+
+    cluster.run(scenario())
+
+
+def test_alter_configs_gives_brokers_these_settings_and_no_others() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        for name, tell in (("1", own_of_broker), (ALL_BROKERS, own_of_all)):
+            for wanted in ({RETENTION: "1", "log.roll.ms": "2"}, {"log.roll.ms": "3"}, {}):
+                assert (await replace(client, wanted, name, BROKER)).error_code == 0
+                assert await tell(client) == wanted  # type: ignore[operator]
+
+    cluster.run(scenario())
+
+
+def test_lists_are_appended_to_as_they_are_beneath() -> None:
+    cluster = Cluster()
+    name = "log.cleanup.policy"
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        await set_(client, "1", name, "compact")
+        for operation, value, left in (
+            (APPEND, "compact", "delete,compact"),
+            (SUBTRACT, "delete", "compact"),
+        ):
+            asked = (name, operation, value)
+            result = await change(client, asked, name=ALL_BROKERS, kind=BROKER)
+            assert result.error_code == 0, result.error_message
+            assert await own_of_all(client) == {name: left}
+        result = await change(client, (name, APPEND, "delete"), name="1", kind=BROKER)
+        assert result.error_code == 0
+        assert await own_of_broker(client) == {name: "compact,delete"}
+
+    cluster.run(scenario())
