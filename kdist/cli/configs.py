@@ -64,7 +64,12 @@ def list_them(broker: str, as_json: bool) -> None:
     """List the own settings of topics and brokers, not those of brokers' files and defaults."""
 
     async def work(cluster: Cluster) -> list[Whose]:
-        from kdist.client.admin.settings import describe_broker_settings, describe_topic_settings
+        from kdist.client.admin.settings import (
+            SHARED,
+            describe_broker_settings,
+            describe_shared_settings,
+            describe_topic_settings,
+        )
         from kdist.client.admin.topics import list_topics
 
         names = [topic.name for topic in await list_topics(cluster)]
@@ -72,7 +77,11 @@ def list_them(broker: str, as_json: bool) -> None:
         of_brokers = await describe_broker_settings(cluster)
         return [
             *(Whose(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
-            *(Whose(BROKER, str(id_), _own(BROKER, found)) for id_, found in of_brokers.items()),
+            Whose(BROKER, ALL, await describe_shared_settings(cluster)),
+            *(
+                Whose(BROKER, str(id_), _own(BROKER, found, but=SHARED))
+                for id_, found in of_brokers.items()
+            ),
         ]
 
     found = [
@@ -87,14 +96,17 @@ def list_them(broker: str, as_json: bool) -> None:
         click.echo("No topic and no broker has settings of its own.")
 
 
-def _own(kind: str, settings: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Of a topic those that are not its broker's; of a broker those changed while it runs."""
+def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str, Setting]:
+    """Of a topic those that are not its broker's; of a broker those changed while it runs.
+
+    `but`: a source whose settings are left out.
+    """
     from kdist.client.admin.settings import OF_TOPIC
 
     return {
         name: each
         for name, each in settings.items()
-        if (each.source == OF_TOPIC if kind == TOPIC else each.source not in _UNCHANGED)
+        if (each.source == OF_TOPIC if kind == TOPIC else each.source not in (*_UNCHANGED, but))
     }
 
 
@@ -113,12 +125,14 @@ def describe(
 ) -> None:
     """Show the settings in force of a topic, or of a broker by its id, and where they come from.
 
-    With SETTINGs these only; `*` in one stands for any text. Secrets are hidden.
+    With SETTINGs these only; `*` in one stands for any text. Secrets are hidden. `all` instead of a
+    broker's id means what all brokers were given together while they run.
 
     \b
     Examples:
       kdist configs describe topic clicks
       kdist configs describe broker 1 'log.retention.*'
+      kdist configs describe broker all
     """
 
     async def work(cluster: Cluster) -> Mapping[str, Setting]:
@@ -132,13 +146,21 @@ def describe(
         for each in picked:
             print_json(_as_json(each))
     elif not print_table(_SETTINGS, (Row(_cells(each)) for each in picked)):
-        click.echo(f"{kind.capitalize()} {name} has no settings of its own.")
+        is_all = (kind, name) == (BROKER, ALL)
+        has = "All brokers together have" if is_all else f"{kind.capitalize()} {name} has"
+        click.echo(f"{has} no settings of {'their' if is_all else 'its'} own.")
 
 
 async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Setting]:
-    from kdist.client.admin.settings import describe_broker_settings, describe_topic_settings
+    from kdist.client.admin.settings import (
+        describe_broker_settings,
+        describe_shared_settings,
+        describe_topic_settings,
+    )
     from kdist.client.admin.topics import describe_topics
 
+    if kind == BROKER and name == ALL:
+        return await describe_shared_settings(cluster, with_docs=True)
     if kind == BROKER:
         number = _broker_id(name)
         return (await describe_broker_settings(cluster, [number], with_docs=True))[number]
@@ -219,13 +241,15 @@ def alter(
 ) -> None:
     """Set and unset settings of a topic, or of a broker by its id; all or none, at once.
 
-    `all` instead of an id means the settings that all brokers share. Brokers of kdist read theirs
-    from their files, and refuse to have them changed here; Apache Kafka's can be changed.
+    `all` instead of an id means what is given for all brokers together; what is given for one goes
+    before it, and both go before the brokers' files. What brokers read when they start only is
+    refused, and `is_read_only` in `kdist configs describe broker ID --json`.
 
     \b
     Examples:
       kdist configs alter topic clicks --set retention.ms=86400000 --unset segment.bytes
       kdist configs alter broker all --set log.retention.ms=86400000
+      kdist configs alter broker 1 --set max.connections=2000 --dry-run
     """
     settings = parse_given(given, "--set")
     if not settings and not removed:
@@ -233,7 +257,7 @@ def alter(
     require_apart(settings, removed)
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.settings_shown import require_known
+        from kdist.cli.settings_shown import require_known, require_known_of_broker
         from kdist.client.admin.settings import alter_broker_settings, alter_topic_settings
         from kdist.client.admin.topics import describe_topics
 
@@ -243,6 +267,7 @@ def alter(
             await alter_topic_settings(cluster, name, settings, removed, validate_only=dry_run)
             return
         number = None if name == ALL else _broker_id(name)
+        await require_known_of_broker(cluster, number, removed)
         await alter_broker_settings(cluster, number, settings, removed, validate_only=dry_run)
 
     ask_cluster(broker, work)

@@ -1,4 +1,4 @@
-"""Topics' own settings, for commands that show or change them."""
+"""Own settings of topics and brokers, for commands that show or change them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,32 @@ async def require_known(cluster: Cluster, topic: str, names: Iterable[str]) -> N
     To unset it would be no mistake for a broker: then it has, as asked, no such setting.
     """
     from kdist.client.admin.settings import describe_topic_settings
-    from kdist.client.cluster import did_you_mean
 
     wanted = list(names)
-    known = (await describe_topic_settings(cluster, [topic]))[topic] if wanted else {}
-    for name in wanted:
+    if wanted:
+        _require_all(wanted, (await describe_topic_settings(cluster, [topic]))[topic])
+
+
+async def require_known_of_broker(
+    cluster: Cluster, broker: int | None, names: Iterable[str]
+) -> None:
+    """As `require_known`, for a broker; with None for all of them."""
+    from kdist.client.admin.settings import describe_broker_settings, describe_shared_settings
+
+    wanted = list(names)
+    if not wanted:
+        return
+    found = await describe_broker_settings(cluster, None if broker is None else [broker])
+    known = {name for settings in found.values() for name in settings}
+    if broker is None:
+        known |= (await describe_shared_settings(cluster)).keys()
+    _require_all(wanted, known)
+
+
+def _require_all(names: Iterable[str], known: Iterable[str]) -> None:
+    from kdist.client.cluster import did_you_mean
+
+    known = set(known)
+    for name in names:
         if name not in known:
             raise UserError(f"there is no setting {name}{did_you_mean(name, known)}")

@@ -38,7 +38,13 @@ def test_every_example_of_the_page_runs(run: Standalone) -> None:
     for number, block in enumerate(examples):
         here = block.replace("localhost:9092", f"127.0.0.1:{run.port}")
         exec(compile(here, f"block {number}", "exec"), names)
-    for line in ("TOPIC_ALREADY_EXISTS", "3", "86400000 topic", "['clicks', 'orders']"):
+    for line in (
+        "TOPIC_ALREADY_EXISTS",
+        "3",
+        "86400000 topic",
+        "172800000",
+        "['clicks', 'orders']",
+    ):
         assert line in printed
 
 

@@ -94,6 +94,7 @@ class AsyncAdmin:
     describe_topic_settings = _of_cluster(settings.describe_topic_settings)
     alter_topic_settings = _of_cluster(settings.alter_topic_settings)
     describe_broker_settings = _of_cluster(settings.describe_broker_settings)
+    describe_shared_settings = _of_cluster(settings.describe_shared_settings)
     alter_broker_settings = _of_cluster(settings.alter_broker_settings)
 
     list_groups = _of_cluster(groups.list_groups)

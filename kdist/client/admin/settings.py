@@ -31,12 +31,13 @@ from kdist.protocol.incremental_alter_configs import (
 )
 
 OF_TOPIC = "topic"
+SHARED = "all brokers"
 
 # By their numbers on the wire (KIP-226); 0 and -1 are of brokers that do not say.
 SOURCES = {
     1: OF_TOPIC,
     2: "broker",
-    3: "all brokers",
+    3: SHARED,
     4: "file",
     5: "default",
     6: "logger",
@@ -91,6 +92,25 @@ async def describe_broker_settings(
     return settled(await ask_brokers(cluster, ask, wanted))
 
 
+async def describe_shared_settings(cluster: Cluster, *, with_docs: bool = False) -> Settings:
+    """What was given for all brokers together while they run, by name.
+
+    It is in force on each of them that was not given something else for itself.
+    """
+    await cluster.retried(cluster.metadata)
+    request = _described(BROKER, [ALL_BROKERS], with_docs)
+
+    async def ask() -> dict[str, Settings | ApiError]:
+        client = await cluster.any_client()
+        return _read_settings(await client.send(request), "broker")
+
+    found = await cluster.retried(ask)
+    fault = found[ALL_BROKERS]
+    if isinstance(fault, ApiError) and fault.error is Error.INVALID_REQUEST:
+        return {}  # before Kafka 1.1, where nothing can be given so
+    return settled(found)[ALL_BROKERS]
+
+
 def _described(kind: int, names: Iterable[str], with_docs: bool) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(
         resources=[
@@ -104,7 +124,7 @@ def _described(kind: int, names: Iterable[str], with_docs: bool) -> DescribeConf
 def _read_settings(answer: Any, noun: str) -> dict[str, Settings | ApiError]:
     return {
         each.resource_name: fault_of(
-            each.error_code, f"{noun} {each.resource_name}", each.error_message
+            each.error_code, f"{noun} {each.resource_name}".rstrip(), each.error_message
         )
         or {found.name: _setting(found) for found in each.configs}
         for each in answer.results
@@ -145,7 +165,10 @@ async def alter_broker_settings(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set some of a broker's settings while it runs, of all brokers' with None; all or none."""
+    """Set some of a broker's settings while it runs, of all brokers' with None; all or none.
+
+    INVALID_REQUEST for a setting that is read when a broker starts only.
+    """
     name = ALL_BROKERS if broker is None else str(broker)
     request = _changed(BROKER, name, given or {}, unset, validate_only)
     about = "all brokers" if broker is None else f"broker {broker}"

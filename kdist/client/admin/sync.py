@@ -92,6 +92,7 @@ class Admin:
     describe_topic_settings = _blocking(settings.describe_topic_settings)
     alter_topic_settings = _blocking(settings.alter_topic_settings)
     describe_broker_settings = _blocking(settings.describe_broker_settings)
+    describe_shared_settings = _blocking(settings.describe_shared_settings)
     alter_broker_settings = _blocking(settings.alter_broker_settings)
 
     list_groups = _blocking(groups.list_groups)

@@ -79,3 +79,45 @@ def test_what_makes_no_sense_is_a_wrong_flag(cluster: CliCluster) -> None:
     assert cluster.refused("configs", "describe", "topic", "senseles") == (
         "there is no topic senseles: did you mean senseless?"
     )
+
+
+def test_settings_of_brokers_are_changed_while_they_run(cluster: CliCluster) -> None:
+    cluster.done("topics", "create", "governed")
+    words = ("configs", "alter", "broker")
+    assert cluster.done(*words, "all", "--set", "log.roll.ms=9000000") == (
+        "Changed all brokers: log.roll.ms=9000000.\n"
+    )
+    cluster.done(*words, 2, "--set", "log.roll.ms=8000000")
+    assert settings(cluster, "broker", "all")["log.roll.ms"]["value"] == "9000000"
+    own = settings(cluster, "broker", "2", "--own")["log.roll.ms"]
+    assert (own["value"], own["source"], own["is_read_only"]) == ("8000000", "broker", False)
+    found = settings(cluster, "broker", "2", "broker.id")
+    assert found["broker.id"]["is_read_only"]
+    rows = [line.split() for line in cluster.done("configs", "list").splitlines()]
+    assert [row for row in rows if row[0] == "broker"] == [
+        ["broker", "all", "log.roll.ms", "9000000", "all", "brokers"],
+        ["broker", "2", "log.roll.ms", "8000000", "broker"],
+    ]
+    cluster.done(*words, "all", "--unset", "log.roll.ms")
+    cluster.done(*words, 2, "--unset", "log.roll.ms")
+    assert cluster.done("configs", "describe", "broker", "all") == (
+        "All brokers together have no settings of their own.\n"
+    )
+    assert cluster.done("configs", "describe", "broker", "2", "--own") == (
+        "Broker 2 has no settings of its own.\n"
+    )
+
+
+def test_a_change_of_brokers_that_cannot_be_is_refused_with_a_sentence(cluster: CliCluster) -> None:
+    for broker in ("1", "all"):
+        words = ("configs", "alter", "broker", broker)
+        for change, sentence in {
+            "--set log.segment.byte=1": "did you mean log.segment.bytes?",
+            "--set log.segment.bytes=x": "log.segment.bytes is 'x', but must be an integer from",
+            "--set num.partitions=2": "num.partitions cannot be changed while a broker runs",
+            "--unset log.segment.byte": "did you mean log.segment.bytes?",
+        }.items():
+            assert sentence in cluster.refused(*words, *change.split())
+    assert "there is no broker 7" in cluster.refused(
+        *("configs", "alter", "broker", "7", "--set", "log.roll.ms=1")
+    )

@@ -152,6 +152,27 @@ def test_each_broker_tells_its_own_settings(admin: Admin) -> None:
     assert list(admin.describe_broker_settings([2])) == [2]
 
 
+def test_brokers_settings_are_changed_by_the_broker_that_they_are_of(admin: Admin) -> None:
+    admin.alter_broker_settings(None, {"log.roll.ms": "9000000"})
+    for broker in (1, 2):
+        admin.alter_broker_settings(broker, {"log.roll.ms": f"800000{broker}"})
+    shared = admin.describe_shared_settings(with_docs=True)["log.roll.ms"]
+    assert (shared.value, shared.source, shared.doc != "") == ("9000000", "all brokers", True)
+    found = admin.describe_broker_settings()
+    own = {broker: settings["log.roll.ms"] for broker, settings in found.items()}
+    assert {id_: each[1:3] for id_, each in own.items()} == {
+        1: ("8000001", "broker"),
+        2: ("8000002", "broker"),
+    }
+    with refused(Error.INVALID_REQUEST):
+        admin.alter_broker_settings(1, {"broker.id": "2"}, ["log.roll.ms"])
+    for asked in (1, 2, None):
+        admin.alter_broker_settings(asked, unset=["log.roll.ms"])
+    assert admin.describe_shared_settings() == {}
+    with refused(Error.INVALID_CONFIG):
+        admin.alter_broker_settings(None, {"log.roll.ms": "soon"}, validate_only=True)
+
+
 def test_a_broker_that_is_not_there_is_no_ones(admin: Admin) -> None:
     with pytest.raises(UserError, match="there is no broker 9: the cluster has 1, 2"):
         admin.describe_broker_settings([9])
