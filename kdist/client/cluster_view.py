@@ -7,14 +7,15 @@ Topics that are being deleted are left out; their partitions go offline, as they
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kdist.client.cluster import Address
 from kdist.client.gate import NO_LEADER, PartitionView, View
 from kdist.errors import UserError
-from kdist.model import TopicPartition
+from kdist.model import TopicPartition, read_digits
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
+from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import current_controller
 from kdist.zk.errors import NoNode
 
@@ -22,12 +23,15 @@ _MIN_ISR = "min.insync.replicas"
 
 
 async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
-    """The cluster now; `default_min_isr` is of topics that have none of their own."""
+    """The cluster now; `default_min_isr` is of topics that have none of their own, unless
+    ZooKeeper has one for all brokers."""
     brokers = await _names(zookeeper, znodes.BROKERS.path())
     doomed = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
     topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in doomed]
     controller = await current_controller(zookeeper)
-    of_topics = await asyncio.gather(*(_topic(zookeeper, t, default_min_isr) for t in topics))
+    shared = await _settings(zookeeper, znodes.BROKER_SETTINGS.path(znodes.DEFAULT_ENTITY))
+    min_isr = _min_isr(shared, default_min_isr)
+    of_topics = await asyncio.gather(*(_topic(zookeeper, t, min_isr) for t in topics))
     return View(
         brokers=frozenset(int(name) for name in brokers),
         controller=None if controller is None else controller.broker_id,
@@ -53,8 +57,8 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
         assignment = znodes.TOPIC.decode(path, (await zookeeper.get(path)).data)
     except NoNode:
         return []  # deleted since it was listed
-    own = (await _topic_settings(zookeeper, topic)).get(_MIN_ISR)
-    min_isr = int(own) if own else default_min_isr
+    own = await _settings(zookeeper, znodes.TOPIC_SETTINGS.path(topic))
+    min_isr = _min_isr(own, default_min_isr)
     return await asyncio.gather(
         *(
             _partition(zookeeper, TopicPartition(topic, number), replicas, min_isr)
@@ -63,13 +67,17 @@ async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list
     )
 
 
-async def _topic_settings(zookeeper: ZooKeeper, topic: str) -> dict[str, str]:
-    path = znodes.TOPIC_SETTINGS.path(topic)
+async def _settings(zookeeper: ZooKeeper, path: str) -> Mapping[str, str]:
     try:
         znode = await zookeeper.get(path)
     except NoNode:
         return {}
-    return dict(znodes.TOPIC_SETTINGS.decode(path, znode.data).settings)
+    return EntitySettings.decode(path, znode.data).settings
+
+
+def _min_isr(settings: Mapping[str, str], default: int) -> int:
+    own = read_digits(settings.get(_MIN_ISR, ""))  # who leads goes by nothing else either
+    return default if own is None else own
 
 
 async def _partition(

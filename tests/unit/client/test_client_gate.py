@@ -176,6 +176,18 @@ def test_a_view_has_brokers_controller_states_and_settings() -> None:
     )
 
 
+@pytest.mark.parametrize(("given", "min_isr"), [("2", 2), ("soon", 3)])
+def test_what_all_brokers_were_given_goes_before_the_file(given: str, min_isr: int) -> None:
+    async def work(keeper: ZooKeeper) -> View:
+        await add_topic(keeper, "new", (1,))
+        shared = EntitySettings({"min.insync.replicas": given}).encode()
+        path = znodes.BROKER_SETTINGS.path(znodes.DEFAULT_ENTITY)
+        await keeper.create(path, shared, make_parents=True)
+        return await read_view(keeper, default_min_isr=3)
+
+    assert [each.min_isr for each in with_zookeeper(work).partitions] == [min_isr]
+
+
 def test_a_cluster_that_nobody_has_joined_is_empty() -> None:
     assert with_zookeeper(lambda keeper: read_view(keeper, 1)) == View(frozenset(), None, ())
 
