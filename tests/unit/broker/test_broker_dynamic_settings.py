@@ -161,6 +161,21 @@ def test_connections_are_limited_as_the_limit_is_now() -> None:
     cluster.run(scenario())
 
 
+def test_no_setting_gives_more_connections_than_the_machine_allows() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        broker = cluster.brokers[1]
+        broker._gateway._census.most = broker.measures.network.open_connections
+        await set_(client, "1", "max.connections", "1000")
+        await cluster.client()
+        await asyncio.sleep(0.1)
+        assert broker.measures.network.refused_connections == 1
+
+    cluster.run(scenario())
+
+
 def test_all_brokers_take_what_is_for_all_and_each_its_own() -> None:
     cluster = Cluster()
 
