@@ -108,7 +108,8 @@ class StoredSettings:
                 raise ApiError(
                     Error.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {owner.name}"
                 ) from failure
-            if failure.index != len(checks):
+            has_no_place = version == _NOT_THERE and isinstance(failure.error, NoNode)
+            if failure.index != len(checks) or has_no_place:
                 raise  # it is not the owner's settings that are others now
             return False
         return True

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kdist.config.layers import Source
+from kdist.config.topic import TopicSettings
+from kdist.model import TopicPartition
 from kdist.network.client import Client
 from kdist.protocol.alter_configs import (
     AlterConfigsRequest,
@@ -14,6 +16,8 @@ from kdist.protocol.alter_configs import (
     ReplacingSetting,
 )
 from kdist.protocol.describe_configs import (
+    ALL_BROKERS,
+    BROKER,
     TOPIC,
     DescribeConfigsRequest,
     DescribedResource,
@@ -21,11 +25,17 @@ from kdist.protocol.describe_configs import (
     DescribedSetting,
 )
 from kdist.protocol.incremental_alter_configs import (
+    DELETE,
+    SET,
     ChangedResource,
     IncrementalAlterConfigsRequest,
     SettingChange,
 )
 from tests.unit.broker.broker_cluster import Cluster, create
+
+OWN, SHARED = Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+RETENTION = "log.retention.ms"
+FILES_MS = 3 * 3_600_000  # what the broker's file says in `with_topic`
 
 
 async def describe(
@@ -97,6 +107,28 @@ async def own(
     """What the resource has of its own."""
     found = by_name(await describe(client, name, kind))
     return {name: each.value for name, each in found.items() if each.config_source == source}
+
+
+async def set_(client: Client, broker: str, name: str, value: str) -> None:
+    result = await change(client, (name, SET, value), name=broker, kind=BROKER)
+    assert (result.error_code, result.error_message) == (0, None)
+
+
+async def unset(client: Client, broker: str, name: str) -> None:
+    result = await change(client, (name, DELETE, None), name=broker, kind=BROKER)
+    assert result.error_code == 0, result.error_message
+
+
+async def own_of_broker(client: Client, broker: str = "1") -> dict[str, str | None]:
+    return await own(client, broker, BROKER, OWN)
+
+
+async def own_of_all(client: Client) -> dict[str, str | None]:
+    return await own(client, ALL_BROKERS, BROKER, SHARED)
+
+
+def settings_of(cluster: Cluster, topic: str = "clicks", broker: int = 1) -> TopicSettings:
+    return cluster.brokers[broker].service.directory.logs[TopicPartition(topic, 0)].settings
 
 
 async def with_topic(cluster: Cluster, /, **configs: str) -> Client:

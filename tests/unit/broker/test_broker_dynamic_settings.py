@@ -8,42 +8,28 @@ import logging
 import pytest
 
 from kdist.config.layers import Source
-from kdist.config.topic import TopicSettings
 from kdist.errors import Error
 from kdist.model import TopicPartition
-from kdist.network.client import Client
 from kdist.protocol.describe_configs import ALL_BROKERS, BROKER
-from kdist.protocol.incremental_alter_configs import APPEND, DELETE, SET, SUBTRACT
+from kdist.protocol.incremental_alter_configs import SET
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings
 from tests.unit.broker.broker_cluster import Cluster, create, produce
-from tests.unit.broker.broker_configs import by_name, change, describe, own, replace, with_topic
-
-OWN, SHARED = Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-RETENTION = "log.retention.ms"
-FILES_MS = 3 * 3_600_000
-
-
-async def set_(client: Client, broker: str, name: str, value: str) -> None:
-    result = await change(client, (name, SET, value), name=broker, kind=BROKER)
-    assert (result.error_code, result.error_message) == (0, None)
-
-
-async def unset(client: Client, broker: str, name: str) -> None:
-    result = await change(client, (name, DELETE, None), name=broker, kind=BROKER)
-    assert result.error_code == 0, result.error_message
-
-
-async def own_of_broker(client: Client, broker: str = "1") -> dict[str, str | None]:
-    return await own(client, broker, BROKER, OWN)
-
-
-async def own_of_all(client: Client) -> dict[str, str | None]:
-    return await own(client, ALL_BROKERS, BROKER, SHARED)
-
-
-def settings_of(cluster: Cluster, topic: str = "clicks", broker: int = 1) -> TopicSettings:
-    return cluster.brokers[broker].service.directory.logs[TopicPartition(topic, 0)].settings
+from tests.unit.broker.broker_configs import (
+    FILES_MS,
+    OWN,
+    RETENTION,
+    SHARED,
+    by_name,
+    change,
+    describe,
+    own_of_all,
+    own_of_broker,
+    set_,
+    settings_of,
+    unset,
+    with_topic,
+)
 
 
 async def store(cluster: Cluster, entity: str | int, content: bytes, broker: int = 1) -> None:
@@ -313,85 +299,15 @@ def test_what_was_stored_in_vain_is_told_and_taken_back() -> None:
     cluster.run(scenario())
 
 
-# Changed
-
-
-@pytest.mark.parametrize("broker", ["1", ALL_BROKERS])
-@pytest.mark.parametrize(
-    ("name", "value", "error", "sentence"),
-    [
-        ("num.partitions", "2", Error.INVALID_REQUEST, "num.partitions cannot be changed while"),
-        ("log.roll.hours", "2", Error.INVALID_REQUEST, "use log.roll.ms"),
-        ("log.segment.bytes", "x", Error.INVALID_CONFIG, "log.segment.bytes is 'x', but must be"),
-        ("log.segment.byte", "1", Error.INVALID_CONFIG, "did you mean log.segment.bytes?"),
-        ("ssl.protocol", "TLS", Error.INVALID_CONFIG, "ssl.protocol cannot be set"),
-        ("log.cleaner.max.compaction.lag.ms", "4", Error.INVALID_CONFIG, "is above max.compaction"),
-    ],
-)
-def test_what_cannot_be_changed_is_refused_and_nothing_is_done(
-    broker: str, name: str, value: str, error: Error, sentence: str
-) -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        await cluster.started(log_cleaner_min_compaction_lag_ms="5")
-        client = await cluster.client()
-        for result in (
-            await change(client, (RETENTION, SET, "1"), (name, SET, value), name=broker, kind=4),
-            await replace(client, {RETENTION: "1", name: value}, broker, BROKER),
-        ):
-            assert result.error_code == error
-            assert sentence in (result.error_message or "")
-        assert (await own_of_broker(client), await own_of_all(client)) == ({}, {})
-
-    cluster.run(scenario())
-
-
-def test_a_trial_changes_nothing() -> None:
+def test_where_zookeeper_has_no_place_for_settings_of_brokers_who_asks_hears_it() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
         client = await with_topic(cluster)
-        for name in ("1", ALL_BROKERS):
-            asked = (RETENTION, SET, "1")
-            result = await change(client, asked, name=name, kind=BROKER, is_trial=True)
-            assert result.error_code == 0
-        assert (await own_of_broker(client), await own_of_all(client)) == ({}, {})
-        assert settings_of(cluster).retention_ms == FILES_MS
-
-    cluster.run(scenario())
-
-
-def test_alter_configs_gives_brokers_these_settings_and_no_others() -> None:
-    cluster = Cluster()
-
-    async def scenario() -> None:
-        client = await with_topic(cluster)
-        for name, tell in (("1", own_of_broker), (ALL_BROKERS, own_of_all)):
-            for wanted in ({RETENTION: "1", "log.roll.ms": "2"}, {"log.roll.ms": "3"}, {}):
-                assert (await replace(client, wanted, name, BROKER)).error_code == 0
-                assert await tell(client) == wanted  # type: ignore[operator]
-
-    cluster.run(scenario())
-
-
-def test_lists_are_appended_to_as_they_are_beneath() -> None:
-    cluster = Cluster()
-    name = "log.cleanup.policy"
-
-    async def scenario() -> None:
-        client = await with_topic(cluster)
-        await set_(client, "1", name, "compact")
-        for operation, value, left in (
-            (APPEND, "compact", "delete,compact"),
-            (SUBTRACT, "delete", "compact"),
-        ):
-            asked = (name, operation, value)
-            result = await change(client, asked, name=ALL_BROKERS, kind=BROKER)
-            assert result.error_code == 0, result.error_message
-            assert await own_of_all(client) == {name: left}
-        result = await change(client, (name, APPEND, "delete"), name="1", kind=BROKER)
-        assert result.error_code == 0
-        assert await own_of_broker(client) == {name: "compact,delete"}
+        await cluster.zks[1].delete(znodes.BROKER_SETTINGS.parent)
+        asked = change(client, (RETENTION, SET, "1"), name="1", kind=BROKER)
+        result = await asyncio.wait_for(asked, 30)
+        assert result.error_code == Error.REQUEST_TIMED_OUT
+        assert "/config/brokers/1" in (result.error_message or "")
 
     cluster.run(scenario())
