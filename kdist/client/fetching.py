@@ -28,8 +28,9 @@ from kdist.protocol.fetch import (
     FetchResponse,
     FetchTopic,
 )
-from kdist.records.batch import BatchHeader, crc_fault, iter_headers
+from kdist.records.batch import BatchHeader, crc_fault
 from kdist.records.build import read_records
+from kdist.records.fetched import iter_fetched
 from kdist.records.record import Record
 from kdist.wire.varint import Buffer
 
@@ -158,10 +159,10 @@ class Reader:
         records: list[tuple[BatchHeader, Record]] = []
         next_offset = position
         buffer: Buffer = found.records or b""  # type: ignore[assignment]
-        for at, header in iter_headers(buffer, may_end_partial=True):
+        for source, at, header in iter_fetched(buffer, position):
             next_offset = header.next_offset
             if not header.is_control:
-                records += _records_from(buffer, at, header, position)
+                records += _records_from(source, at, header, position)
         return Fetched(partition, records, next_offset, found.high_watermark)
 
 

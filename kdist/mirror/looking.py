@@ -11,7 +11,8 @@ from typing import NamedTuple
 from kdist.client.cluster import Cluster, Outcome, Outcomes
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from kdist.records.batch import BatchHeader, iter_headers
+from kdist.records.batch import BatchHeader
+from kdist.records.fetched import iter_fetched
 from kdist.wire.varint import Buffer
 
 LOOK_BYTES = 1 << 20
@@ -24,7 +25,7 @@ class Looked(NamedTuple):
 
     def headers(self) -> Iterator[BatchHeader]:
         """In order; the first may begin before the offset that was asked for."""
-        for _, header in iter_headers(self.buffer, may_end_partial=True):
+        for _, _, header in iter_fetched(self.buffer, 0):
             yield header
 
 

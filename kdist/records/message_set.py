@@ -27,6 +27,7 @@ from typing import NamedTuple
 from kdist.errors import CorruptRecords
 from kdist.model import NO_TIMESTAMP
 from kdist.records import lz4_legacy
+from kdist.records.batch import MAGIC, MAGIC_POSITION
 from kdist.records.compression import CODEC_MASK, Codec, codec_of, compress, decompress
 from kdist.records.record import Record
 from kdist.wire.varint import Buffer
@@ -80,7 +81,9 @@ class Message(NamedTuple):
 # --- reading ------------------------------------------------------------------------------------
 
 
-def iter_messages(buffer: Buffer, *, may_end_partial: bool = False) -> Iterator[Message]:
+def iter_messages(
+    buffer: Buffer, *, may_end_partial: bool = False, check_crcs: bool = True
+) -> Iterator[Message]:
     """The messages of a set in order, wrappers unopened, each checked against its CRC.
 
     With `may_end_partial`, as in a fetch's answer that a byte limit cut, a last message that is not
@@ -96,14 +99,28 @@ def iter_messages(buffer: Buffer, *, may_end_partial: bool = False) -> Iterator[
             return
         if left < _PREFIX.size or size < _SIZE_MIN[0] or end > len(view):
             raise CorruptRecords(f"a message of {size} bytes does not fit in the {left} left")
-        yield _read_message(view[position:end])
+        yield _read_message(view[position:end], check_crcs)
         position = end
 
 
-def _read_message(view: memoryview) -> Message:
+def find_end(buffer: Buffer, position: int) -> int:
+    """Where the messages from `position` on end: before a batch, or with the buffer.
+
+    By sizes and magic alone: what is wrong with them shows on iterating.
+    """
+    end = len(buffer)
+    while position + MAGIC_POSITION < end and buffer[position + MAGIC_POSITION] <= MAGIC_MAX:
+        size = _PREFIX.unpack_from(buffer, position)[1]
+        if size < _SIZE_MIN[0]:
+            break
+        position += _PREFIX.size + size
+    at_batch = position + MAGIC_POSITION < end and buffer[position + MAGIC_POSITION] == MAGIC
+    return position if at_batch else end
+
+
+def _read_message(view: memoryview, check_crc: bool) -> Message:
     offset, _, crc, magic, attributes = _HEADER.unpack_from(view)
-    computed = zlib.crc32(view[_CHECKED_POSITION:])
-    if computed != crc:
+    if check_crc and (computed := zlib.crc32(view[_CHECKED_POSITION:])) != crc:
         raise CorruptRecords(f"message CRC is {crc:08x} but its bytes give {computed:08x}")
     if not 0 <= magic <= MAGIC_MAX:
         raise CorruptRecords(f"message of magic {magic} in a message set")
@@ -141,14 +158,14 @@ def iter_records(
         yield from open_message(message, size_max)
 
 
-def open_message(message: Message, size_max: int) -> Iterator[Record]:
+def open_message(message: Message, size_max: int, *, check_crcs: bool = True) -> Iterator[Record]:
     """The records in one message: those a wrapper holds, with their absolute offsets, or itself."""
     if not message.is_wrapper:
         yield Record(message.offset, message.timestamp, message.key, message.value)
         return
     content = _decompress(message, size_max)
     base_offset = _inner_base_offset(message, content)
-    for inner in iter_messages(content):
+    for inner in iter_messages(content, check_crcs=check_crcs):
         if inner.is_wrapper:
             raise CorruptRecords("a wrapper within a wrapper")
         if inner.magic != message.magic:

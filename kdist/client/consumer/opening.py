@@ -15,9 +15,10 @@ from kdist.client.consumer.batch import Batch, CorruptFetch, Decoder
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
-from kdist.records.batch import BatchHeader, crc_fault, iter_headers
+from kdist.records.batch import BatchHeader, crc_fault
 from kdist.records.build import read_records
 from kdist.records.control import ControlType, read_control_type
+from kdist.records.fetched import iter_fetched
 from kdist.wire.varint import Buffer
 
 
@@ -49,17 +50,18 @@ def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
     aborted = _Aborted(opening.aborted or ())
     position = opening.position
     try:
-        for at, header in iter_headers(buffer, may_end_partial=True):
+        found = iter_fetched(buffer, position, check_crcs=opening.check_crcs)
+        for source, at, header in found:  # the answer's own bytes, or made of an old format
             next_offset = header.next_offset
             if next_offset <= position:
                 continue  # all of it was given: the broker gives from a batch's beginning
             if opening.check_crcs:
-                _check(buffer, at, header)
+                _check(source, at, header)
             batch: Batch | None = None
             if header.is_control:
-                aborted.end(buffer, at, header)
+                aborted.end(source, at, header)
             elif not aborted.covers(header) and header.record_count:
-                batch = Batch(opening.partition, header, buffer, at, position, opening.decoders)
+                batch = Batch(opening.partition, header, source, at, position, opening.decoders)
             yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
             position = next_offset
     except CorruptRecords as error:

@@ -1,5 +1,6 @@
 """One Apache Kafka broker in KRaft's combined mode, on free loopback ports, over any directory.
 
+Or with a ZooKeeper, as which it can be told to write as older releases did (before KIP-724).
 It is stopped as an operator would (`stop`, SIGTERM) or as a crash would (`kill`, SIGKILL), and may
 be started again over the same directory, or over a copy: ports may change, the cluster stays.
 """
@@ -23,12 +24,15 @@ CLUSTER_ID = "kdistPeerTestsCluster0"  # a base64 uuid
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
 
-# Small and hasty, so that rolling, cleaning and retention happen within a test.
-SETTINGS = {
+_OF_KRAFT = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+}
+
+# Small and hasty, so that rolling, cleaning and retention happen within a test.
+SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
@@ -57,9 +61,11 @@ class KafkaBroker:
         directory: Path,
         jvm: Sequence[str] = QUICK_JVM,
         release: str = JUDGE,
+        zookeeper: str = "",
         **settings: str,
     ) -> None:
         self.directory = directory
+        self._zookeeper = zookeeper
         self._jvm = jvm
         self._release = release
         self.data = directory / "data"
@@ -88,7 +94,7 @@ class KafkaBroker:
         assert self._process is None, "the broker runs already"
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self._write_properties()
-        if not (self.data / "meta.properties").exists():
+        if not self._zookeeper and not (self.data / "meta.properties").exists():
             words = ("format", "-t", CLUSTER_ID, "-c", str(properties))
             run_tool("kafka.tools.StorageTool", *words, release=self._release)
         with open(self.directory / "broker.log", "ab") as diagnostics:
@@ -140,12 +146,15 @@ class KafkaBroker:
     def _write_properties(self) -> Path:
         client_port, controller_port = _free_ports(2)
         self.address = f"127.0.0.1:{client_port}"
-        controller = f"127.0.0.1:{controller_port}"
-        settings = self._settings | {
-            "log.dirs": str(self.data),
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
-            "controller.quorum.voters": f"1@{controller}",
-        }
+        listener, controller = f"PLAINTEXT://{self.address}", f"127.0.0.1:{controller_port}"
+        settings = self._settings | {"log.dirs": str(self.data), "listeners": listener}
+        if self._zookeeper:
+            settings |= {"broker.id": "1", "zookeeper.connect": self._zookeeper}
+        else:
+            settings |= _OF_KRAFT | {
+                "listeners": f"{listener},CONTROLLER://{controller}",
+                "controller.quorum.voters": f"1@{controller}",
+            }
         path = self.directory / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path

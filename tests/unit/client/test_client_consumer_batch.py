@@ -26,6 +26,8 @@ from kdist.records.batch import (
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker, write_marker
+from kdist.records.message_set import write_message_set
+from kdist.records.record import Record
 
 PARTITION = TopicPartition("clicks", 3)
 NOW = 1_700_000_000_000
@@ -224,6 +226,49 @@ def test_a_batch_that_a_byte_limit_cut_is_left_for_the_next_fetch() -> None:
     data = numbered(0, 3) + numbered(3, 3)
     for cut in range(1, len(numbered(3, 3))):
         assert [each.next_offset for each in opened(data[:-cut])] == [3]
+
+
+def old(first: int, count: int, **options: Any) -> bytes:
+    """A message set, as brokers before 0.11 wrote it and later ones keep it."""
+    numbers = range(first, first + count)
+    records = [Record(each, NOW + each, b"k", b"%d" % each) for each in numbers]
+    return write_message_set(records, options.pop("magic", 1), **options)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_sets_of_an_old_log_are_given_as_batches(magic: int, codec: Codec) -> None:
+    log = old(0, 3, magic=magic, codec=codec) + numbered(3, 2) + old(7, 2, magic=magic)
+    found = batches(log, 1)
+    assert [each.values() for each in found] == [[b"1", b"2"], [b"3", b"4"], [b"7", b"8"]]
+    assert [list(each.offsets()) for each in found] == [[1, 2], [3, 4], [7, 8]]
+    assert found[0].timestamps() == ([NOW + 1, NOW + 2] if magic else [-1, -1])
+    assert found[0].records()[0].key == b"k"
+    assert pickle.loads(pickle.dumps(found[0])).values() == [b"1", b"2"]
+    assert [each.next_offset for each in opened(log, 1)] == [3, 5, 9]
+
+
+def test_a_single_short_message_is_whole() -> None:
+    (ready,) = opened(old(5, 1, magic=0), 5)
+    assert ready.batch is not None
+    assert (ready.batch.values(), ready.next_offset) == ([b"5"], 6)
+
+
+def test_log_append_time_of_an_old_log_is_told() -> None:
+    (batch,) = batches(old(0, 2, append_time_ms=NOW + 9))
+    assert batch.timestamps() == [NOW + 9, NOW + 9]
+    assert batch.records()[0].timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_a_damaged_message_is_told_with_its_place_behind_what_is_whole() -> None:
+    data = bytearray(old(0, 3))
+    data[-1] ^= 1
+    whole, broken = opened(data)
+    assert whole.batch is not None
+    assert whole.batch.values() == [b"0", b"1"]
+    assert "clicks-3, at offset 2: message CRC is" in str(broken.error)
+    (unchecked,) = batches(data, check_crcs=False)
+    assert len(unchecked) == 3
 
 
 def test_control_batches_are_passed_over() -> None:

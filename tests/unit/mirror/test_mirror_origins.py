@@ -10,11 +10,15 @@ from mirror_world import PARTITION, Scene, play, source_batches
 from kdist.client.cluster import Cluster, parse_addresses
 from kdist.errors import CorruptRecords
 from kdist.mirror.behind import NO_LAG, look_behind
+from kdist.mirror.looking import Looked
 from kdist.mirror.origins import TOPIC, read_origins, write_origins
 from kdist.mirror.selection import Origin
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.records.build import build_batch
+from kdist.records.compression import Codec
+from kdist.records.message_set import write_message_set
+from kdist.records.record import Record
 from tests.unit.client.producer_world import PORT
 
 FLIGHTS, OPS = Origin("flights", ("A",)), Origin("ops", ("A", "B"))
@@ -50,6 +54,13 @@ def test_a_record_that_is_no_origin_is_not_passed_over(value: bytes) -> None:
         cluster.close()
 
     play(work)
+
+
+def test_an_old_logs_messages_are_looked_at_as_batches() -> None:
+    records = [Record(offset, 1_000 + offset, None, b"x") for offset in (5, 6, 8)]
+    found = list(Looked(write_message_set(records, 1, Codec.GZIP)).headers())
+    assert [(each.base_offset, each.record_count) for each in found] == [(5, 2), (8, 1)]
+    assert found[0].base_timestamp == 1_005
 
 
 def test_lag_is_told_by_the_first_record_that_is_behind() -> None:

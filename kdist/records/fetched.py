@@ -1,0 +1,138 @@
+"""What a fetch gave, as batches, also where the log was written before there were any (pure).
+
+Brokers from 0.11 to 3.x keep the message sets that were written to them before, and give them as
+they are to a consumer that can read batches. Here they become batches of magic 2, with the offsets,
+keys, values and timestamps that they have, so that whoever reads the log knows one format only:
+
+    a wrapper                  batches of its codec, so that they take no more memory than it did
+    other messages in a row    batches without a codec
+    a gap between offsets      begins another batch, as does another log append time
+    256 KiB of messages        likewise: a log with the usual limit takes such a batch
+
+Not here: what is produced in old formats, whose offsets do not matter (`convert`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from typing import NamedTuple
+
+from kdist.errors import CorruptRecords
+from kdist.model import NO_TIMESTAMP
+from kdist.records.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    BatchHeader,
+    header_fault,
+    read_header,
+    stamp_append_time,
+)
+from kdist.records.build import BODY_BYTES_MAX, build_batch
+from kdist.records.compression import Codec
+from kdist.records.message_set import Message, find_end, iter_messages, open_message
+from kdist.records.record import INT64_MAX, Record
+from kdist.wire.varint import Buffer
+
+_BATCH_BYTES = 256 << 10
+_MESSAGE_BYTES = 34  # without key and value
+
+
+def iter_fetched(
+    buffer: Buffer, offset: int, *, check_crcs: bool = True
+) -> Iterator[tuple[Buffer, int, BatchHeader]]:
+    """Each batch in order: the bytes that it is in, its place there, and its header.
+
+    A batch of the log is in `buffer`, and its own checksum unchecked; one that was made of messages
+    is in bytes of its own. Messages before `offset` are left out. What is cut at the end, by the
+    answer's limit, ends the iteration. Raises CorruptRecords where the next is damaged.
+    """
+    at, end = 0, len(buffer)
+    while at < end:
+        left = end - at
+        if left >= HEADER_SIZE:
+            header = read_header(buffer, at)
+            if header.magic >= MAGIC:
+                if header.size > left:
+                    return
+                fault = header_fault(header, left)
+                if fault:
+                    raise CorruptRecords(f"the batch at byte {at}: {fault}")
+                yield buffer, at, header
+                at += header.size
+                continue
+        elif left <= MAGIC_POSITION or buffer[at + MAGIC_POSITION] >= MAGIC:
+            return
+        messages_end = find_end(buffer, at)
+        for batch in _made(memoryview(buffer)[at:messages_end], offset, check_crcs):
+            yield batch, 0, read_header(batch)
+        at = messages_end
+
+
+def _made(message_set: memoryview, offset: int, check_crcs: bool) -> Iterator[bytearray]:
+    messages = iter_messages(message_set, may_end_partial=True, check_crcs=check_crcs)
+    wanted = (message for message in messages if message.offset >= offset)
+    for kind, several in groupby(wanted, _kind):
+        opened = (open_message(each, BODY_BYTES_MAX, check_crcs=check_crcs) for each in several)
+        for records in _dense(chain.from_iterable(opened), offset):
+            yield _build(records, kind)
+
+
+class _Kind(NamedTuple):
+    """What messages have in common that may share a batch."""
+
+    wrapper_offset: int | None
+    codec: Codec
+    append_time_ms: int | None
+
+
+def _kind(message: Message) -> _Kind:
+    append_time_ms = message.timestamp if message.is_log_append_time else None
+    if message.is_wrapper:
+        return _Kind(message.offset, message.codec, append_time_ms)
+    return _Kind(None, Codec.NONE, append_time_ms)
+
+
+def _dense(records: Iterable[Record], offset: int) -> Iterator[list[Record]]:
+    """Records of a batch each: without gaps, and not too many bytes. What precedes damage is given.
+
+    Those before `offset` are left out: a wrapper may begin with them.
+    """
+    run: list[Record] = []
+    size_bytes = 0
+    try:
+        for record in records:
+            if record.offset < offset:
+                continue
+            if record.offset == INT64_MAX:
+                raise CorruptRecords("a message has the last offset of all")
+            own_bytes = _MESSAGE_BYTES + len(record.key or b"") + len(record.value or b"")
+            size_bytes += own_bytes
+            if run and (size_bytes > _BATCH_BYTES or record.offset != run[-1].offset + 1):
+                yield run
+                run, size_bytes = [], own_bytes
+            run.append(record)
+    except CorruptRecords:
+        if run:
+            yield run
+        raise
+    if run:
+        yield run
+
+
+def _build(records: list[Record], kind: _Kind) -> bytearray:
+    try:
+        batch = build_batch(
+            [record.value for record in records],
+            [record.key for record in records],
+            timestamps=[record.timestamp for record in records],
+            timestamp_ms=NO_TIMESTAMP,
+            codec=kind.codec,
+            base_offset=records[0].offset,
+        )
+    except ValueError as cause:  # timestamps too far apart for a batch, which needs corrupt ones
+        raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
+    if kind.append_time_ms is not None:
+        stamp_append_time(batch, 0, kind.append_time_ms)
+    return batch
