@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -61,6 +63,15 @@ class BackgroundLoop:
         """As `kdist.runtime.forks` has it."""
         self.is_elsewhere = True
         self.on_fork()
+
+    def warn_if_left(self, front: object) -> None:
+        """A `ResourceWarning` when `front` is no more, and has not stopped this: as a file's."""
+
+        def warn(name: str) -> None:
+            if self._thread.is_alive() and not self.is_elsewhere:
+                warnings.warn(f"unclosed {name}: its thread goes on", ResourceWarning, stacklevel=2)
+
+        weakref.finalize(front, warn, f"kdist.{type(front).__name__}").atexit = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.

@@ -11,7 +11,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kdist.errors import UserError
 from kdist.network.accepting import Accepting
@@ -115,9 +115,7 @@ class AsyncioNetwork:
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
     """A socket to the first address of the host that answers; `OSError`, the last, if none does."""
     refused = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
-    ):
+    for family, kind, protocol, _, address in await _addresses(loop, host, port):
         connected = socket.socket(family, kind, protocol)
         try:
             connected.setblocking(False)
@@ -132,6 +130,14 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
         else:
             return connected
     raise refused
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+    """A program that ends starts no more threads: who still connects then looks them up itself."""
+    try:
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except RuntimeError:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
 
 
 def _sentence(error: OSError, host: str, port: int) -> str:

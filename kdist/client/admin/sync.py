@@ -57,6 +57,7 @@ class Admin:
         except BaseException:
             background.stop()
             raise
+        background.warn_if_left(self)
         self._background: BackgroundLoop | None = background
 
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:

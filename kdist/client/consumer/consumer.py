@@ -84,6 +84,7 @@ class Consumer:
         except BaseException:
             background.stop()
             raise
+        background.warn_if_left(self)
         self._shelf = self._core.shelf
         self._is_closed = False
 

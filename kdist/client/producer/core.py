@@ -7,11 +7,14 @@ the future. A front waits for a need with `meet`, on the loop, by whatever way i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from os import getpid
 from typing import Any, SupportsIndex, TypeVar
 
 from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers
+from kdist.client.producer import leaving
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
 from kdist.client.producer.batch import Batch
 from kdist.client.producer.bulk import Bulk
@@ -46,7 +49,9 @@ class Core:
         settings, callables, is_idempotent = config
         loop = world.network.loop
         client = ClientSettings(settings.client_id, request_timeout_ms=settings.request_timeout_ms)
-        self._loop = loop
+        self.loop = loop
+        self.name = settings.client_id
+        self.process = getpid()
         self._settings = settings
         self._callables = callables
         self._handler = callables.callback_handler
@@ -84,6 +89,11 @@ class Core:
         )
         self._refreshing = loop.call_later(settings.metadata_max_age_ms / 1000, self._refresh)
         self._is_closing = False
+        leaving.note_open(self)
+
+    def __del__(self) -> None:
+        if not self.accumulator.is_closed:  # its loop ended before it
+            leaving.tell(self)
 
     @classmethod
     async def open(cls, world: World, config: ProducerConfig) -> Core:
@@ -102,7 +112,7 @@ class Core:
     def _refresh(self) -> None:
         self._topics.refresh()
         age_s = self._settings.metadata_max_age_ms / 1000
-        self._refreshing = self._loop.call_later(age_s, self._refresh)
+        self._refreshing = self.loop.call_later(age_s, self._refresh)
 
     # Sending; on any thread
 
@@ -168,7 +178,7 @@ class Core:
 
     def patience_s(self) -> float:
         """Until when a call that begins now may block, on the loop's clock."""
-        return self._loop.time() + self._settings.max_block_ms / 1000
+        return self.loop.time() + self._settings.max_block_ms / 1000
 
     async def meet(self, need: Need, until_s: float) -> None:
         """Return when it is worth trying again. `BufferFull`; `ApiError`, `NoBroker`: no topic."""
@@ -225,9 +235,22 @@ class Core:
         async with asyncio.timeout(timeout_s):
             for batch in batches:
                 if not batch.is_done:
-                    done: asyncio.Future[None] = self._loop.create_future()
+                    done: asyncio.Future[None] = self.loop.create_future()
                     batch.when_done(_Releasing(done))
                     await done
+
+    async def flush_last(self, timeout_s: float | None) -> None:
+        """`flush`, and what connections have not taken yet; nothing is raised when time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.flush()
+                await self._sender.drain()
+
+    def count_unsettled(self) -> int:
+        """How many records were sent, and are neither acknowledged nor given up. Any thread."""
+        with self.accumulator.lock:
+            batches = [batch for queue in self.accumulator.active for batch in queue.batches()]
+        return sum(batch.count or len(batch.values) for batch in batches if not batch.is_done)
 
     async def close(self, timeout_s: float | None) -> None:
         """Take no more, deliver what is there within the time, fail the rest, close all.
@@ -255,14 +278,10 @@ class Core:
     async def _deliver(self, timeout_s: float | None) -> None:
         """Take no more, and deliver what is there, as far as time allows."""
         self._take_no_more()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.flush()
-                await self._sender.drain()
-        except TimeoutError:
-            pass  # what is left fails at the end
+        await self.flush_last(timeout_s)  # what is left fails at the end
 
     async def _end(self) -> None:
+        leaving.note_closed(self)
         self._take_no_more()
         self._refreshing.cancel()
         self._sender.close()
@@ -290,7 +309,7 @@ class Core:
         assert self._handler is not None, "only told if there is one"
         queue = batch.queue
         # Soon, not now: the batch goes out whatever the handler raises.
-        self._loop.call_soon(
+        self.loop.call_soon(
             self._handler.after_dequeue, queue.topic, queue.partition, list(batch.messages())
         )
 

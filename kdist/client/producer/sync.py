@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Self, TypeVar, overload
 
 from kdist.client.background import FORKED, BackgroundLoop
@@ -43,7 +45,8 @@ class Producer:
         self._has_short_way = self._accumulator.has_short_way
         self._lock = self._accumulator.lock
         self._plain = self._accumulator.plain
-        self._background.on_fork = self._abandon
+        self._background.on_fork = partial(_abandon, weakref.ref(self))
+        self._background.warn_if_left(self)
         self._is_closing = False
 
     def _abandon(self) -> None:
@@ -166,3 +169,10 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _abandon(producer: weakref.ref[Producer]) -> None:
+    """In a process that was forked. The loop holds this, and must not hold the producer by it."""
+    here = producer()
+    if here is not None:
+        here._abandon()

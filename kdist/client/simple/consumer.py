@@ -98,6 +98,7 @@ class SimpleConsumer:
         )
         self._background = BackgroundLoop("kdist-simple-consumer")
         self._network = _Network(self._background.loop, buffer_bytes)
+        self._background.warn_if_left(self)
         self._client: Client | None = None
         self._is_closed = False
 

@@ -1,0 +1,98 @@
+"""Clients that nobody closed: files would warn of it, and so do they; and of records that are lost.
+
+What a producer still sends as its program ends is in `test_integration_producer_left.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kdist import Admin, Consumer, Producer, SimpleConsumer
+from kdist.client.producer import leaving
+from tests.unit.client.producer_world import FINE, Fault, Scene, play
+
+CLIENTS: list[Callable[[], Any]] = [
+    lambda: Producer(bootstrap_servers="127.0.0.1:1"),
+    lambda: Consumer("127.0.0.1:1"),
+    lambda: Consumer("127.0.0.1:1", group_id="g"),
+    lambda: SimpleConsumer("127.0.0.1", 1),
+    lambda: Admin("127.0.0.1:1"),
+]
+
+
+@pytest.mark.parametrize("make", CLIENTS)
+def test_a_client_that_is_left_unclosed_gives_a_resource_warning(make: Callable[[], Any]) -> None:
+    clients = [make()]
+    background, name = clients[0]._background, type(clients[0]).__name__
+    with pytest.warns(ResourceWarning, match=f"unclosed kdist.{name}"):
+        clients.clear()
+    background.stop()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("make", CLIENTS)
+def test_one_that_was_closed_gives_none(make: Callable[[], Any]) -> None:
+    client = make()
+    client.close()
+    del client
+    gc.collect()
+
+
+async def left_open(scene: Scene, fault: Fault) -> None:
+    scene.brokers.fault = lambda *_: fault
+    producer = await scene.producer(client_id="forgetful", linger_ms=0).start()
+    for number in range(3):
+        await producer.send("t", b"%d" % number)
+    await asyncio.sleep(1)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    gc.collect()
+    return [each.getMessage() for each in caplog.records if each.name == leaving.logger.name]
+
+
+def test_records_of_a_loop_that_ended_before_they_were_acknowledged_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gc.collect()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        play(lambda scene: left_open(scene, Fault(delay_s=9.0)))
+        (line,) = told(caplog)
+    assert line == (
+        "forgetful was not closed: 3 of its records were not acknowledged, and may be lost; "
+        "use `with`, or close it"
+    )
+
+
+def test_a_producer_that_owes_nothing_or_was_closed_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def closed(scene: Scene) -> None:
+        async with scene.producer(linger_ms=0) as producer:
+            await producer.send("t", b"v")
+
+    gc.collect()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        play(lambda scene: left_open(scene, FINE))
+        play(closed)
+        assert told(caplog) == []
+
+
+def test_a_copy_in_another_process_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
+    class Copy:
+        process = os.getpid() + 1
+
+        def count_unsettled(self) -> int:
+            raise AssertionError("its lock may be held for ever")
+
+    leaving.tell(Copy())  # type: ignore[arg-type]
+    assert told(caplog) == []
