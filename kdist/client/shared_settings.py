@@ -1,12 +1,36 @@
-"""Rows that several clients' tables of settings share, each under a name of its own (pure)."""
+"""Rows that several clients' tables of settings share, each under a name of its own (pure).
+
+And what is checked of a value wherever it stands.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kdist.config.declare import setting
+from kdist.errors import UserError
 
 FINDING = "Finding the brokers"
+
+
+def check_text(name: str, value: Any) -> None:
+    """`UserError` for text that cannot be sent: halves of characters, which UTF-8 has not."""
+    texts = value if isinstance(value, list | tuple) else (value,)
+    for text in texts:
+        try:
+            if isinstance(text, str):
+                text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{name} is {value!r}, which UTF-8 cannot say: {error.reason}"
+            ) from None
+
+
+def check_client_id(client_id: Any) -> None:
+    """As `check_text`, where no table says that it is text."""
+    if not isinstance(client_id, str):
+        raise UserError(f"client_id is {client_id!r}, and must be text")
+    check_text("client_id", client_id)
 
 
 def bootstrap_servers(name: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from kdist.client.admin import brokers, disks, groups, offsets, records, settings, topics
 from kdist.client.cluster import RETRY_MS, Cluster
 from kdist.client.discovery import find_brokers, given_brokers
+from kdist.client.shared_settings import check_client_id
 from kdist.errors import UserError
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork, Network
@@ -49,6 +50,7 @@ class AsyncAdmin:
         retry_ms: float = RETRY_MS,
         network: Network | None = None,
     ) -> None:
+        check_client_id(client_id)
         given = bootstrap_servers
         self._servers = given.split(",") if isinstance(given, str) else list(given)
         self._zk_connect = zk_connect

@@ -212,6 +212,7 @@ def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
 
 
 def _value(row: Setting, value: Any) -> Any:
+    shared_settings.check_text(row.name, value)
     if value is None and row.shape.nullable:
         return None
     try:

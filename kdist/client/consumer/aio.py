@@ -22,6 +22,7 @@ from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
+    check_timeout,
     checked_decoders,
     checked_end,
     checked_max,
@@ -190,6 +191,7 @@ class Consumer:
     async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that will be given."""
         self._put_back()
+        check_timeout(timeout_s)
         return await self._core.position(partition, timeout_s)
 
     async def offsets_for_times(
@@ -228,6 +230,7 @@ class Consumer:
     async def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
         """Commit `offsets`, by default of all that was given; returns when they are committed."""
         self._put_back()
+        check_timeout(timeout_s)
         await self._core.commit(to_commit(offsets), timeout_s)
 
     def commit_async(
@@ -241,12 +244,14 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for nothing."""
+        check_timeout(timeout_s)
         return await self._core.committed(checked_partitions(partitions), timeout_s)
 
     # The end
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit, with auto-commit, and leave the group; a static member stays in it."""
+        check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
             self._put_back()
             try:

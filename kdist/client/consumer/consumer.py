@@ -22,6 +22,7 @@ from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
+    check_timeout,
     checked_decoders,
     checked_end,
     checked_max,
@@ -252,6 +253,7 @@ class Consumer:
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
         """The offset of the next record that will be given."""
+        check_timeout(timeout_s)
         self._iteration.settle()
         return self._run(self._core.position(partition, timeout_s))
 
@@ -295,6 +297,7 @@ class Consumer:
         An offset is a number, or an `OffsetAndMetadata`. `CommitFailed` if the group has gone on
         without this member, `ApiError` for what lasts longer than `timeout_s`.
         """
+        check_timeout(timeout_s)
         self._iteration.settle()
         self._run(self._core.commit(to_commit(offsets), timeout_s))
 
@@ -309,12 +312,14 @@ class Consumer:
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for nothing."""
+        check_timeout(timeout_s)
         return self._run(self._core.committed(checked_partitions(partitions), timeout_s))
 
     # The end
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Commit, with auto-commit, and leave the group; a static member stays in it."""
+        check_timeout(timeout_s)
         if self._is_closed or self._core.is_closing or self._background.is_elsewhere:
             return  # or a listener is told of the end, which is under way
         self._background.check_caller()

@@ -47,6 +47,8 @@ def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pat
         raise UserError(f"topics are a list: [{given!r}]")
     if isinstance(given, re.Pattern) and not isinstance(given.pattern, str):
         raise UserError(f"{given!r} matches bytes, and topics' names are text")
+    if not isinstance(given, re.Pattern | Iterable):
+        raise UserError(f"topics are a list of names, or a pattern, not {given!r}")
     return given if isinstance(given, re.Pattern) else list(given)
 
 
@@ -67,6 +69,8 @@ def to_commit(given: Given | None) -> Offsets | None:
 
 def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Partitions, which may be plain pairs."""
+    if not isinstance(given, Iterable):
+        raise UserError(f"partitions are a list of TopicPartition, not {given!r}")
     return [_partition(each) for each in given]
 
 
@@ -97,11 +101,14 @@ def checked_max(given: int, name: str) -> int:
 
 def checked_end(timeout_s: Any, now_s: float) -> float | None:
     """When a poll that begins now ends: never with None. NaN would be never, too, unwanted."""
-    if timeout_s is None:
-        return None
-    if not isinstance(timeout_s, Real) or isnan(timeout_s):
-        raise UserError(f"a timeout is a number of seconds or None, not {timeout_s!r}")
-    return now_s + float(timeout_s)
+    check_timeout(timeout_s)
+    return None if timeout_s is None else now_s + float(timeout_s)
+
+
+def check_timeout(timeout_s: Any) -> None:
+    """A number of seconds, or None."""
+    if timeout_s is not None and (not isinstance(timeout_s, Real) or isnan(timeout_s)):
+        raise UserError(f"timeout_s is a number of seconds or None, not {timeout_s!r}")
 
 
 def _check_mapping(given: Any, what: str) -> None:

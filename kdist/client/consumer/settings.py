@@ -197,6 +197,7 @@ def read_settings(given: Mapping[str, Any]) -> ConsumerSettings:
 
 
 def _value(row: Setting, value: Any) -> Any:
+    shared_settings.check_text(row.name, value)
     if value is None and row.shape.nullable:
         return None
     if row.shape.kind is Kind.LIST:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self, TypeVar, overload
 
 from kdist.client.producer.core import Core, Steps
+from kdist.client.producer.given import check_timeout
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import read_settings
@@ -113,6 +114,7 @@ class AsyncProducer:
 
     async def close(self, timeout: float | None = None) -> None:
         """As `Producer.close`."""
+        check_timeout(timeout)
         if self._core is not None:
             await self._core.close(timeout)
 

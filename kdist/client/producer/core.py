@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from os import getpid
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, TypeVar
 
 from kdist.client.cluster import Cluster
 from kdist.client.discovery import find_brokers
@@ -20,17 +20,26 @@ from kdist.client.producer.batch import Batch
 from kdist.client.producer.bulk import Bulk
 from kdist.client.producer.encoding import VERSION_MIN, ZSTD_VERSION_MIN, Asking
 from kdist.client.producer.faults import BufferFull, ProducerClosed
+from kdist.client.producer.given import (
+    check_name,
+    check_partition,
+    checked_headers,
+    checked_partition,
+    checked_timestamp,
+    encoded,
+    encoded_column,
+    listed,
+)
 from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.sender import Sender
-from kdist.client.producer.settings import Encoder, ProducerConfig
+from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
-from kdist.client.producer.topics import Topic, Topics
+from kdist.client.producer.topics import Topics
 from kdist.client.producer.world import World
 from kdist.errors import ApiError, Error
-from kdist.model import topic_name_fault
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.runtime.heap import keep_freed_blocks
@@ -122,7 +131,7 @@ class Core:
         if handler is not None:
             message = handler.before_enqueue(topic, message)
         row = self._row(message)
-        partition = _checked_partition(message.partition)
+        partition = checked_partition(message.partition)
         try:
             while not isinstance(sent := self.accumulator.add(topic, row, partition), Sent):
                 yield sent
@@ -137,18 +146,18 @@ class Core:
     def _row(self, message: Message) -> Row:
         value, key, headers, _, timestamp = message
         return Row(
-            _encoded(self._callables.value_encoder, value, "value"),
-            _encoded(self._callables.key_encoder, key, "key"),
-            _checked_headers(headers) if headers else (),
-            _checked_timestamp(timestamp),
+            encoded(self._callables.value_encoder, value, "value"),
+            encoded(self._callables.key_encoder, key, "key"),
+            checked_headers(headers) if headers else (),
+            checked_timestamp(timestamp),
         )
 
     def add_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None
     ) -> Steps[SentMany]:
         """Steps to the future of all of them."""
-        values = _listed(values)
-        keys = None if keys is None else _listed(keys)
+        values = listed(values, "values")
+        keys = None if keys is None else listed(keys, "keys")
         if self._handler is not None:
             pairs = zip(values, keys or [None] * len(values), strict=True)
             return self.add_each(topic, [Message(value, key) for value, key in pairs])
@@ -156,8 +165,8 @@ class Core:
         return Bulk(
             self.accumulator,
             topic,
-            _encoded_column(callables.value_encoder, values),
-            None if keys is None else _encoded_column(callables.key_encoder, keys),
+            encoded_column(callables.value_encoder, values),
+            None if keys is None else encoded_column(callables.key_encoder, keys),
         ).steps()
 
     def add_set(self, topic: str, messages: MessageSet, *beside: Any) -> Steps[SentMany]:
@@ -205,7 +214,7 @@ class Core:
 
     async def _know(self, need: NeedTopic) -> None:
         """Until the topic is known; what is asked for of it, after fresh metadata."""
-        _check_name(need.topic)
+        check_name(need.topic)
         with self._topics.awaited(need.topic):
             while True:
                 await self._topics.changed()
@@ -214,7 +223,7 @@ class Core:
                 if topic is None:
                     continue
                 if topic.error is None and topic.queues:
-                    return _check_partition(topic, need.partition)
+                    return check_partition(topic, need.partition)
                 if topic.error is not None and not topic.error.retriable:
                     raise ApiError(topic.error, f"topic {need.topic}: {topic.error.sentence}")
 
@@ -325,67 +334,3 @@ class _Releasing:
     def __call__(self) -> None:
         if not self._done.done():
             self._done.set_result(None)
-
-
-def _check_name(topic: Any) -> None:
-    """What no request can carry is refused here: asked for, it would be in the way of others."""
-    if not isinstance(topic, str):
-        raise TypeError(f"a topic is of type {type(topic).__name__}, not str")
-    fault = topic_name_fault(topic)
-    if fault is not None:
-        raise ApiError(Error.INVALID_TOPIC_EXCEPTION, f"topic {topic!r} {fault}")
-
-
-def _check_partition(topic: Topic, partition: int | None) -> None:
-    count = len(topic.queues)
-    if partition is not None and not 0 <= partition < count:
-        raise ApiError(
-            Error.UNKNOWN_TOPIC_OR_PARTITION,
-            f"topic {topic.name} has partitions 0 to {count - 1}, and no {partition}",
-        )
-
-
-def _encoded(encoder: Encoder | None, data: Any, what: str) -> bytes | None:
-    if encoder is not None and data is not None:
-        data = encoder(data)
-    if data is None or type(data) is bytes:
-        return data
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise TypeError(
-        f"a {what} is of type {type(data).__name__}, not bytes or None: give the producer "
-        f"a {what}_encoder"
-    )
-
-
-def _encoded_column(encoder: Encoder | None, rows: Sequence[Any]) -> Sequence[Any]:
-    if encoder is None:
-        return rows
-    return [None if row is None else encoder(row) for row in rows]
-
-
-def _listed(rows: Iterable[Any]) -> Sequence[Any]:
-    return rows if isinstance(rows, list | tuple) else list(rows)
-
-
-def _checked_headers(headers: Any) -> Any:
-    if isinstance(headers, str | bytes | Mapping):  # a name may come more than once
-        raise TypeError(f"headers are pairs of name and value, not a {type(headers).__name__}")
-    pairs = tuple(headers)
-    for pair in pairs:
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):
-            raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
-    return pairs
-
-
-def _checked_partition(partition: Any) -> Any:
-    if partition is not None and not isinstance(partition, SupportsIndex):
-        raise TypeError(f"a partition is an int, not {partition!r}")
-    return partition
-
-
-def _checked_timestamp(timestamp: Any) -> int | None:
-    if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp < 1 << 62):
-        raise TypeError(f"a timestamp is an int of ms since the epoch, not {timestamp!r}")
-    return timestamp

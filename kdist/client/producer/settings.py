@@ -203,6 +203,7 @@ def read_settings(given: Mapping[str, Any]) -> ProducerConfig:
 
 
 def _read(row: Setting, value: Any) -> Any:
+    shared_settings.check_text(row.attribute, value)
     if isinstance(value, list | tuple):
         value = tuple(value)
     elif value is None and row.attribute == "compression_type":

@@ -11,6 +11,7 @@ from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
+from kdist.client.producer.given import check_timeout
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.settings import read_settings
@@ -147,6 +148,7 @@ class Producer:
 
         It raises nothing else: each record's own future says what became of it.
         """
+        check_timeout(timeout)
         if not self._accumulator.is_closed:  # then everything is settled
             self._background.run(self._core.flush(timeout))
 
@@ -155,6 +157,7 @@ class Producer:
 
         Again: nothing.
         """
+        check_timeout(timeout)
         if self._is_closing or self._accumulator.is_closed:
             return
         self._background.check_caller()

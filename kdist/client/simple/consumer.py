@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
 from kdist.client.cluster import raise_for
+from kdist.client.shared_settings import check_client_id
 from kdist.client.simple.messages import FetchedSet
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
@@ -89,6 +90,7 @@ class SimpleConsumer:
         buffer_bytes: int = BUFFER_BYTES,
         client_id: str = "kdist-simple",
     ) -> None:
+        check_client_id(client_id)
         self.host = host
         self.port = port
         self._settings = ClientSettings(

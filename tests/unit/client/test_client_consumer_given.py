@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import Any
 
 import pytest
 
+from kdist import Admin, Producer, SimpleConsumer, aio
 from kdist.client.consumer.aio import Consumer as AsyncConsumer
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.given import (
@@ -109,7 +111,7 @@ def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
     """NaN was waited for, for ever."""
     with Consumer("localhost:1") as reader:
         reader.assign([HERE])
-        with pytest.raises(UserError, match="a timeout is a number of seconds or None"):
+        with pytest.raises(UserError, match="timeout_s is a number of seconds or None"):
             reader.poll(timeout)
 
 
@@ -160,3 +162,66 @@ def test_a_decoder_is_called() -> None:
 
 def test_no_servers_are_said_by_none() -> None:
     assert with_servers(None, {}) == {"bootstrap_servers": ()}  # type: ignore[arg-type]
+
+
+def test_nothing_where_a_list_is_wanted_is_refused() -> None:
+    for nothing in (None, 7):
+        with pytest.raises(UserError, match=f"partitions are a list of .*, not {nothing}"):
+            checked_partitions(nothing)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=f"topics are a list of names, .*, not {nothing}"):
+            checked_topics(nothing)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", ["x", [1], float("nan")])
+def test_what_is_no_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
+    told = "timeout_s is a number of seconds or None, not"
+
+    async def awaited() -> None:
+        async with AsyncConsumer("127.0.0.1:1", group_id="g") as consumer:
+            consumer.assign([HERE])
+            for call in (consumer.commit, consumer.close):
+                with pytest.raises(UserError, match=told):
+                    await call(timeout_s=timeout)
+            with pytest.raises(UserError, match=told):
+                await consumer.position(HERE, timeout)
+            with pytest.raises(UserError, match=told):
+                await consumer.committed([HERE], timeout)
+            assert consumer.assignment() == {HERE}
+
+    asyncio.run(awaited())
+    with Consumer("127.0.0.1:1", group_id="g", enable_auto_commit=False) as consumer:
+        consumer.assign([HERE])
+        for call in (consumer.commit, consumer.close):
+            with pytest.raises(UserError, match=told):
+                call(timeout_s=timeout)
+        with pytest.raises(UserError, match=told):
+            consumer.position(HERE, timeout)
+        with pytest.raises(UserError, match=told):
+            consumer.committed([HERE], timeout)
+        assert consumer.assignment() == {HERE}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: Producer(bootstrap_servers="b:1", client_id=name),
+        lambda name: aio.Producer(bootstrap_servers="b:1", client_id=name),
+        lambda name: Consumer("b:1", client_id=name),
+        lambda name: Admin("b:1", client_id=name),
+        lambda name: aio.Admin("b:1", client_id=name),
+        lambda name: SimpleConsumer("b", 1, client_id=name),
+    ],
+)
+def test_a_name_that_cannot_be_sent_is_refused_before_anything_is_made(make: Any) -> None:
+    threads = threading.active_count()
+    with pytest.raises(UserError, match=r"client_id is '\\ud800', which UTF-8 cannot say: surrog"):
+        make("\ud800")
+    assert threading.active_count() == threads
+
+
+def test_every_text_of_a_consumer_can_be_sent() -> None:
+    for name in ("group_id", "client_rack", "group_instance_id"):
+        with pytest.raises(UserError, match=f"{name} is '\\\\udc80'"):
+            Consumer("b:1", **{name: "\udc80"})
+    with pytest.raises(UserError, match="client_id is 7, and must be text"):
+        Admin("b:1", client_id=7)  # type: ignore[arg-type]

@@ -75,3 +75,30 @@ def test_what_is_said_beside_a_set_of_messages_is_not_passed_over(beside: Any) -
             assert (await (await producer.send("t", several)))[0][0].end == 2
 
     play(work)
+
+
+@pytest.mark.parametrize("timeout", ["x", [1], float("nan")])
+def test_what_is_no_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            with pytest.raises(TypeError, match="timeout is a number of seconds or None, not"):
+                await producer.close(timeout)
+            await producer.send_and_wait("t", b"it is open")
+
+    play(work)
+    with Producer(bootstrap_servers="127.0.0.1:1") as producer:
+        for wait in (producer.flush, producer.close):
+            with pytest.raises(TypeError, match="timeout is a number of seconds or None, not"):
+                wait(timeout)
+        assert not producer._accumulator.is_closed
+
+
+def test_columns_that_are_none_are_named() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            with pytest.raises(TypeError, match="values is something to iterate over, as a list"):
+                await producer.send_many("t", None)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=r"keys is something to iterate over.* not 7"):
+                await producer.send_many("t", [b"a"], 7)  # type: ignore[arg-type]
+
+    play(work)
