@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
@@ -223,23 +224,20 @@ class Cluster:
     async def ask_any(self, request: Any) -> Any:
         """The answer of the first that gives one: brokers that are known, then the bootstrap.
 
-        `NoBroker` if none does.
+        One that hangs holds the next up for a moment only. `NoBroker` if none answers.
         """
-        failures: dict[Address, ApiError] = {}
         known = (self.brokers[each] for each in self.in_turn())
-        for address in dict.fromkeys((*known, *self.bootstrap)):
-            try:
-                answer = await (await self._lane.connected(address)).send(request)
-            except ApiError as error:
-                failures[address] = error
-            else:
-                self._answered = address
-                return answer
-        if not failures:
+
+        async def ask(address: Address) -> Any:
+            return await (await self._lane.connected(address)).send(request)
+
+        found = await first_answer(dict.fromkeys((*known, *self.bootstrap)), ask)
+        if isinstance(found, Answered):
+            self._answered = found.by
+            return found.answer
+        if not found:
             raise NoBroker("no broker is known: who is to find them by zk_connect is started first")
-        tried = "; ".join(
-            f"{address} ({_why(error, address)})" for address, error in failures.items()
-        )
+        tried = "; ".join(f"{address} ({_why(error, address)})" for address, error in found.items())
         raise NoBroker(f"no broker answers at {tried}")
 
     async def topic(self, name: str) -> MetadataTopicResult:

@@ -302,6 +302,62 @@ def test_a_broker_that_hangs_is_asked_last_once_another_has_answered() -> None:
     play(work, hosts=2)
 
 
+class Silent(asyncio.BufferedProtocol):
+    """Takes a connection, and says nothing."""
+
+    def __init__(self, lost: list[float], loop: asyncio.AbstractEventLoop) -> None:
+        self._lost = lost
+        self._loop = loop
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return bytearray(1000)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost.append(self._loop.time())
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_the_first_contact_does_not_wait_for_a_server_that_hangs(is_reached: bool) -> None:
+    async def work(scene: Scene) -> None:
+        loop, lost = asyncio.get_running_loop(), list[float]()
+        hanging = scene.network.host("hanging")
+        await hanging.listen(lambda: Silent(lost, loop), "", PORT)
+        if not is_reached:
+            scene.network.partition({"client", "b0"}, {"hanging"})
+        bootstrap = [Address("hanging", PORT), Address("hanging", PORT + 1), Address("b0", PORT)]
+        cluster = Cluster(scene.network.host("client"), bootstrap, ClientSettings("test"))
+        begun_s = loop.time()
+        assert len((await cluster.metadata()).brokers) == 1
+        assert 1 < loop.time() - begun_s < 5
+        await asyncio.sleep(0.1)
+        assert len(lost) == (1 if is_reached else 0)  # it was given up, before it had answered
+        begun_s = loop.time()
+        await cluster.metadata()
+        assert loop.time() - begun_s < 0.1
+        cluster.close()
+
+    play(work)
+
+
+def test_servers_that_all_hang_take_their_time_together() -> None:
+    async def work(scene: Scene) -> None:
+        loop = asyncio.get_running_loop()
+        scene.network.partition({"client"}, {"b0", "b1", "b2"})
+        bootstrap = [Address(f"b{number}", PORT) for number in range(3)]
+        settings = ClientSettings("test", connect_timeout_ms=10_000)
+        cluster = Cluster(scene.network.host("client"), bootstrap, settings)
+        begun_s = loop.time()
+        with pytest.raises(NoBroker, match=r"no broker answers at b0.*; b1.*; b2"):
+            await cluster.metadata()
+        assert loop.time() - begun_s < 15
+        cluster.close()
+
+    play(work, hosts=3)
+
+
 def test_a_topic_without_a_name_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         tell = scene.brokers.topic
