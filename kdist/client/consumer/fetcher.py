@@ -307,6 +307,9 @@ class Fetcher:
             self._world.report(OffsetOutOfRange(partition.key, partition.fetch_position))
         elif partition.ready:
             self._hold(partition, self._world.backoff_s())
+        elif partition.fetch_position == partition.reset_offset:
+            partition.reset_offset = NO_OFFSET  # it contradicts itself: looked up again, but later
+            self._put_off(partition)
         else:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()

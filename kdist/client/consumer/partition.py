@@ -34,6 +34,7 @@ class Partition:
         self.is_revoked = False  # being given back: nothing more of it is given
         self.fetch_position = NO_OFFSET
         self.fetch_epoch = NO_EPOCH
+        self.reset_offset = NO_OFFSET  # where it was reset to, by the broker's own word
         self.checked_epoch = NO_EPOCH  # the leader's, when the log was last what we have read
         self.ready: deque[Ready] = deque()
         self.is_shelved = False
@@ -56,6 +57,7 @@ class Partition:
         """Go on from `offset`; what was fetched is dropped, and what is being fetched will be."""
         self.position = self.fetch_position = offset
         self.position_epoch = self.fetch_epoch = epoch
+        self.reset_offset = NO_OFFSET
         self.checked_epoch = NO_EPOCH
         self.reset_to = None
         self.retry_at_s = _NEVER

@@ -118,4 +118,5 @@ class Positions:
                 and isinstance(offset, OffsetAndTimestamp)
             ):
                 partition.seek(offset.offset)
+                partition.reset_offset = offset.offset
         raise_worst({key: each for key, each in outcomes.items() if each.error_code})

@@ -10,10 +10,10 @@ import pytest
 from kdist.client.cluster import NoBroker
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.core import WakenUp
-from kdist.client.consumer.fetcher import LogTruncated, OffsetOutOfRange
+from kdist.client.consumer.fetcher import Fetcher, LogTruncated, OffsetOutOfRange
 from kdist.client.consumer.positions import NoOffset
 from kdist.client.offsets import OffsetAndMetadata
-from kdist.errors import UserError
+from kdist.errors import Error, UserError
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import DivergingEpoch, FetchPartition, FetchPartitionResult
 from tests.unit.broker.broker_cluster import Cluster
@@ -104,6 +104,33 @@ def test_a_truncated_log_is_an_error_where_offsets_are_not_reset() -> None:
         truncated(consumer, 4)
         with pytest.raises(LogTruncated, match="was read up to 6, but lost all from 4 on"):
             await consumer.poll(10)
+        await consumer.close()
+
+    with_topic(scenario)
+
+
+def test_a_broker_that_refuses_the_offset_it_gave_is_asked_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[float] = []
+    note_one = Fetcher._note_one
+
+    def refuse(
+        fetcher: Fetcher, key: TopicPartition, asked: FetchPartition, result: FetchPartitionResult
+    ) -> None:
+        answers.append(fetcher._world.now_s())
+        if answers[-1] - answers[0] < 5:
+            code = Error.OFFSET_OUT_OF_RANGE
+            result = FetchPartitionResult(partition_index=0, error_code=code, high_watermark=-1)
+        note_one(fetcher, key, asked, result)
+
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(3)
+        consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
+        monkeypatch.setattr(Fetcher, "_note_one", refuse)
+        consumer.assign([ZERO])
+        assert await offsets(consumer, 3) == [0, 1, 2]
+        assert 10 < len(answers) < 150  # two in each tenth of a second, and not one after the other
         await consumer.close()
 
     with_topic(scenario)
