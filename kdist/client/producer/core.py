@@ -47,6 +47,7 @@ from kdist.runtime.heap import keep_freed_blocks
 T = TypeVar("T")
 Steps = Generator[Need, None, T]
 
+_LOCK_S = 1.0
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 
@@ -256,9 +257,16 @@ class Core:
                 await self._sender.drain()
 
     def count_unsettled(self) -> int:
-        """How many records were sent, and are neither acknowledged nor given up. Any thread."""
-        with self.accumulator.lock:
+        """How many records were sent, and are neither acknowledged nor given up. Any thread.
+
+        0 if the lock cannot be had: a partitioner of the application's own may never let it go.
+        """
+        if not self.accumulator.lock.acquire(timeout=_LOCK_S):
+            return 0
+        try:
             batches = [batch for queue in self.accumulator.active for batch in queue.batches()]
+        finally:
+            self.accumulator.lock.release()
         return sum(batch.count or len(batch.values) for batch in batches if not batch.is_done)
 
     async def close(self, timeout_s: float | None) -> None:

@@ -87,6 +87,13 @@ def test_a_producer_that_owes_nothing_or_was_closed_says_nothing(
         assert told(caplog) == []
 
 
+def test_a_lock_that_is_never_let_go_does_not_hold_the_end_up() -> None:
+    producer = Producer(bootstrap_servers="127.0.0.1:1")
+    with producer._lock:
+        assert producer._core.count_unsettled() == 0
+    producer.close()
+
+
 def test_a_copy_in_another_process_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
     class Copy:
         process = os.getpid() + 1
