@@ -43,11 +43,15 @@ async def first_answer(
                 timeout=NEXT_AFTER_S if left else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            answers = []
             for task in done:
+                each = asked.pop(task)
                 try:
-                    return Answered(asked[task], task.result())
+                    answers.append(Answered(each, task.result()))
                 except ApiError as error:
-                    failures[asked.pop(task)] = error
+                    failures[each] = error
+            if answers:
+                return answers[0]
     finally:
         for task in asked:
             task.cancel()

@@ -22,9 +22,7 @@ from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
 
 PARTITIONS_MAX = 10_000  # of a topic: what its znode holds within ZooKeeper's limit, with margin
-SETTINGS_BYTES_MAX = (
-    32_767  # of a topic or broker: what one string of an answer holds, and any znode
-)
+SETTINGS_BYTES_MAX = 32_767  # of one owner: what one string of an answer holds, and any znode
 REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
 
