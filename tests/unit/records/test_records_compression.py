@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import random
 import re
@@ -295,6 +296,7 @@ class Memory:
     """How much the process's resident memory rose above where it was when the block began."""
 
     def __enter__(self) -> Memory:
+        gc.collect()  # or what goes meanwhile would make room unseen
         Path("/proc/self/clear_refs").write_text("5")  # the peak becomes what is resident now
         self._before = self._peak_bytes()
         return self
