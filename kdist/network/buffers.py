@@ -1,26 +1,34 @@
 """Receive buffers, reused: allocating a megabyte costs more than filling it.
 
 A buffer is handed out as a memoryview of its full length. Few lengths are made, so that what one
-connection gives back fits the next; what is free is bounded.
+connection gives back fits the next; what is free is bounded. Those above `MAPPED_FROM` are the
+kernel's pages, and none of them is there before something comes into it: a bytearray would be
+cleared whole.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections import defaultdict, deque
 from sys import getrefcount
 from typing import Any
 
+MAPPED_FROM = 4 << 20
 _SMALLEST = 1 << 9
 _STEP = 1 << 16  # above it lengths are multiples of it, since doubling would waste a megabyte
 _FREE_BYTES_MAX = 16 << 20
 _LENT_BYTES_MAX = 16 << 20
-_REFERENCES_HERE = 2  # of a local name, and of an argument: every view of a bytearray is one more
+_REFERENCES_HERE = 2  # of a local name, and of an argument: every view of a buffer is one more
 
 
 def _length(size: int) -> int:
     if size > _STEP:
         return (size + _STEP - 1) // _STEP * _STEP
     return max(_SMALLEST, 1 << (size - 1).bit_length())
+
+
+def _pages(length: int) -> mmap.mmap:
+    return mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class Buffers:
@@ -32,7 +40,7 @@ class Buffers:
         self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
         self.taken_bytes = 0
         self.free_bytes = 0
-        self._lent: deque[Any] = deque()  # bytearrays, the oldest first
+        self._lent: deque[Any] = deque()  # what buffers are views of, the oldest first
         self._lent_bytes = 0
 
     def take(self, size: int) -> memoryview:
@@ -43,7 +51,7 @@ class Buffers:
         if not free and self._lent:
             self._take_back()
         if not free:
-            return memoryview(bytearray(length))
+            return memoryview(bytearray(length) if length <= MAPPED_FROM else _pages(length))
         self.free_bytes -= length
         return free.pop()
 

@@ -6,9 +6,11 @@ the rest is received. So a connection between frames holds no buffer at all, and
 copied in part, once.
 
 A frame's buffer grows with what has come, fourfold at most: a peer that announces a hundred
-megabytes and sends ten bytes costs half a kilobyte. But one that has sent a large frame gets room
-for as much again at once, up to a bound. Its next frame is received into a buffer of that size, and
-is copied nowhere if it has that size too: at 256 KiB that saves a tenth of what a produce costs.
+megabytes and sends ten bytes costs half a kilobyte. Above 4 MiB it is as large as the frame, since
+pages that nothing has come into cost nothing: a frame of fifty was copied five times as it grew.
+But one that has sent a large frame gets room for as much again at once, up to a bound. Its next
+frame is received into a buffer of that size, and is copied nowhere if it has that size too: at
+256 KiB that saves a tenth of what a produce costs.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import asyncio
 import struct
 
 from kdist.errors import ProtocolError
+from kdist.network.buffers import MAPPED_FROM
 from kdist.network.turn import Turn
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
@@ -131,6 +134,8 @@ class FrameReceiver(asyncio.BufferedProtocol):
         rest_size = end - start
         wanted = max(rest_size, bytes_wanted(rest, 0, rest_size))
         size = min(wanted, max(_GROWTH * rest_size, self._trusted))
+        if size > MAPPED_FROM:
+            size = wanted
         own = self._own
         if own is None or start or size > len(own):
             self.drop_received()

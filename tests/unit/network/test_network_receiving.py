@@ -133,6 +133,31 @@ def test_a_large_size_alone_takes_little(turn: Turn) -> None:
     assert turn.buffers.taken_bytes == 1000 * 512
 
 
+class Counting(Buffers):
+    """Notes what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def take(self, size: int) -> memoryview:
+        self.sizes.append(size)
+        return super().take(size)
+
+
+def test_a_frame_of_many_megabytes_is_copied_once_it_is_known_to_come_and_no_more(
+    turn: Turn,
+) -> None:
+    turn.buffers = counting = Counting()
+    receiver = Receiver(turn)
+    receiver._frame_bytes_max = size = 50 << 20
+    receiver.receive(framed(bytes(size - 4) + b"last"), 1 << 19)
+    assert [len(frame) for frame in receiver.frames] == [size]
+    assert receiver.frames[0].endswith(b"last")
+    assert counting.sizes[-1] == size + 4
+    assert sum(counting.sizes[:-1]) < 8 << 20
+
+
 def test_connections_between_frames_hold_no_buffer(turn: Turn) -> None:
     receivers = [Receiver(turn) for _ in range(1000)]
     for receiver in receivers:
