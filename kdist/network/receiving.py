@@ -7,10 +7,8 @@ copied in part, once.
 
 A frame's buffer grows with what has come, fourfold at most: a peer that announces a hundred
 megabytes and sends ten bytes costs half a kilobyte. Above 4 MiB it is as large as the frame, since
-pages that nothing has come into cost nothing: a frame of fifty was copied five times as it grew.
-But one that has sent a large frame gets room for as much again at once, up to a bound. Its next
-frame is received into a buffer of that size, and is copied nowhere if it has that size too: at
-256 KiB that saves a tenth of what a produce costs.
+pages that nothing has come into cost nothing. Who has sent a large frame gets room for as much
+again at once, up to a bound: at 256 KiB, not to copy it saves a tenth of what a produce costs.
 """
 
 from __future__ import annotations

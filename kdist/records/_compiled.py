@@ -19,7 +19,7 @@ from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cython.cimports.libc.string import memcpy, memset
 
-from kdist.records._compiled_columns import bytes_rows, delta_rows
+from kdist.records._compiled_columns import bytes_rows, delta_rows, header_rows
 from kdist.records._compiled_columns import running_sizes as running_sizes
 from kdist.records._compiled_decoding import decode_headers as decode_headers
 from kdist.records._compiled_decoding import decode_keys as decode_keys
@@ -29,7 +29,7 @@ from kdist.records._compiled_decoding import decode_records as decode_records
 from kdist.records._compiled_decoding import decode_values as decode_values
 from kdist.records._compiled_decoding import decode_values_into as decode_values_into
 from kdist.records._compiled_decoding import find_null_key as find_null_key
-from kdist.records.record import check_lengths, check_size, headers_column
+from kdist.records.record import check_lengths, check_size
 
 _Pointer = cython.typedef(cython.p_uchar)
 _Size = cython.typedef(cython.Py_ssize_t)
@@ -53,7 +53,7 @@ def encode_records(
     return _encode(
         rows,
         [None] * count if keys is None else bytes_rows(keys, "key"),
-        [()] * count if headers is None else headers_column(headers),
+        [()] * count if headers is None else header_rows(headers),
         [0] * count if timestamps is None else delta_rows(timestamps, base_timestamp),
         room_bytes,
     )

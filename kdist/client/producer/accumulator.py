@@ -97,6 +97,11 @@ class Accumulator:
 
     def add(self, name: str, row: Row, partition: int | None) -> Sent | Need:
         """The record's future, or what it takes first. `ApiError`: wrong partition, too large."""
+        value, key, headers, timestamp = row
+        if not headers and timestamp is None and value is not None:
+            sent = self.add_quick(name, value, key, partition)
+            if sent is not None:
+                return sent
         size = self._size(row)
         with self.lock:
             self.check_open()
@@ -162,7 +167,7 @@ class Accumulator:
         if timestamp is not None:
             size += TIMESTAMP_BYTES
         for name, data in headers:
-            size += len(name.encode()) + len(data or b"") + 6
+            size += len(name if name.isascii() else name.encode()) + len(data or b"") + 6
         if size + HEADER_SIZE > self.record_bytes_max:
             raise RecordTooLarge(
                 f"a record of {size} bytes is larger than max_request_size, "

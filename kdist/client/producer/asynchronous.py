@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self, TypeVar, overload
 
 from kdist.client.producer.core import Core, Steps
-from kdist.client.producer.given import check_timeout
+from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import read_settings
@@ -82,8 +82,15 @@ class AsyncProducer:
             return await self._drive(
                 self._started.add_set(topic, value, key, headers, partition, timestamp)
             )
-        message = Message(value, key, headers or (), partition, timestamp)
-        return await self._drive(self._started.add(topic, message))
+        core = self._started
+        if core.has_handler:
+            message = Message(value, key, headers or (), partition, timestamp)
+            return await self._drive(core.add(topic, message))
+        row, partition = core.row(value, key, headers, timestamp), checked_partition(partition)
+        added = accumulator.add(topic, row, partition)
+        if isinstance(added, Sent):
+            return added
+        return await self._drive(core.add_row(topic, row, partition))
 
     async def send_and_wait(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
         """`send`, and its acknowledgement."""

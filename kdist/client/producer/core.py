@@ -42,6 +42,7 @@ from kdist.client.producer.world import World
 from kdist.errors import ApiError, Error
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
+from kdist.records.record import Headers
 from kdist.runtime.heap import keep_freed_blocks
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Core:
         self._settings = settings
         self._callables = callables
         self._handler = callables.callback_handler
+        self.has_handler = self._handler is not None
         self._cluster = Cluster(world.network, addresses, client)
         self.accumulator = Accumulator(
             settings, callables.partitioner, loop, world.clock, world.chance, self._kick
@@ -131,11 +133,11 @@ class Core:
         handler = self._handler
         if handler is not None:
             message = handler.before_enqueue(topic, message)
-        row = self._row(message)
-        partition = checked_partition(message.partition)
+        value, key, headers, partition, timestamp = message
+        row = self.row(value, key, headers, timestamp)
+        partition = checked_partition(partition)
         try:
-            while not isinstance(sent := self.accumulator.add(topic, row, partition), Sent):
-                yield sent
+            sent = yield from self.add_row(topic, row, partition)
         except BaseException:
             if handler is not None:
                 handler.after_enqueue(topic, message, was_added=False)
@@ -144,13 +146,20 @@ class Core:
             handler.after_enqueue(topic, message, was_added=True)
         return sent
 
-    def _row(self, message: Message) -> Row:
-        value, key, headers, _, timestamp = message
+    def add_row(self, topic: str, row: Row, partition: int | None) -> Steps[Sent]:
+        """As `add`, of a record that is encoded; no handler hears of it."""
+        while not isinstance(sent := self.accumulator.add(topic, row, partition), Sent):
+            yield sent
+        return sent
+
+    def row(self, value: Any, key: Any, headers: Headers | None, timestamp: Any) -> Row:
+        """A record encoded, and checked; `TypeError`."""
+        callables = self._callables
         return Row(
-            encoded(self._callables.value_encoder, value, "value"),
-            encoded(self._callables.key_encoder, key, "key"),
+            encoded(callables.value_encoder, value, "value"),
+            encoded(callables.key_encoder, key, "key"),
             checked_headers(headers) if headers else (),
-            checked_timestamp(timestamp),
+            None if timestamp is None else checked_timestamp(timestamp),
         )
 
     def add_many(
@@ -318,8 +327,9 @@ class Core:
             return
         until_s = self.patience_s()
         for topic, message in self._handler.last_batch_before_close():
-            row = self._row(message)
-            while not isinstance(need := self.accumulator.add(topic, row, message.partition), Sent):
+            value, key, headers, partition, timestamp = message
+            row = self.row(value, key, headers, timestamp)
+            while not isinstance(need := self.accumulator.add(topic, row, partition), Sent):
                 await self.meet(need, until_s)
 
     def _tell_dequeued(self, batch: Batch) -> None:

@@ -63,21 +63,34 @@ def listed(rows: Iterable[Any], name: str) -> Sequence[Any]:
     return rows if isinstance(rows, list | tuple) else list(rows)
 
 
-def checked_headers(headers: Any) -> Any:
+_DATA = (bytes, type(None))
+_NO_HEADERS = (str, bytes, Mapping)  # a name may come more than once
+
+
+def checked_headers(headers: Any) -> tuple[Any, ...]:
     """Pairs of a str, and bytes or None."""
-    if isinstance(headers, str | bytes | Mapping):  # a name may come more than once
+    if type(headers) is not list and isinstance(headers, _NO_HEADERS):
         raise TypeError(f"headers are pairs of name and value, not a {type(headers).__name__}")
     pairs = tuple(headers)
     for pair in pairs:
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):
-            raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
+        # The usual pair without calls: with them a header takes longer than the rest of its record.
+        is_usual = type(pair) is tuple and len(pair) == 2 and type(pair[0]) is str
+        if not is_usual or type(pair[1]) not in _DATA:
+            _check_header(pair)
     return pairs
+
+
+def _check_header(pair: Any) -> None:
+    is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+    if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], _DATA):
+        raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
 
 
 def checked_partition(partition: Any) -> Any:
     """A number, or None."""
-    if partition is not None and not isinstance(partition, SupportsIndex):
+    if partition is None or type(partition) is int:
+        return partition
+    if not isinstance(partition, SupportsIndex):
         raise TypeError(f"a partition is an int, not {partition!r}")
     return partition
 

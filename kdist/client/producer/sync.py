@@ -11,7 +11,7 @@ from kdist.client.background import FORKED, BackgroundLoop
 from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.faults import BufferFull
-from kdist.client.producer.given import check_timeout
+from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.settings import read_settings
@@ -108,8 +108,15 @@ class Producer:
                     return sent
         if isinstance(value, MessageSet):
             return self._drive(self._core.add_set(topic, value, key, headers, partition, timestamp))
-        message = Message(value, key, headers or (), partition, timestamp)
-        return self._drive(self._core.add(topic, message))
+        core = self._core
+        if core.has_handler:
+            message = Message(value, key, headers or (), partition, timestamp)
+            return self._drive(core.add(topic, message))
+        row, partition = core.row(value, key, headers, timestamp), checked_partition(partition)
+        added = self._accumulator.add(topic, row, partition)
+        if isinstance(added, Sent):
+            return added
+        return self._drive(core.add_row(topic, row, partition))
 
     def send_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
