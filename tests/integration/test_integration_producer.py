@@ -18,7 +18,6 @@ from cutting_proxy import CuttingProxy
 from peer.kafka_broker import KafkaBroker
 from standalone_process import Standalone, free_ports, standalone
 
-from kdist.client import partitioner
 from kdist.client.cluster import NoBroker
 from kdist.client.producer import asynchronous, callbacks, faults, message, results, sync
 from kdist.client.producer.asynchronous import AsyncProducer
@@ -29,6 +28,7 @@ from kdist.client.producer.results import Sent
 from kdist.client.producer.sync import Producer
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import OffsetRange
+from kdist.records import _reference_keys
 
 WAIT_S = 60
 
@@ -341,7 +341,7 @@ def test_the_examples_run_as_they_are_written(cluster: Standalone) -> None:
     world |= {"Message": Message, "MessageSet": MessageSet}
     finder = doctest.DocTestFinder()
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for module in (message, callbacks, sync, asynchronous, results, faults, partitioner):
+    for module in (message, callbacks, sync, asynchronous, results, faults, _reference_keys):
         tests = finder.find(module, extraglobs=world)
         for each in sorted(tests, key=lambda test: test.lineno or 0):
             runner.run(each)
