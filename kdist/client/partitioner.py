@@ -7,12 +7,11 @@ from collections.abc import Callable
 from kdist.records import _reference_keys
 from kdist.wire.pure import IS_PURE
 
-__all__ = ["Partitioner", "murmur2", "partition_for", "partitions_for"]
+__all__ = ["Partitioner", "partition_for", "partitions_for"]
 
 Partitioner = Callable[[bytes | None, int], int]
 """An application's own choice: of a key, None if there is none, and a topic's partition count."""
 
-murmur2 = _reference_keys.murmur2
 partition_for = _reference_keys.partition_for
 partitions_for = _reference_keys.partitions_for
 
@@ -22,6 +21,5 @@ if not IS_PURE:
     except ImportError:
         pass  # not built on this host: the reference is slower, and right
     else:
-        murmur2 = _compiled_keys.murmur2
         partition_for = _compiled_keys.partition_for
         partitions_for = _compiled_keys.partitions_for

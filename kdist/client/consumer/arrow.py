@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdist.client.consumer.batch import Batch
 
 
-def column(arrow: Any, batch: Batch, name: str) -> Any:
+def column_of(arrow: Any, batch: Batch, name: str) -> Any:
     """One of `ARROW_COLUMNS`, of the records from the batch's `start` to its `end`.
 
     Offsets are int64, timestamps in ms, keys and values binary, headers a list of name and value.

@@ -17,7 +17,7 @@ from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kdist.client.consumer.arrow import ARROW_COLUMNS, column
+from kdist.client.consumer.arrow import ARROW_COLUMNS, column_of
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader, TimestampType
@@ -338,5 +338,5 @@ class Batch:
         """
         import pyarrow
 
-        arrays = [column(pyarrow, self, name) for name in columns]
+        arrays = [column_of(pyarrow, self, name) for name in columns]
         return pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
