@@ -16,10 +16,15 @@ if not cython.compiled:
     raise ImportError("the compiled record codec has not been built")
 
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cython.cimports.cpython.bytes import (
+    PyBytes_AS_STRING,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from cython.cimports.cpython.unicode import PyUnicode_AsUTF8AndSize
 from cython.cimports.libc.string import memcpy, memset
 
-from kdist.records._compiled_columns import bytes_rows, delta_rows, header_rows
+from kdist.records._compiled_columns import bytes_rows, delta_rows
 from kdist.records._compiled_columns import running_sizes as running_sizes
 from kdist.records._compiled_decoding import decode_headers as decode_headers
 from kdist.records._compiled_decoding import decode_keys as decode_keys
@@ -29,7 +34,7 @@ from kdist.records._compiled_decoding import decode_records as decode_records
 from kdist.records._compiled_decoding import decode_values as decode_values
 from kdist.records._compiled_decoding import decode_values_into as decode_values_into
 from kdist.records._compiled_decoding import find_null_key as find_null_key
-from kdist.records.record import check_lengths, check_size
+from kdist.records.record import NO_HEADERS, check_lengths, check_size, headers_column
 
 _Pointer = cython.typedef(cython.p_uchar)
 _Size = cython.typedef(cython.Py_ssize_t)
@@ -53,7 +58,7 @@ def encode_records(
     return _encode(
         rows,
         [None] * count if keys is None else bytes_rows(keys, "key"),
-        [()] * count if headers is None else header_rows(headers),
+        [NO_HEADERS] * count if headers is None else _header_rows(headers),
         [0] * count if timestamps is None else delta_rows(timestamps, base_timestamp),
         room_bytes,
     )
@@ -66,11 +71,12 @@ def _encode(
     assert room_bytes >= 0
     size: _Size = room_bytes
     is_plain: cython.bint = keys is None
+    no_headers: bytes = NO_HEADERS
     record_size: _Size
     i: _Size
     for i in range(len(values)):
         if is_plain:
-            record_size = _record_size(i, 0, None, values[i], ())
+            record_size = _record_size(i, 0, None, values[i], no_headers)
         else:
             record_size = _record_size(i, deltas[i], keys[i], values[i], headers[i])
         size += _varint_size(record_size) + record_size
@@ -81,7 +87,7 @@ def _encode(
     at += room_bytes
     for i in range(len(values)):
         if is_plain:
-            at = _put_record(at, i, 0, None, values[i], ())
+            at = _put_record(at, i, 0, None, values[i], no_headers)
         else:
             at = _put_record(at, i, deltas[i], keys[i], values[i], headers[i])
     assert at == cython.cast(_Pointer, PyByteArray_AS_STRING(out)) + size
@@ -90,18 +96,15 @@ def _encode(
 
 @cython.cfunc
 @cython.inline
-def _record_size(offset_delta: _Size, timestamp_delta: _Long, key, value, headers: tuple) -> _Size:
+def _record_size(offset_delta: _Size, timestamp_delta: _Long, key, value, headers: bytes) -> _Size:
     size: _Size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
-    size += _bytes_size(key) + _bytes_size(value) + _varint_size(len(headers) // 2)
-    for data in headers:
-        size += _bytes_size(data)
-    return size
+    return size + _bytes_size(key) + _bytes_size(value) + PyBytes_GET_SIZE(headers)
 
 
 @cython.cfunc
 @cython.inline
 def _put_record(
-    at: _Pointer, offset_delta: _Size, timestamp_delta: _Long, key, value, headers: tuple
+    at: _Pointer, offset_delta: _Size, timestamp_delta: _Long, key, value, headers: bytes
 ) -> _Pointer:
     at = _put_varint(at, _record_size(offset_delta, timestamp_delta, key, value, headers))
     at[0] = 0  # attributes
@@ -109,10 +112,45 @@ def _put_record(
     at = _put_varint(at, offset_delta)
     at = _put_bytes(at, key)
     at = _put_bytes(at, value)
-    at = _put_varint(at, len(headers) // 2)
-    for data in headers:
-        at = _put_bytes(at, data)
-    return at
+    memcpy(at, PyBytes_AS_STRING(headers), PyBytes_GET_SIZE(headers))
+    return at + PyBytes_GET_SIZE(headers)
+
+
+def pack_headers(headers: object) -> bytes | None:
+    """As `_reference.pack_headers`: under 100 ns for two."""
+    if type(headers) is not list and type(headers) is not tuple:
+        return None
+    pairs: tuple = tuple(headers)
+    name_size: _Size = 0
+    size: _Size = _varint_size(len(pairs))
+    for pair in pairs:
+        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
+            return None
+        if pair[1] is not None and type(pair[1]) is not bytes:
+            return None
+        PyUnicode_AsUTF8AndSize(pair[0], cython.address(name_size))
+        size += _varint_size(name_size) + name_size + _bytes_size(pair[1])
+    out: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+    at: _Pointer = cython.cast(_Pointer, PyBytes_AS_STRING(out))
+    at = _put_varint(at, len(pairs))
+    for pair in pairs:
+        name = PyUnicode_AsUTF8AndSize(pair[0], cython.address(name_size))
+        at = _put_varint(at, name_size)
+        memcpy(at, name, name_size)
+        at = _put_bytes(at + name_size, pair[1])
+    return out
+
+
+@cython.cfunc
+def _header_rows(column: object) -> list:
+    """As `headers_column`, which it leaves all but the usual ones to."""
+    rows: list = []
+    for headers in column:
+        packed = headers if type(headers) is bytes and headers else pack_headers(headers)
+        if packed is None:
+            return headers_column(column)
+        rows.append(packed)
+    return rows
 
 
 @cython.cfunc

@@ -18,7 +18,6 @@ from kdist.records.record import (
     bytes_column,
     check_lengths,
     deltas_column,
-    headers_column,
 )
 
 _Size = cython.typedef(cython.Py_ssize_t)
@@ -33,23 +32,6 @@ def bytes_rows(column: object, what: str) -> list:
     for row in rows:
         if row is not None and not isinstance(row, bytes):
             return bytes_column(rows, what)
-    return rows
-
-
-def header_rows(column: object) -> list:
-    """As `headers_column`, which it leaves all but the usual pairs to."""
-    rows: list = []
-    for headers in column:
-        row: list = []
-        for pair in headers:
-            if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
-                return headers_column(column)
-            data = pair[1]
-            if data is not None and type(data) is not bytes:
-                return headers_column(column)
-            row.append(pair[0].encode())
-            row.append(data)
-        rows.append(tuple(row))
     return rows
 
 

@@ -18,9 +18,10 @@ from kdist.records.batch import RECORD_SIZE_MIN
 from kdist.records.record import (
     INT64_MAX,
     INT64_MIN,
+    NO_HEADERS,
     BinaryColumn,
     HeaderPairs,
-    Headers,
+    HeadersRow,
     Record,
     bytes_column,
     check_lengths,
@@ -28,6 +29,8 @@ from kdist.records.record import (
     deltas_column,
     header_key_text,
     headers_column,
+    put_bytes,
+    put_headers,
 )
 from kdist.wire.varint import Buffer, get_signed, get_signed32, put_signed
 
@@ -35,7 +38,7 @@ from kdist.wire.varint import Buffer, get_signed, get_signed32, put_signed
 def encode_records(
     values: Sequence[Buffer | None],
     keys: Sequence[Buffer | None] | None = None,
-    headers: Sequence[Headers] | None = None,
+    headers: Sequence[HeadersRow] | None = None,
     timestamps: Sequence[int] | None = None,
     base_timestamp: int = 0,
     room_bytes: int = 0,
@@ -51,33 +54,41 @@ def encode_records(
     rows = zip(
         bytes_column(values, "value"),
         [None] * count if keys is None else bytes_column(keys, "key"),
-        [()] * count if headers is None else headers_column(headers),
+        [NO_HEADERS] * count if headers is None else headers_column(headers),
         [0] * count if timestamps is None else deltas_column(timestamps, base_timestamp),
         strict=True,
     )
     assert room_bytes >= 0
     out = bytearray(room_bytes)
-    for offset_delta, (value, key, pairs, timestamp_delta) in enumerate(rows):
+    for offset_delta, (value, key, packed, timestamp_delta) in enumerate(rows):
         record = bytearray(1)  # attributes
         put_signed(record, timestamp_delta)
         put_signed(record, offset_delta)
-        _put_bytes(record, key)
-        _put_bytes(record, value)
-        put_signed(record, len(pairs) // 2)
-        for data in pairs:
-            _put_bytes(record, data)
+        put_bytes(record, key)
+        put_bytes(record, value)
+        record += packed
         put_signed(out, len(record))
         out += record
     check_size(len(out))
     return out
 
 
-def _put_bytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        put_signed(out, -1)
-    else:
-        put_signed(out, len(data))
-        out += data
+def pack_headers(headers: object) -> bytes | None:
+    """A record's headers as they stand in it; `encode_records` takes them for a row.
+
+    None if they are not as most are, a list or tuple of tuples of str with bytes or None: another
+    way says whether they can be sent, and why not. `UnicodeEncodeError` for text that is none.
+    """
+    if type(headers) is not list and type(headers) is not tuple:
+        return None
+    pairs = []
+    for pair in headers:
+        if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str:
+            return None
+        if pair[1] is not None and type(pair[1]) is not bytes:
+            return None
+        pairs.append((pair[0].encode(), pair[1]))
+    return bytes(put_headers(pairs))
 
 
 def decode_records(

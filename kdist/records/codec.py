@@ -20,6 +20,7 @@ __all__ = [
     "decode_values_into",
     "encode_records",
     "find_null_key",
+    "pack_headers",
     "running_sizes",
 ]
 
@@ -33,6 +34,7 @@ decode_values_into = _reference.decode_values_into
 decode_keys_into = _reference.decode_keys_into
 decode_numbers = _reference.decode_numbers
 find_null_key = _reference.find_null_key
+pack_headers = _reference.pack_headers
 running_sizes = _reference.running_sizes
 
 if not IS_PURE:
@@ -51,4 +53,5 @@ if not IS_PURE:
         decode_keys_into = _compiled.decode_keys_into
         decode_numbers = _compiled.decode_numbers
         find_null_key = _compiled.find_null_key
+        pack_headers = _compiled.pack_headers
         running_sizes = _compiled.running_sizes

@@ -19,16 +19,19 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kdist.wire.varint import Buffer
+from kdist.wire.varint import Buffer, put_signed
 
 BATCH_BYTES_MAX = 0x7FFF_FFFF
+NO_HEADERS = b"\0"  # as they stand in a record
 INT64_MIN, INT64_MAX = -1 << 63, (1 << 63) - 1
 
 Headers = Sequence[tuple[str, Buffer | None]]
 """A record's headers in order; a key may come more than once."""
 
+HeadersRow = Headers | bytes
+"""The same to be encoded, or as `pack_headers` gives them."""
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
 """The same as the codec gives them."""
@@ -77,15 +80,36 @@ def bytes_column(column: Iterable[Buffer | None], what: str) -> list[bytes | Non
     return [_as_bytes(item, what, index) for index, item in enumerate(column)]
 
 
-def headers_column(column: Iterable[Headers]) -> list[tuple[bytes | None, ...]]:
-    """Each record's headers as one row: key in UTF-8, value, key, value and so on.
+def headers_column(column: Iterable[HeadersRow]) -> list[bytes]:
+    """Each record's headers as they stand in it, their count first.
 
     `TypeError` names the record that has another type there.
     """
     return [
-        tuple([item for pair in headers for item in _as_pair(pair, index)]) if headers else ()
+        headers
+        if type(headers) is bytes and headers
+        else bytes(put_headers([_as_pair(pair, index) for pair in headers]))
         for index, headers in enumerate(column)
     ]
+
+
+def put_headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> bytearray:
+    """A record's headers as they stand in it."""
+    out = bytearray()
+    put_signed(out, len(pairs))
+    for name, data in pairs:
+        put_bytes(out, name)
+        put_bytes(out, data)
+    return out
+
+
+def put_bytes(out: bytearray, data: bytes | None) -> None:
+    """Add a length, -1 for null, and what it is the length of."""
+    if data is None:
+        put_signed(out, -1)
+    else:
+        put_signed(out, len(data))
+        out += data
 
 
 def deltas_column(timestamps: Iterable[int], base_timestamp: int) -> list[int]:
@@ -118,7 +142,7 @@ def _as_bytes(item: object, what: str, index: int) -> bytes | None:
     raise TypeError(f"{what} {index} is of type {type(item).__name__}, not bytes or None")
 
 
-def _as_pair(header: tuple[object, object], index: int) -> tuple[bytes, bytes | None]:
+def _as_pair(header: Any, index: int) -> tuple[bytes, bytes | None]:
     key, value = header
     if not isinstance(key, str):
         raise TypeError(

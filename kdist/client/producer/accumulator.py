@@ -13,7 +13,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kdist.client.partitioner import Partitioner, partition_for, partitions_for
 from kdist.client.producer.batch import (
@@ -23,6 +23,7 @@ from kdist.client.producer.batch import (
     Column,
 )
 from kdist.client.producer.faults import ProducerClosed, RecordTooLarge
+from kdist.client.producer.given import TIMESTAMP_END
 from kdist.client.producer.memory import Memory
 from kdist.client.producer.queue import PartitionQueue
 from kdist.client.producer.results import Sent
@@ -30,12 +31,14 @@ from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.topics import Topic
 from kdist.errors import ApiError, Error
 from kdist.records.batch import HEADER_SIZE
-from kdist.records.record import Headers
+from kdist.records.codec import pack_headers
+from kdist.records.record import Headers, HeadersRow
 from kdist.runtime.clock import Clock
 
 _FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; then four times as much, and so on
 _GROWTH = 4
 _OVERHEAD = RECORD_OVERHEAD_BYTES
+_NOWHERE = Topic("")  # instead of one that is not known
 
 
 class NeedTopic(NamedTuple):
@@ -63,6 +66,29 @@ class Row(NamedTuple):
     timestamp: int | None
 
 
+def _add_more(batch: Batch, headers: Any, timestamp: Any, room_bytes: int) -> int | None:
+    """Put what a record has beside key and value into its columns; their size.
+
+    None if they are not usual, not there yet, or larger than the room.
+    """
+    rows, timestamps = batch.headers, batch.timestamps
+    row: HeadersRow | None = () if headers is None else pack_headers(headers)
+    if row is None:
+        return None
+    size = len(row)
+    if timestamp is not None:
+        if timestamps is None or type(timestamp) is not int or not 0 <= timestamp < TIMESTAMP_END:
+            return None
+        size += TIMESTAMP_BYTES
+    if size > room_bytes or (rows is None and headers):
+        return None
+    if rows is not None:
+        rows.append(row)
+    if timestamps is not None:
+        timestamps.append(batch.timestamp_ms if timestamp is None else timestamp)
+    return size
+
+
 class Accumulator:
     """See above. `kick` asks the loop to look at what there is to send; from any thread."""
 
@@ -83,6 +109,7 @@ class Accumulator:
         self.is_closed = False
         self._why_closed = "the producer is closed"
         self.has_short_way = True
+        self.is_watched = False  # somebody is to see records as they were given
         self.record_bytes_max = settings.max_request_size
         # No more than a request: so whatever fits into a batch that is open may be sent.
         self.batch_bytes = max(1, min(settings.batch_size, self.record_bytes_max - HEADER_SIZE))
@@ -98,8 +125,8 @@ class Accumulator:
     def add(self, name: str, row: Row, partition: int | None) -> Sent | Need:
         """The record's future, or what it takes first. `ApiError`: wrong partition, too large."""
         value, key, headers, timestamp = row
-        if not headers and timestamp is None and value is not None:
-            sent = self.add_quick(name, value, key, partition)
+        if value is not None and not (headers and self.is_watched):
+            sent = self.add_quick(name, value, key, partition, headers or None, timestamp)
             if sent is not None:
                 return sent
         size = self._size(row)
@@ -121,38 +148,42 @@ class Accumulator:
             return Sent(batch, index)
 
     def add_quick(
-        self, name: str, value: bytes, key: bytes | None, partition: int | None
+        self,
+        name: str,
+        value: bytes,
+        key: bytes | None,
+        partition: Any,
+        headers: Any = None,
+        timestamp: Any = None,
     ) -> Sent | None:
-        """As `add`, of the usual record; None if anything about it or its batch is not usual."""
+        """As `add`, of the usual record; None if anything about it or its batch is not usual.
+
+        What may be anything is looked at here as far as the usual goes.
+        """
         with self.lock:
-            topic = self.topics.get(name)
-            if topic is None:
-                return None
-            if partition is not None:
-                try:
-                    queue = topic.queues[partition] if 0 <= partition < len(topic.queues) else None
-                except TypeError:
-                    return None  # the long way has a sentence for it
-            elif not self.is_sticky:
+            topic = self.topics.get(name, _NOWHERE)
+            queues = topic.queues
+            if type(partition) is int:
+                queue = queues[partition] if 0 <= partition < len(queues) else None
+            elif partition is not None or not self.is_sticky:
                 return None
             elif key is None:
                 queue = topic.sticky
             else:
-                queues = topic.queues
                 queue = queues[partition_for(key, len(queues))] if queues else None
             batch = None if queue is None else queue.open
-            if (
-                batch is None
-                or batch.headers is not None
-                or batch.timestamps is not None
-                or (key is not None and batch.keys is None)
-            ):
+            if batch is None or (key is not None and batch.keys is None):
                 return None
-            keys = batch.keys
+            keys, rows, timestamps = batch.keys, batch.headers, batch.timestamps
             size = batch.size_bytes + len(value) + _OVERHEAD
             if key is not None:
                 size += len(key)
-            if size > batch.limit_bytes:
+            if headers is not rows or timestamp is not timestamps:  # then one of them is not None
+                more = _add_more(batch, headers, timestamp, batch.limit_bytes - size)
+                if more is None:
+                    return None
+                size += more
+            elif size > batch.limit_bytes:
                 return None
             batch.size_bytes = size
             if keys is not None:

@@ -73,9 +73,9 @@ class AsyncProducer:
     ) -> Sent | SentMany:
         """As `Producer.send`: returns once the record is in a batch; await what it returns too."""
         accumulator = self._started.accumulator
-        is_plain = headers is None and timestamp is None and accumulator.has_short_way
-        if is_plain and type(value) is bytes and (key is None or type(key) is bytes):
-            sent = accumulator.add_quick(topic, value, key, partition)
+        is_usual = accumulator.has_short_way and type(value) is bytes
+        if is_usual and (key is None or type(key) is bytes):
+            sent = accumulator.add_quick(topic, value, key, partition, headers, timestamp)
             if sent is not None:
                 return sent
         if isinstance(value, MessageSet):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kdist.client.producer.message import Message
 from kdist.model import NO_OFFSET, NO_SEQUENCE
@@ -65,7 +65,7 @@ class Batch:
         # Of the records, while open. A column that nobody used is None.
         self.values: Column = []
         self.keys: Column | None = None
-        self.headers: list[Headers] | None = None
+        self.headers: list[Any] | None = None  # `HeadersRow`; packed only if nobody is to look
         self.timestamps: list[int] | None = None
         self.size_bytes = 0  # an upper limit of what they will take
         self.limit_bytes = 0  # what was reserved for them

@@ -71,8 +71,9 @@ class Core:
         self.accumulator = Accumulator(
             settings, callables.partitioner, loop, world.clock, world.chance, self._kick
         )
+        self.accumulator.is_watched = self.has_handler
         self.accumulator.has_short_way = (
-            self._handler is None
+            not self.has_handler
             and callables.value_encoder is None
             and callables.key_encoder is None
         )

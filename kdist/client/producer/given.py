@@ -63,6 +63,7 @@ def listed(rows: Iterable[Any], name: str) -> Sequence[Any]:
     return rows if isinstance(rows, list | tuple) else list(rows)
 
 
+TIMESTAMP_END = 1 << 62  # no two are over 64 bits apart
 _DATA = (bytes, type(None))
 _NO_HEADERS = (str, bytes, Mapping)  # a name may come more than once
 
@@ -97,7 +98,7 @@ def checked_partition(partition: Any) -> Any:
 
 def checked_timestamp(timestamp: Any) -> int | None:
     """Milliseconds since the epoch, or None."""
-    if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp < 1 << 62):
+    if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp < TIMESTAMP_END):
         raise TypeError(f"a timestamp is an int of ms since the epoch, not {timestamp!r}")
     return timestamp
 

@@ -89,10 +89,10 @@ class Producer:
         ...     sum(range.end - range.start for each in many.result(10).values() for range in each)
         2
         """
-        if headers is None and timestamp is None and type(value) is bytes:
+        if type(value) is bytes:
             # The usual record: a value alone, while the topic has a sticky batch with room. Written
             # out here, as a call more would be a tenth of its time.
-            if key is None and partition is None:
+            if key is None and partition is None and headers is None and timestamp is None:
                 with self._lock:
                     batch = self._plain.get(topic)
                     if batch is not None:
@@ -103,7 +103,7 @@ class Producer:
                             values.append(value)
                             return Sent(batch, len(values) - 1)
             if self._has_short_way and (key is None or type(key) is bytes):
-                sent = self._accumulator.add_quick(topic, value, key, partition)
+                sent = self._accumulator.add_quick(topic, value, key, partition, headers, timestamp)
                 if sent is not None:
                     return sent
         if isinstance(value, MessageSet):

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from kdist.client.producer.faults import RecordTooLarge
 from kdist.client.producer.memory import Memory
 from kdist.client.producer.settings import ProducerSettings, read_settings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import Error, UserError
 from kdist.model import TopicPartition
+from kdist.records.batch import HEADER_SIZE
 from tests.unit.client.producer_world import Scene, play
 
 
@@ -148,5 +150,52 @@ def test_records_with_and_without_keys_share_batches_on_the_short_way() -> None:
         assert [batch.record_count for batch in kept.batches] == [7]
         keys = [record.key for record in kept.records]
         assert keys == [b"k", None, b"k", None, None, b"k", None]
+
+    play(work)
+
+
+def test_headers_and_timestamps_take_the_short_way_once_a_batch_has_them() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=1000) as producer:
+            accumulator = producer._started.accumulator
+            quick = accumulator.add_quick
+            given: list[Any] = [("a", b"1"), ("ü", None)]
+            sent: list[Any] = [await producer.send("t", b"0")]
+            assert quick("t", b"?", None, None, given) is None
+            assert quick("t", b"?", None, None, None, 7) is None
+            sent.append(await producer.send("t", b"1", headers=iter(given), timestamp=1))
+            sent.append(quick("t", b"2", None, None, given))
+            sent.append(quick("t", b"3", None, 0, (), 3))
+            sent.append(quick("t", b"4", None, None))
+            for headers, timestamp in ((iter(given), 5), ([["a", b""]], 5), (given, -1), (1, 5)):
+                assert quick("t", b"?", None, None, headers, timestamp) is None
+            with pytest.raises(UnicodeEncodeError):
+                await producer.send("t", b"?", headers=[("\ud800", b"")])
+            given.pop()  # what was sent stays as it was
+            made = [await each for each in sent]
+        assert [each.offset for each in made] == list(range(5))
+        kept = scene.brokers.kept[TopicPartition("t", 0)]
+        assert [batch.record_count for batch in kept.batches] == [5]
+        two = (("a", b"1"), ("ü", None))
+        assert [record.headers for record in kept.records] == [(), two, two, (), ()]
+        assert [record.timestamp for record in kept.records] == [each.timestamp for each in made]
+        assert [made[n].timestamp for n in (1, 3)] == [1, 3]
+        assert made[0].timestamp == made[2].timestamp == made[4].timestamp
+
+    play(work)
+
+
+def test_a_batch_takes_no_more_headers_on_the_short_way_than_it_has_room_for() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=1000, batch_size=400) as producer:
+            for n in range(9):
+                await producer.send("t", b"", headers=[("h", bytes(n * 10))])
+            with pytest.raises(RecordTooLarge):
+                await producer.send("t", b"", headers=[("h", bytes(2 << 20))])
+        kept = scene.brokers.kept[TopicPartition("t", 0)]
+        assert [record.headers for record in kept.records] == [
+            (("h", bytes(n * 10)),) for n in range(9)
+        ]
+        assert all(batch.batch_length <= 400 + HEADER_SIZE for batch in kept.batches)
 
     play(work)

@@ -121,6 +121,28 @@ def test_a_handler_that_raises_stops_no_batch() -> None:
     play(work, partitions=2)
 
 
+class Watching(CallbackHandler):
+    """An application's, that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Message] = []
+
+    def after_dequeue(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        self.seen += messages
+
+
+def test_a_handler_sees_headers_as_they_were_given() -> None:
+    async def work(scene: Scene) -> None:
+        handler = Watching()
+        headers = (("h", b"x"),)
+        async with scene.producer(linger_ms=1000, callback_handler=handler) as producer:
+            for each in (headers, None, headers):
+                await producer.send("t", b"a", headers=each)
+        assert [message.headers for message in handler.seen] == [headers, (), headers]
+
+    play(work)
+
+
 def test_what_is_behind_a_batch_that_cannot_be_encoded_is_sent() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=0) as producer:

@@ -76,6 +76,40 @@ def test_both_implementations_write_the_same_bytes(
 
 
 @BOTH
+@given(headers=st.lists(header_lists, max_size=5))
+def test_packed_headers_are_encoded_as_those_that_they_are_made_of(
+    codec: ModuleType, headers: list[list[tuple[str, bytes | None]]]
+) -> None:
+    packed = [codec.pack_headers(each) for each in headers]
+    assert packed == [codec.pack_headers(tuple(each)) for each in headers]
+    values = [b"v"] * len(headers)
+    body = codec.encode_records(values, None, headers)
+    assert codec.encode_records(values, None, packed) == body
+    mixed = [pair[n % 2] for n, pair in enumerate(zip(headers, packed, strict=True))]
+    assert codec.encode_records(values, None, mixed) == body
+    assert codec.encode_records([b"v"], None, [b""]) == codec.encode_records([b"v"])
+
+
+@BOTH
+def test_unusual_headers_are_not_packed(codec: ModuleType) -> None:
+    assert codec.pack_headers([("h", b"x"), ("n", None)]) == bytes.fromhex("04 0268 0278 026e 01")
+    for unusual in (
+        None,
+        b"",
+        {"h": b"x"},
+        iter([("h", b"x")]),
+        [["h", b"x"]],
+        [("h",)],
+        [("h", "x")],
+        [(b"h", b"x")],
+        (("h", bytearray(b"x")),),
+    ):
+        assert codec.pack_headers(unusual) is None
+    with pytest.raises(UnicodeEncodeError):
+        codec.pack_headers([("\ud800", b"x"), ()])
+
+
+@BOTH
 def test_one_record_has_its_known_bytes(codec: ModuleType) -> None:
     body = codec.encode_records([b"v"], [b"key"], [[("h", b"x"), ("n", None)]], [7], 10)
     assert body == record("00 05 00 066b6579 0276 04", "0268 0278", "026e 01")
