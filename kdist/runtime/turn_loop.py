@@ -4,12 +4,14 @@
 been read: who gathers work does it then. `call_soon` would do as well, but costs another round of
 the loop with another look at the sockets: 2 us a request at ten connections.
 
+`when_rung` is `call_soon_threadsafe` for what is called again and again.
+
 `watch` calls who waits for a descriptor right where the selector finds it ready. asyncio would make
 a list of what is ready, put a handle of each into its queue and run that in a context: 2 us a
 request more. Whoever is watched for must do little and come back: one receive, one send. As long as
 nothing else happens the selector waits again by itself, where asyncio would go round its loop.
 
-`ending_turns` and `watch` below do the same on any loop, in that loop's own way.
+`ending_turns`, `ringing` and `watch` below do the same on any loop, in that loop's own way.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import select
 import selectors
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from io import FileIO
@@ -144,6 +147,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         self._turn_selector.loop = self
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
         self._has_rung = False
+        self._rung_for: deque[asyncio.Handle] = deque()
         self._ringing = threading.RLock()  # a signal's handler rings too, wherever it interrupts
         self.watch(self._bell.fileno(), READABLE, self._hear)
 
@@ -155,6 +159,18 @@ class TurnLoop(asyncio.SelectorEventLoop):
             self._turn_selector.wanted.append(handle)
 
         return want
+
+    def when_rung(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """A trigger for any thread: once called, `callback` runs where the loop hears of it."""
+        handle = asyncio.Handle(callback, (), self)
+
+        def ring() -> None:
+            if self.is_closed():
+                raise RuntimeError("the loop is closed")
+            self._rung_for.append(handle)
+            self._write_to_self()
+
+        return ring
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
         """As the function `watch`."""
@@ -175,6 +191,12 @@ class TurnLoop(asyncio.SelectorEventLoop):
     def _hear(self, _events: int) -> None:
         self._bell.read(len(_RING))
         self._has_rung = False  # only now: the other way round a ring could be lost in between
+        try:
+            for _ in range(len(self._rung_for)):  # who rings again meanwhile is heard after others
+                self._rung_for.popleft()._run()
+        finally:
+            if self._rung_for:  # what ends the process comes through
+                self._write_to_self()
 
     def close(self) -> None:
         super().close()
@@ -190,6 +212,16 @@ def ending_turns(
         return loop.before_wait(callback)
     # In the loop's next round, and ahead of what that round finds ready to be read.
     return partial(loop.call_soon, callback)
+
+
+def ringing(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], object]:
+    """A trigger for `callback` soon, from any thread, on any loop; `RuntimeError` if it is closed.
+
+    `call_soon_threadsafe` with a round of the loop's and a handle less, each time.
+    """
+    if isinstance(loop, TurnLoop):
+        return loop.when_rung(callback)
+    return partial(loop.call_soon_threadsafe, callback)
 
 
 def watch(loop: asyncio.AbstractEventLoop, descriptor: int, events: int, on_ready: OnReady) -> None:

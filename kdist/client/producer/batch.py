@@ -8,7 +8,6 @@ While open, any thread adds to it, under the accumulator's lock. From then on it
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -150,17 +149,12 @@ class Batch:
         """Call `callback` once it is done, on the loop; at once if it is. From any thread."""
         self.callbacks.append(callback)
         if self.is_done:
-            for each in iter(self._take_callback, None):
-                each()
+            self.call_back()
 
-    def call_back(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the loop: call who waits. What one raises goes to the loop's exception handler."""
-        try:
-            for each in iter(self._take_callback, None):
-                each()
-        finally:
-            if self.callbacks:
-                loop.call_soon(self.call_back, loop)
+    def call_back(self) -> None:
+        """Call who waits, up to the first who raises."""
+        for each in iter(self._take_callback, None):
+            each()
 
     def _take_callback(self) -> Callable[[], object] | None:
         """The next; by one thread only, whichever asks."""

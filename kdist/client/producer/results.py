@@ -73,9 +73,11 @@ class _Promise(Generic[T]):
 
     def _wait(self, timeout: float | None) -> None:
         if not self.done():
-            is_known = threading.Event()
-            self._when_done(is_known.set)
-            if not is_known.wait(timeout):
+            # A lock that is let go once; an event is two, and twenty calls in Python.
+            waiting = threading.Lock()
+            waiting.acquire()
+            self._when_done(waiting.release)
+            if not waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
                 raise TimeoutError("not acknowledged yet")
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:

@@ -28,6 +28,7 @@ from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topics
 from kdist.errors import ApiError, Error
 from kdist.network.world import Network
+from kdist.runtime.turn_loop import ringing
 
 # From this size on a batch goes alone, uncopied: what a request costs is nothing beside it.
 _ALONE_BYTES = 32 << 10
@@ -66,6 +67,7 @@ class Sender:
         self._is_answered = settings.acks != "0"
         self._links: dict[int, Link] = {}
         self._is_kicked = False
+        self._ring = ringing(network.loop, self.look)
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -73,7 +75,7 @@ class Sender:
         """Look soon; from any thread."""
         if not self._is_kicked and not self._is_closed:
             self._is_kicked = True
-            self._loop.call_soon_threadsafe(self.look)
+            self._ring()
 
     async def drain(self) -> None:
         """Until connections have taken what was sent and is not answered; a dead one is given up.

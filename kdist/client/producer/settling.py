@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
+from kdist.runtime.turn_loop import ending_turns
 
 _BACKOFF_DOUBLINGS_MAX = 16
 
@@ -40,6 +42,8 @@ class Settling:
         self._accumulator = accumulator
         self._look_up = look_up
         self._is_idempotent = is_idempotent
+        self._finished: deque[Batch] = deque()  # whose callbacks are to be called
+        self._want_calls = ending_turns(loop, self._call_back)
 
     # Answers
 
@@ -151,7 +155,20 @@ class Settling:
     def _finish(self, batch: Batch) -> None:
         batch.is_done = True
         if batch.callbacks:
-            self._loop.call_soon(batch.call_back, self._loop)
+            if not self._finished:
+                self._want_calls()
+            self._finished.append(batch)
+
+    def _call_back(self) -> None:
+        """Call who waits. What one raises goes to the loop's exception handler."""
+        finished = self._finished
+        try:
+            while finished:
+                finished[0].call_back()
+                finished.popleft()
+        finally:
+            if finished:
+                self._want_calls()
 
 
 def _api_error(batch: Batch, error: Error, message: str | None) -> ApiError:

@@ -121,6 +121,23 @@ def test_a_handler_that_raises_stops_no_batch() -> None:
     play(work, partitions=2)
 
 
+def test_a_callback_that_raises_stops_none_of_its_batch_nor_of_others() -> None:
+    async def work(scene: Scene) -> None:
+        heard: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: heard.append(str(context["exception"])))
+        async with scene.producer(linger_ms=1000) as producer:
+            for number in range(2):
+                sent = await producer.send("t", b"a", partition=number)
+                sent.add_done_callback(lambda each: heard.append(f"at {each.result().partition}"))
+                sent.add_done_callback(lambda each: [][each.result().partition])
+                sent.add_done_callback(lambda each: heard.append(f"of {each.result().partition}"))
+        why = "list index out of range"
+        assert heard == ["at 0", why, "of 0", "at 1", why, "of 1"]
+
+    play(work, partitions=2)
+
+
 class Watching(CallbackHandler):
     """An application's, that keeps what it is told."""
 

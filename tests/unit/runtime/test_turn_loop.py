@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.turn_loop import READABLE, WRITABLE, TurnLoop, ending_turns, watch
+from kdist.runtime.turn_loop import READABLE, WRITABLE, TurnLoop, ending_turns, ringing, watch
 from kdist.runtime.virtual_loop import VirtualLoop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -268,6 +268,65 @@ def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> N
         thread.join()
     late.cancel()
     assert sorted(seen) == list(range(4 * count))
+    loop.close()
+
+
+def test_what_is_rung_for_runs_once_for_each_ring(loop: asyncio.AbstractEventLoop) -> None:
+    seen: list[str] = []
+    raised: list[object] = []
+    loop.set_exception_handler(lambda _, context: raised.append(type(context["exception"])))
+    again = [ringing(loop, lambda: seen.append("again"))]
+
+    def fail() -> None:
+        again[0]()
+        raise KeyError
+
+    ring, ring_failing = ringing(loop, lambda: seen.append("rung")), ringing(loop, fail)
+    for each in (ring, ring_failing, ring):
+        each()
+    run(loop)
+    assert seen == ["rung", "rung", "again"]
+    assert raised == [KeyError]
+    loop.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        ring()
+
+
+def test_every_ring_of_other_threads_is_heard() -> None:
+    loop, seen, count = TurnLoop(), list[int](), 5_000
+
+    def heard() -> None:
+        seen.append(threading.get_ident())
+        if len(seen) == 4 * count:
+            loop.stop()
+
+    ring = ringing(loop, heard)
+    threads = [
+        threading.Thread(target=lambda: [ring() for _ in range(count)] and None) for _ in range(4)
+    ]
+    late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
+    for thread in threads:
+        thread.start()
+    loop.run_forever()
+    for thread in threads:
+        thread.join()
+    late.cancel()
+    assert seen == [threading.get_ident()] * (4 * count)
+    loop.close()
+
+
+def test_what_is_rung_for_beside_what_ends_the_loop_is_done_when_it_goes_on() -> None:
+    loop, seen = TurnLoop(), list[str]()
+
+    def leave() -> None:
+        raise SystemExit(70)
+
+    ringing(loop, leave)()
+    ringing(loop, lambda: seen.append("rung"))()
+    with pytest.raises(SystemExit):
+        loop.run_forever()
+    run(loop)
+    assert seen == ["rung"]
     loop.close()
 
 
