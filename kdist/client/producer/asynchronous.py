@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Self, TypeVar, overload
 
+from kdist.client.producer.batch import RECORD_OVERHEAD_BYTES
 from kdist.client.producer.core import Core, Steps
 from kdist.client.producer.given import check_timeout, checked_partition
 from kdist.client.producer.message import Message, MessageSet
@@ -72,12 +73,22 @@ class AsyncProducer:
         timestamp: int | None = None,
     ) -> Sent | SentMany:
         """As `Producer.send`: returns once the record is in a batch; await what it returns too."""
-        accumulator = self._started.accumulator
-        is_usual = accumulator.has_short_way and type(value) is bytes
-        if is_usual and (key is None or type(key) is bytes):
-            sent = accumulator.add_quick(topic, value, key, partition, headers, timestamp)
-            if sent is not None:
-                return sent
+        accumulator = (self._core or self._started).accumulator
+        if type(value) is bytes:
+            if key is None and partition is None and headers is None and timestamp is None:
+                with accumulator.lock:  # written out, as there
+                    batch = accumulator.plain.get(topic)
+                    if batch is not None:
+                        size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
+                        if size <= batch.limit_bytes:
+                            batch.size_bytes = size
+                            values = batch.values
+                            values.append(value)
+                            return Sent(batch, len(values) - 1)
+            if accumulator.has_short_way and (key is None or type(key) is bytes):
+                sent = accumulator.add_quick(topic, value, key, partition, headers, timestamp)
+                if sent is not None:
+                    return sent
         if isinstance(value, MessageSet):
             return await self._drive(
                 self._started.add_set(topic, value, key, headers, partition, timestamp)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.faults import RecordTooLarge
 from kdist.client.producer.memory import Memory
 from kdist.client.producer.settings import ProducerSettings, read_settings
@@ -150,6 +151,24 @@ def test_records_with_and_without_keys_share_batches_on_the_short_way() -> None:
         assert [batch.record_count for batch in kept.batches] == [7]
         keys = [record.key for record in kept.records]
         assert keys == [b"k", None, b"k", None, None, b"k", None]
+
+    play(work)
+
+
+def test_a_value_alone_goes_into_its_batch_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=1000) as producer:
+            sent = [await producer.send("t", b"0")]
+            with monkeypatch.context() as patch:
+                for name in ("add", "add_quick"):
+                    patch.delattr(Accumulator, name)
+                sent.append(await producer.send("t", b"1"))
+                for more in ({"key": b"k"}, {"headers": []}, {"partition": 0}, {"timestamp": 1}):
+                    with pytest.raises(AttributeError, match="add_quick"):
+                        await producer.send("t", b"?", **more)
+            sent.append(await producer.send("t", b"2", key=b"k"))
+            assert [(await each).offset for each in sent] == [0, 1, 2]
+        assert scene.brokers.kept[TopicPartition("t", 0)].values() == [b"0", b"1", b"2"]
 
     play(work)
 
