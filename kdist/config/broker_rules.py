@@ -89,6 +89,15 @@ def http_address_can_be_read(config: BrokerConfig) -> str | None:
     return f"http.address is {text!r}, but must be host:port"
 
 
+def somebody_can_connect(config: BrokerConfig) -> str | None:
+    """`max.connections` leaves one beside the controller's, unless brokers have a listener of
+    their own, which is spared."""
+    most = config.network.max_connections
+    if most > 1 or len(config.broker.listeners) > 1:
+        return None
+    return f"max.connections is {most}: the controller takes one, and nobody else could connect"
+
+
 def session_timeouts_are_ordered(config: BrokerConfig) -> str | None:
     """`group.min.session.timeout.ms` is not above `group.max.session.timeout.ms`."""
     if config.groups.min_session_timeout_ms <= config.groups.max_session_timeout_ms:
@@ -111,6 +120,7 @@ REFUSES: tuple[Rule, ...] = (
     listeners_are_distinct,
     advertised_listeners_exist,
     http_address_can_be_read,
+    somebody_can_connect,
     session_timeouts_are_ordered,
 )
 WARNS: tuple[Rule, ...] = (largest_batch_fits_a_request,)

@@ -30,12 +30,13 @@ class NetworkSettings(Settings):
         subject=CONNECTIONS,
         dynamic=True,
         doc="How many connections are open at once, on all listeners; one more is closed as it "
-        "comes, but not on a listener that brokers have beside those of clients.",
+        "comes, but not on a listener that brokers have beside those of clients; without "
+        "one, at least 2.",
     )
     max_connections_per_ip: int32 = setting(
         "max.connections.per.ip",
         default=INT32_MAX,
-        minimum=0,
+        minimum=1,
         subject=CONNECTIONS,
         dynamic=True,
         doc="How many connections are open at once from one address; one more is closed as "

@@ -262,6 +262,7 @@ def test_what_cannot_be_used_of_what_is_stored_is_left_out_and_said(
         "log.retention.hours": "1",
         "no.such.setting": "1",
         "broker.id": "7",
+        "max.connections": "0",
         RETENTION: "5",
     }
 

@@ -22,6 +22,7 @@ BROKEN_BY = {
     "listeners_are_distinct": {LISTENERS: "PLAINTEXT://a:1,PLAINTEXT://a:2"},
     "advertised_listeners_exist": {ADVERTISED: "PLAINTEXT://0.0.0.0:9092"},
     "http_address_can_be_read": {"http.address": "localhost:http"},
+    "somebody_can_connect": {"max.connections": "1"},
     "session_timeouts_are_ordered": {"group.max.session.timeout.ms": "5"},
     "compaction_lags_are_ordered": {
         "log.cleaner.min.compaction.lag.ms": "2",
@@ -136,3 +137,9 @@ def test_what_is_not_a_listener_is_refused(text: str) -> None:
 
 def test_protocols_are_known_by_upper_case_names() -> None:
     assert parse_protocol_map(["a:plaintext"]) == {"A": "PLAINTEXT"}
+
+
+def test_clients_may_be_kept_out_where_brokers_have_a_listener_of_their_own() -> None:
+    listeners = {LISTENERS: "A://:1,B://:2", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"}
+    config = broker_from(LEAST | listeners | {"max.connections": "0"})
+    assert config.network.max_connections == 0
