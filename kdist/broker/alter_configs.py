@@ -128,7 +128,11 @@ def _after(changes: Iterable[SettingChange], resource: Resource, before: Overrid
             after.pop(change.name, None)
         else:
             after[change.name] = value
-    return _checked(after, resource)
+    # What is stored and cannot be used does not stand in the way of other changes.
+    changed = {change.name for change in changes}
+    left_out = before.keys() - changed - resource.usable(before).keys()
+    _checked({name: text for name, text in after.items() if name not in left_out}, resource)
+    return after
 
 
 def _lists(resource: Resource, before: Overrides) -> dict[str, list[str]]:

@@ -16,6 +16,7 @@ from kdist.config.broker_config import BrokerConfig
 from kdist.config.faults import ConfigError
 from kdist.config.layers import Layer, Source, layer_of
 from kdist.config.load import with_dynamic
+from kdist.config.usable import pick_usable
 from kdist.zk import znodes
 from kdist.zk.client import Znode, ZooKeeper
 from kdist.zk.errors import CorruptZnode
@@ -95,19 +96,19 @@ class DynamicSettings:
         layers = [layer_of(s, self.given[s], path) for s, path in self._paths.items()]
         try:
             return with_dynamic(self.config, layers)
-        except ConfigError:  # so one by one, which tells what is at fault
+        except ConfigError:
             config = with_dynamic(self.config, [])
-        for layer in reversed(layers):
-            usable: dict[str, str] = {}
-            beneath = config.layers[:-1]
-            for name, each in layer.given.items():
-                more = layer_of(layer.source, {**usable, name: each.text}, each.where)
-                try:
-                    config = with_dynamic(config, [more, *beneath])
-                    usable[name] = each.text
-                except ConfigError as error:
-                    logger.warning("left out of the broker's settings: %s", error)
+        for source, path in reversed(self._paths.items()):
+            above = partial(_above, config, source, path)
+            usable = pick_usable(self.given[source], above)
+            for fault in usable.faults:
+                logger.warning("left out of the broker's settings: %s", fault)
+            config = above(usable.settings)
         return config
+
+
+def _above(config: BrokerConfig, source: Source, path: str, given: Overrides) -> BrokerConfig:
+    return with_dynamic(config, [layer_of(source, given, path), *config.layers[:-1]])
 
 
 def _stored(path: str, znode: Znode | None) -> Overrides:

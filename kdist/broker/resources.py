@@ -11,9 +11,9 @@ file; a topic's and that of all brokers of anybody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from typing import Protocol
 
 from kdist.broker.dynamic_settings import DynamicSettings
@@ -21,8 +21,9 @@ from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.stored_settings import Overrides, Owner, StoredSettings
 from kdist.config.broker_config import DYNAMIC_NAMES, describe_given
 from kdist.config.faults import ConfigError
-from kdist.config.layers import Described, Source, layer_of
+from kdist.config.layers import Described, Layer, Source, layer_of
 from kdist.config.load import fixed_names
+from kdist.config.usable import pick_usable
 from kdist.controller.topics import check_settings, check_size
 from kdist.errors import ApiError, Error
 from kdist.model import topic_name_fault
@@ -51,6 +52,10 @@ class Resource(Protocol):
         """ApiError with every fault, unless it may have these of its own."""
         ...
 
+    def usable(self, stored: Overrides) -> Overrides:
+        """Those of its own that are in force."""
+        ...
+
 
 @dataclass(frozen=True)
 class TopicResource:
@@ -65,18 +70,19 @@ class TopicResource:
         return Owner(znodes.TOPIC_SETTINGS, self.name)
 
     async def describe(self, stored: StoredSettings) -> Iterable[Described]:
-        overrides = await stored.read(self.owner)
-        try:
-            self.dynamic.config.topic(overrides)
-        except ConfigError:  # what cannot be used is not in force (see TopicOverrides)
-            overrides = {}
-        return self.dynamic.config.describe_topic(overrides)
+        own = await stored.read(self.owner)
+        usable = self.usable(own)
+        in_force = self.dynamic.config.describe_topic(usable)
+        return _with_left_out(in_force, layer_of(self.source, own), own.keys() - usable)
 
     def beneath(self) -> Iterable[Described]:
         return self.dynamic.config.describe_topic({})
 
     def check(self, overrides: Overrides) -> None:
         check_settings(overrides, self.dynamic.config)
+
+    def usable(self, stored: Overrides) -> Overrides:
+        return pick_usable(stored, self.dynamic.config.topic).settings
 
 
 @dataclass(frozen=True)
@@ -92,9 +98,10 @@ class BrokerResource:
         return Owner(znodes.BROKER_SETTINGS, self.name)
 
     async def describe(self, _stored: StoredSettings) -> Iterable[Described]:
-        own = layer_of(self.source, self.dynamic.given[self.source])
-        in_vain = own.given.keys() - DYNAMIC_NAMES
-        return chain(self.dynamic.config.describe(), describe_given(own, in_vain))
+        own = self.dynamic.given[self.source]
+        in_vain = own.keys() - (self.usable(own).keys() & DYNAMIC_NAMES)
+        in_force = self.dynamic.config.describe()
+        return _with_left_out(in_force, layer_of(self.source, own), in_vain)
 
     def beneath(self) -> Iterable[Described]:
         return self.dynamic.beneath(self.source).describe()
@@ -108,6 +115,9 @@ class BrokerResource:
             raise ApiError(code, " ".join(error.faults)) from error
         check_size(overrides, "the broker's")
 
+    def usable(self, stored: Overrides) -> Overrides:
+        return pick_usable(stored, partial(self.dynamic.check, self.source)).settings
+
 
 class AllBrokersResource(BrokerResource):
     """All brokers together."""
@@ -117,6 +127,14 @@ class AllBrokersResource(BrokerResource):
     async def describe(self, stored: StoredSettings) -> Iterable[Described]:
         given = await stored.read(self.owner)
         return describe_given(layer_of(self.source, given), given)
+
+
+def _with_left_out(
+    in_force: Iterable[Described], own: Layer, left_out: Set[str]
+) -> Iterator[Described]:
+    """Each name once: what was given in vain shows as it was given, so that it can be mended."""
+    yield from (each for each in in_force if each.name not in left_out)
+    yield from describe_given(own, left_out)
 
 
 class Resources:

@@ -10,10 +10,11 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from kdist.broker.dynamic_settings import DynamicSettings
-from kdist.config.faults import ConfigError
 from kdist.config.topic import TopicSettings
+from kdist.config.usable import pick_usable
 from kdist.runtime.clock import Clock
 from kdist.zk import znodes
 from kdist.zk.client import Znode, ZooKeeper
@@ -45,16 +46,17 @@ class TopicOverrides:
         self._looking: asyncio.Task[None] | None = None
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """A topic's settings; the broker's defaults where its own cannot be used."""
+        """A topic's settings; the broker's defaults instead of those that cannot be used."""
         overrides = self._overrides.get(topic)
         config = self.broker.config
         if not overrides:
             return config.topic_defaults
-        try:
-            return config.topic(overrides, znodes.TOPIC_SETTINGS.path(topic))
-        except ConfigError as error:
-            logger.warning("the topic goes by the broker's defaults: %s", error)
-            return config.topic_defaults
+        usable = pick_usable(
+            overrides, partial(config.topic, where=znodes.TOPIC_SETTINGS.path(topic))
+        )
+        for fault in usable.faults:
+            logger.warning("left out of the topic's settings: %s", fault)
+        return config.topic(usable.settings)
 
     # Reading
 
