@@ -22,6 +22,7 @@ from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
+    check_listener,
     check_timeout,
     checked_decoders,
     checked_end,
@@ -93,6 +94,7 @@ class Consumer:
         self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
         """Read these topics, or all whose names a pattern matches, sharing them with the group."""
+        check_listener(listener)
         self._core.subscribe(checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:

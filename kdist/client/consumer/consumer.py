@@ -22,6 +22,7 @@ from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Bootstrap,
     Given,
+    check_listener,
     check_timeout,
     checked_decoders,
     checked_end,
@@ -118,6 +119,7 @@ class Consumer:
 
         A second call replaces the first. `listener` is told of rebalances within `poll`.
         """
+        check_listener(listener)
         self._call(self._core.subscribe, checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:

@@ -52,6 +52,13 @@ def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pat
     return given if isinstance(given, re.Pattern) else list(given)
 
 
+def check_listener(given: Any) -> None:
+    """It can be told of rebalances, or is None."""
+    for name in ("on_assigned", "on_revoked", "on_lost"):
+        if given is not None and not callable(getattr(given, name, None)):
+            raise UserError(f"a listener is a RebalanceListener, and {given!r} has no {name}")
+
+
 def to_commit(given: Given | None) -> Offsets | None:
     """Offsets to commit; None, for all positions, stays that."""
     if given is None:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from kdist.client.producer.batch import Batch
+from kdist.client.producer.given import check_timeout
 from kdist.model import NO_OFFSET, OffsetRange
 
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class _Promise(Generic[T]):
         return self._error()
 
     def _wait(self, timeout: float | None) -> None:
+        check_timeout(timeout)
         if not self.done():
             # A lock that is let go once; an event is two, and twenty calls in Python.
             waiting = threading.Lock()

@@ -225,3 +225,18 @@ def test_every_text_of_a_consumer_can_be_sent() -> None:
             Consumer("b:1", **{name: "\udc80"})
     with pytest.raises(UserError, match="client_id is 7, and must be text"):
         Admin("b:1", client_id=7)  # type: ignore[arg-type]
+
+
+def test_a_listener_that_cannot_be_told_is_refused_before_anything_is_subscribed() -> None:
+    async def subscribe() -> None:
+        consumer = AsyncConsumer("localhost:1", group_id="g")
+        for given in (7, lambda: None):
+            with pytest.raises(UserError, match="a listener is a RebalanceListener"):
+                consumer.subscribe(["clicks"], listener=given)  # type: ignore[arg-type]
+        assert consumer.subscription() == frozenset()
+        await consumer.close()
+
+    refused = pytest.raises(UserError, match="a listener is a RebalanceListener")
+    with Consumer("localhost:1", group_id="g") as blocking, refused:
+        blocking.subscribe(["clicks"], listener=7)  # type: ignore[arg-type]
+    asyncio.run(subscribe())

@@ -102,3 +102,16 @@ def test_columns_that_are_none_are_named() -> None:
                 await producer.send_many("t", [b"a"], 7)  # type: ignore[arg-type]
 
     play(work)
+
+
+@pytest.mark.parametrize("timeout", ["x", [], float("nan")])
+def test_what_is_no_timeout_of_a_future_is_a_type_error(timeout: Any) -> None:
+    async def scenario(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            sent = await producer.send("clicks", b"v")
+            for wait in (sent.result, sent.exception):
+                with pytest.raises(TypeError, match="timeout is a number of seconds or None"):
+                    wait(timeout)
+            await sent
+
+    play(scenario)
