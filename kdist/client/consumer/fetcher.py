@@ -102,12 +102,14 @@ class Fetcher:
         found: dict[int, list[Partition]] = {}
         # Not of those that are paused: others would wait until what they hold is given.
         ready_bytes = sum(each.ready_bytes for each in self._partitions.values() if each.may_give)
+        is_full = ready_bytes >= settings.fetch_max_bytes
         for partition in self._partitions.values():
             partition.starved_above_bytes = 0
             if not partition.may_be_fetched:
                 continue
-            if ready_bytes >= settings.fetch_max_bytes:
-                partition.starved_above_bytes = partition.ready_bytes
+            if is_full:
+                # Not from the first batch that is given: then each would bring a look at all.
+                partition.starved_above_bytes = partition.ready_bytes // 2
             elif partition.ready_bytes >= self._enough_bytes:
                 partition.starved_above_bytes = self._enough_bytes
             elif partition.retry_at_s <= now_s:

@@ -69,6 +69,25 @@ def test_no_more_is_fetched_than_is_allowed() -> None:
     with_topic(scenario, partitions=4)
 
 
+def test_who_has_enough_does_not_look_for_more_with_each_batch() -> None:
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        await group.produce(400)
+        consumer = consumer_on(cluster, "reader", fetch_max_bytes=4000)
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(8)])
+        consumer.seek_to_beginning()
+        partitions, shelf = consumer._core.partitions.values(), consumer._core.shelf
+        await cluster.until(lambda: sum(each.ready_bytes for each in partitions) >= 4000)
+        batches = sum(len(each.ready) for each in partitions)
+        consumer._core.kick()
+        given = 0
+        while not shelf.is_hungry:
+            given += len(shelf.take_batches(1))
+        assert batches / 8 < given <= batches
+        await consumer.close()
+
+    with_topic(scenario, partitions=8)
+
+
 def truncated(consumer: Consumer, end: int) -> None:
     """A leader's answer that the log was cut at `end`."""
     fetcher = consumer._core._fetcher
