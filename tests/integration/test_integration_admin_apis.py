@@ -230,7 +230,8 @@ def test_log_directories_say_what_each_replica_takes(
             path = broker.directory / f"measured-{each['partition_index']}" / f"{0:020}.log"
             assert each["offset_lag"] == 0
             taken += each["partition_size"]
-            assert each["partition_size"] <= path.stat().st_size
+            if each["partition_size"]:  # an empty one's files may be made a second later
+                assert each["partition_size"] <= path.stat().st_size
     assert taken > 200_000
 
 
