@@ -99,11 +99,10 @@ class DynamicSettings:
         except ConfigError:
             config = with_dynamic(self.config, [])
         for source, path in reversed(self._paths.items()):
-            above = partial(_above, config, source, path)
-            usable = pick_usable(self.given[source], above)
+            usable = pick_usable(self.given[source], partial(_above, config, source, path))
             for fault in usable.faults:
                 logger.warning("left out of the broker's settings: %s", fault)
-            config = above(usable.settings)
+            config = usable.made
         return config
 
 

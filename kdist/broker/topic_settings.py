@@ -56,7 +56,7 @@ class TopicOverrides:
         )
         for fault in usable.faults:
             logger.warning("left out of the topic's settings: %s", fault)
-        return config.topic(usable.settings)
+        return usable.made
 
     # Reading
 

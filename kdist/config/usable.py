@@ -7,34 +7,37 @@ What cannot be used is left out, and the others are in force without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from kdist.config.faults import ConfigError
 
+T = TypeVar("T")
 
-class Usable(NamedTuple):
-    """Settings that can be used, and a sentence for each fault of those that cannot."""
+
+class Usable(NamedTuple, Generic[T]):
+    """Settings that can be used, what was made of them, a sentence for each fault of the others."""
 
     settings: Mapping[str, str]
+    made: T
     faults: tuple[str, ...]
 
 
-def pick_usable(given: Mapping[str, str], check: Callable[[Mapping[str, str]], object]) -> Usable:
-    """All, if `check` takes them; else, in their order, each that it takes beside those before.
+def pick_usable(given: Mapping[str, str], make: Callable[[Mapping[str, str]], T]) -> Usable[T]:
+    """All, if `make` takes them; else, in their order, each that it takes beside those before.
 
-    `check` raises `ConfigError` for what cannot be used.
+    `make` raises `ConfigError` for what cannot be used; it takes none at all.
     """
     try:
-        check(given)
-        return Usable(given, ())
+        return Usable(given, make(given), ())
     except ConfigError:  # so one by one, which tells what is at fault
         pass
     settings: dict[str, str] = {}
     faults: list[str] = []
+    made = make(settings)
     for name, text in given.items():
         try:
-            check({**settings, name: text})
+            made = make({**settings, name: text})
             settings[name] = text
         except ConfigError as error:
             faults += error.faults
-    return Usable(settings, tuple(faults))
+    return Usable(settings, made, tuple(faults))

@@ -76,7 +76,7 @@ class AsyncProducer:
         accumulator = (self._core or self._started).accumulator
         if type(value) is bytes:
             if key is None and partition is None and headers is None and timestamp is None:
-                with accumulator.lock:  # written out, as there
+                with accumulator.lock:  # written out for the reason given in `Producer.send`
                     batch = accumulator.plain.get(topic)
                     if batch is not None:
                         size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES

@@ -247,6 +247,18 @@ def test_what_ends_the_process_passes_through(
         socket_loop.run_forever()
 
 
+def run_beside_four_threads(loop: TurnLoop, work: Callable[[int], object]) -> None:
+    """Run the loop until it is stopped, while each thread does `work` with its number."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
+    for thread in threads:
+        thread.start()
+    loop.run_forever()
+    for thread in threads:
+        thread.join()
+    late.cancel()
+
+
 def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> None:
     loop, seen, count = TurnLoop(), list[int](), 5_000
 
@@ -259,14 +271,7 @@ def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> N
         for number in range(count):
             loop.call_soon_threadsafe(heard, thread * count + number)
 
-    threads = [threading.Thread(target=ring, args=(number,)) for number in range(4)]
-    late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
-    for thread in threads:
-        thread.start()
-    loop.run_forever()
-    for thread in threads:
-        thread.join()
-    late.cancel()
+    run_beside_four_threads(loop, ring)
     assert sorted(seen) == list(range(4 * count))
     loop.close()
 
@@ -301,16 +306,7 @@ def test_every_ring_of_other_threads_is_heard() -> None:
             loop.stop()
 
     ring = ringing(loop, heard)
-    threads = [
-        threading.Thread(target=lambda: [ring() for _ in range(count)] and None) for _ in range(4)
-    ]
-    late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
-    for thread in threads:
-        thread.start()
-    loop.run_forever()
-    for thread in threads:
-        thread.join()
-    late.cancel()
+    run_beside_four_threads(loop, lambda _: [ring() for _ in range(count)])
     assert seen == [threading.get_ident()] * (4 * count)
     loop.close()
 
