@@ -5,12 +5,31 @@ And what is checked of a value wherever it stands.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kdist.config.declare import setting
 from kdist.errors import UserError
 
 FINDING = "Finding the brokers"
+
+Servers = str | Iterable[str]
+"""`host:port`, several between commas, or a list of such texts."""
+SERVERS = ("bootstrap_servers", "broker_list")  # the settings that are
+
+
+def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
+    """Each address by itself, none for None; `UserError` for what is no text, and no list of it."""
+    texts: Any = (given,) if isinstance(given, str) else () if given is None else given
+    if not isinstance(texts, bytes | Mapping) and isinstance(texts, Iterable):
+        texts = tuple(texts)
+        if all(isinstance(each, str) for each in texts):
+            check_text(name, texts)
+            parts = (part.strip() for each in texts for part in each.split(","))
+            return tuple(part for part in parts if part)
+    raise UserError(
+        f"{name} is {given!r}, and must be host:port, several between commas, or a list of them"
+    )
 
 
 def check_text(name: str, value: Any) -> None:

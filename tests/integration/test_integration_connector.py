@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -223,8 +223,14 @@ def test_a_connector_says_what_is_wrong(broker: BrokerProcess, connect: str, top
         connector.create(HASTY | {"group.id": topic} | nobody)
     one = connector.create(HASTY | {"zookeeper.connect": connect, "group.id": topic})
     one.commit_offsets()  # there is nothing yet
-    with pytest.raises(UserError, match="has 0 streams"):
-        one.create_message_streams({topic: 0})
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("has 0 streams", lambda: one.create_message_streams({topic: 0})),
+        ("not 'utf-8'", lambda: one.create_message_streams({topic: 1}, "utf-8")),  # type: ignore[arg-type]
+        ("has no before_releasing", lambda: one.set_consumer_rebalance_listener(print)),  # type: ignore[arg-type]
+    ]
+    for sentence, call in wrong:
+        with pytest.raises(UserError, match=sentence):
+            call()
     one.create_message_streams({topic: 1})
     with pytest.raises(UserError, match="creates its streams once"):
         one.create_message_streams({topic: 1})
@@ -236,6 +242,17 @@ def test_a_connector_says_what_is_wrong(broker: BrokerProcess, connect: str, top
         one.commit_offsets()
     with pytest.raises(UserError, match="is shut down"):
         one.create_message_streams({topic: 1})
+
+
+def test_one_that_is_left_unclosed_gives_a_resource_warning(
+    broker: BrokerProcess, connect: str, topic: str
+) -> None:
+    left = [connector.create(HASTY | {"zookeeper.connect": connect, "group.id": topic})]
+    background, world = left[0]._background, left[0]._world
+    with pytest.warns(ResourceWarning, match=r"unclosed kdist\.ConsumerConnector"):
+        left.clear()
+    background.run(world.zk.close())
+    background.stop()
 
 
 def test_no_thread_is_left(broker: BrokerProcess, connect: str, topic: str) -> None:

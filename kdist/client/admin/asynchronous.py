@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kdist.client.admin import brokers, disks, groups, offsets, records, settings, topics
 from kdist.client.cluster import RETRY_MS, Cluster
 from kdist.client.discovery import find_brokers, given_brokers
-from kdist.client.shared_settings import check_client_id
+from kdist.client.shared_settings import Servers, check_client_id, server_list
 from kdist.errors import UserError
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork, Network
@@ -42,7 +42,7 @@ class AsyncAdmin:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] = (),
+        bootstrap_servers: Servers = (),
         *,
         zk_connect: str = "",
         client_id: str = "kdist-admin",
@@ -51,8 +51,7 @@ class AsyncAdmin:
         network: Network | None = None,
     ) -> None:
         check_client_id(client_id)
-        given = bootstrap_servers
-        self._servers = given.split(",") if isinstance(given, str) else list(given)
+        self._servers = server_list("bootstrap_servers", bootstrap_servers)
         self._zk_connect = zk_connect
         given_brokers(self._servers, zk_connect)  # a wrong one is said at once
         self._settings = ClientSettings(client_id, request_timeout_ms=request_timeout_ms)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kdist.client.admin import brokers, disks, groups, offsets, records, settings, topics
 from kdist.client.admin.asynchronous import AsyncAdmin
 from kdist.client.background import BackgroundLoop
 from kdist.client.cluster import RETRY_MS, Cluster
+from kdist.client.shared_settings import Servers
 from kdist.errors import UserError
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ class Admin:
 
     def __init__(
         self,
-        bootstrap_servers: str | Iterable[str] = (),
+        bootstrap_servers: Servers = (),
         *,
         zk_connect: str = "",
         client_id: str = "kdist-admin",

@@ -24,6 +24,7 @@ from kdist.client.connector.settings import ConnectorSettings, read_settings
 from kdist.client.connector.stream import Stream
 from kdist.client.connector.subscription import Filtered, Subscription, TopicFilter, Topics
 from kdist.client.consumer.batch import Decoder
+from kdist.client.consumer.given import check_listener, checked_decoders
 from kdist.errors import UserError
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -58,6 +59,7 @@ class ConsumerConnector:
         except BaseException:
             self._background.stop()
             raise
+        self._background.warn_if_left(self)
 
     # Streams
 
@@ -90,6 +92,7 @@ class ConsumerConnector:
         """Have `listener` told of rebalances; before there are streams."""
         if self._joined is not None:
             raise UserError("a listener is set before streams are created")
+        check_listener(listener, ConsumerRebalanceListener)
         self._listener = listener
 
     def _join(
@@ -99,6 +102,7 @@ class ConsumerConnector:
             raise UserError("the connector is shut down")
         if self._joined is not None:
             raise UserError("a connector creates its streams once: take another for others")
+        checked_decoders(*decoders)
 
         async def join() -> Joined:
             joined = Joined(self._world, self._settings, subscription, decoders, self._listener)

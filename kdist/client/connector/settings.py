@@ -192,6 +192,8 @@ _TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
 
 def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
     """The settings of a configuration; `UserError` names the one that is wrong or missing."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"a connector's configuration is a dict of settings, not {config!r}")
     config = {name: value for name, value in config.items() if name not in IGNORED}
     given = {name.replace(".", "_"): value for name, value in config.items()}
     for name in config:

@@ -49,6 +49,8 @@ class Topics:
     pattern = _STATIC
 
     def __init__(self, counts: Mapping[str, int]) -> None:
+        if not isinstance(counts, Mapping):
+            raise UserError(f"topics are a dict with the number of streams of each, not {counts!r}")
         for topic, count in counts.items():
             if fault := topic_name_fault(topic):
                 raise UserError(f"topic {topic!r} {fault}")
@@ -67,6 +69,8 @@ class TopicFilter:
     names: frozenset[str] | None = None
 
     def __init__(self, expression: str) -> None:
+        if not isinstance(expression, str):
+            raise UserError(f"a filter's regular expression is text, not {expression!r}")
         text = expression.strip().replace(",", "|").replace(" ", "")
         self.expression = re.sub("^[\"']+|[\"']+$", "", text)
         try:
@@ -106,6 +110,8 @@ class Filtered:
     names: frozenset[str] | None = None
 
     def __init__(self, passes: TopicFilter, count: int, *, exclude_internal: bool = True) -> None:
+        if not isinstance(passes, TopicFilter):
+            raise UserError(f"a filter is a Whitelist or a Blacklist, not {passes!r}")
         _check_count(count, repr(passes))
         self.pattern = passes.pattern
         self.counts = {passes.expression: count}

@@ -20,7 +20,6 @@ from typing import Any, Self, TypeVar
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
-    Bootstrap,
     Given,
     check_listener,
     check_timeout,
@@ -33,12 +32,12 @@ from kdist.client.consumer.given import (
     found_offsets,
     ignore,
     to_commit,
-    with_servers,
 )
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
+from kdist.client.shared_settings import Servers
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -52,14 +51,14 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: Bootstrap = (),
+        bootstrap_servers: Servers = (),
         *,
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
         **settings: Any,
     ) -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
-        found = read_settings(with_servers(bootstrap_servers, settings))
+        found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
         decoders = checked_decoders(key_decoder, value_decoder)
         self._use(Core(network, brokers, found, system_chance(), decoders, _call_back))
@@ -94,7 +93,7 @@ class Consumer:
         self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
         """Read these topics, or all whose names a pattern matches, sharing them with the group."""
-        check_listener(listener)
+        check_listener(listener, RebalanceListener)
         self._core.subscribe(checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:

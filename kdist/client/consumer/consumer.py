@@ -20,7 +20,6 @@ from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
-    Bootstrap,
     Given,
     check_listener,
     check_timeout,
@@ -33,13 +32,13 @@ from kdist.client.consumer.given import (
     found_offsets,
     ignore,
     to_commit,
-    with_servers,
 )
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
+from kdist.client.shared_settings import Servers
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -64,13 +63,13 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: Bootstrap = (),
+        bootstrap_servers: Servers = (),
         *,
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
         **settings: Any,
     ) -> None:
-        found = read_settings(with_servers(bootstrap_servers, settings))
+        found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         decoders = checked_decoders(key_decoder, value_decoder)
         self._poll_records_max = found.max_poll_records
         self._iteration = Iteration()
@@ -119,7 +118,7 @@ class Consumer:
 
         A second call replaces the first. `listener` is told of rebalances within `poll`.
         """
-        check_listener(listener)
+        check_listener(listener, RebalanceListener)
         self._call(self._core.subscribe, checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:

@@ -19,16 +19,7 @@ from kdist.config.kinds import INT32_MAX, INT64_MAX
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
 
-Bootstrap = str | Iterable[str]
-"""`host:port`, several between commas, or a list of them."""
-
 Given = Mapping[TopicPartition, int | OffsetAndMetadata]
-
-
-def with_servers(given: Bootstrap, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings, those that are brokers' addresses among them."""
-    servers = given if isinstance(given, str) else tuple(given or ())
-    return {**settings, "bootstrap_servers": servers}
 
 
 def checked_decoders(
@@ -52,11 +43,11 @@ def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pat
     return given if isinstance(given, re.Pattern) else list(given)
 
 
-def check_listener(given: Any) -> None:
-    """It can be told of rebalances, or is None."""
-    for name in ("on_assigned", "on_revoked", "on_lost"):
-        if given is not None and not callable(getattr(given, name, None)):
-            raise UserError(f"a listener is a RebalanceListener, and {given!r} has no {name}")
+def check_listener(given: Any, kind: type) -> None:
+    """It has the methods of `kind`, derived from it or not; or is None."""
+    for name in vars(kind):
+        if not (name.startswith("_") or given is None or callable(getattr(given, name, None))):
+            raise UserError(f"a listener is a {kind.__name__}, and {given!r} has no {name}")
 
 
 def to_commit(given: Given | None) -> Offsets | None:

@@ -197,6 +197,8 @@ def read_settings(given: Mapping[str, Any]) -> ConsumerSettings:
 
 
 def _value(row: Setting, value: Any) -> Any:
+    if row.attribute in shared_settings.SERVERS:
+        return shared_settings.server_list(row.name, value)
     shared_settings.check_text(row.name, value)
     if value is None and row.shape.nullable:
         return None

@@ -203,6 +203,8 @@ def read_settings(given: Mapping[str, Any]) -> ProducerConfig:
 
 
 def _read(row: Setting, value: Any) -> Any:
+    if row.attribute in shared_settings.SERVERS:
+        return shared_settings.server_list(row.attribute, value)
     shared_settings.check_text(row.attribute, value)
     if isinstance(value, list | tuple):
         value = tuple(value)

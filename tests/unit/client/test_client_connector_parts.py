@@ -68,6 +68,8 @@ def test_a_wrong_setting_is_named(wrong: dict[str, object], sentence: str) -> No
 def test_what_is_needed_is_asked_for() -> None:
     with pytest.raises(UserError, match=r"a connector needs group\.id"):
         read_settings({"zookeeper.connect": "localhost"})
+    with pytest.raises(UserError, match="a dict of settings, not 7"):
+        read_settings(7)  # type: ignore[arg-type]
 
 
 def test_runs_are_those_of_the_old_consumer() -> None:
@@ -144,6 +146,15 @@ def test_filters_read_commas_as_or_and_match_whole_names() -> None:
 def test_a_filter_that_is_none_is_refused() -> None:
     with pytest.raises(UserError, match="is no regular expression"):
         Whitelist("(")
+    with pytest.raises(UserError, match="is text, not 7"):
+        Whitelist(7)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"a Whitelist or a Blacklist, not 'clicks\.\*'"):
+        Filtered("clicks.*", 1)  # type: ignore[arg-type]
+
+
+def test_topics_are_said_with_their_streams() -> None:
+    with pytest.raises(UserError, match=r"a dict with the number of streams of each, not \['t'\]"):
+        Topics(["t"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, -1, "2", True])

@@ -19,7 +19,6 @@ from kdist.client.consumer.given import (
     checked_times,
     checked_topics,
     to_commit,
-    with_servers,
 )
 from kdist.client.consumer.topics import checked_names
 from kdist.client.offsets import OffsetAndMetadata
@@ -158,10 +157,6 @@ def test_a_decoder_is_called() -> None:
     assert checked_decoders(None, bytes.decode) == (None, bytes.decode)
     with pytest.raises(UserError, match="not 'utf-8'"):
         checked_decoders(None, "utf-8")  # type: ignore[arg-type]
-
-
-def test_no_servers_are_said_by_none() -> None:
-    assert with_servers(None, {}) == {"bootstrap_servers": ()}  # type: ignore[arg-type]
 
 
 def test_nothing_where_a_list_is_wanted_is_refused() -> None:

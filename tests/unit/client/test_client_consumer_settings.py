@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kdist.client.cluster import Address
-from kdist.client.consumer.given import checked_topics, to_commit, with_servers
+from kdist.client.consumer.given import checked_topics, to_commit
 from kdist.client.consumer.settings import ConsumerSettings, read_settings
-from kdist.client.discovery import given_brokers
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 
@@ -66,16 +64,6 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, object], sentence:
     with pytest.raises(UserError) as caught:
         read_settings(given)
     assert str(caught.value) == sentence
-
-
-def test_brokers_are_text_or_a_list() -> None:
-    found = [
-        given_brokers(read_settings(with_servers(given, {})).bootstrap_servers, "")
-        for given in ("a:1,b:2", ["a:1", "b:2"], iter(["a:1", "b:2"]))
-    ]
-    assert found == [(Address("a", 1), Address("b", 2))] * 3
-    with pytest.raises(UserError, match="give host:port"):
-        given_brokers(["a"], "")
 
 
 def test_topics_are_no_single_name() -> None:
