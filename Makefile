@@ -19,11 +19,12 @@ CODEC_GONE := $(if $(wildcard kdist/records/_compiled_usual.*.so),,FORCE)
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# If a client's suite cannot be had, that is only said here; the tests that need it fail.
-setup: .venv/.codec  ## Make .venv, build the codec, bring Apache Kafka's jars and the clients' suites
+# If a client's suite or a peer cannot be had, that is only said here; the tests that need it fail.
+setup: .venv/.codec  ## Make .venv, build the codec, bring Kafka's jars, other peers and the clients' suites
 	@tools/setup_packages.sh peer
 	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
 	-@$(PYTHON) tests/integration/peer/spark_connector.py >/dev/null
+	-@PYTHONPATH=tests/integration $(PYTHON) -m peer.kfake_peer >/dev/null
 	-@tools/setup_packages.sh suites
 	-@$(PYTHON) tests/conformance/run.py --small --prepare
 	-@tools/setup_promtool.sh

@@ -284,7 +284,7 @@ def command_of(job: Job, tmp_path: Path, topics: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "kdist.cli", "load", "--config", str(config)]
 
 
-@pytest.mark.timeout(300)  # a Spark for each step
+@pytest.mark.timeout(600)  # a Spark for each step
 def test_a_load_that_is_killed_as_a_process_is_done_by_the_next(job: Job, tmp_path: Path) -> None:
     produce(job.address, "process", clicks(0, 50))
     command = command_of(job, tmp_path, "process", "drill.kill.after=directories-synced")
