@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kdist.broker.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
+from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.chunks import Chunk
@@ -146,11 +147,14 @@ class Reader:
             return newest.found
         if offset >= end:
             return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
-        cold = self._find_cold(log, offset, bytes_max)
-        if cold is not None:
-            cold.release()
+        try:
+            cold = self._find_cold(log, offset, bytes_max)
+            if cold is not None:
+                cold.release()
+                return None
+            part = read(log, offset, bytes_max, end_offset=end)
+        except ApiError:  # a damaged batch, no descriptor left: the long way finds out, and says so
             return None
-        part = read(log, offset, bytes_max, end_offset=end)
         size = 0 if part is None else part.size
         return Found(partition, offsets, asked, part, size >= kind.bytes_min)
 

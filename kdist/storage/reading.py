@@ -30,9 +30,9 @@ class Slice:
     __slots__ = ("file", "is_cold", "position", "segment", "size")
 
     def __init__(self, segment: Segment, position: int, size: int, *, is_cold: bool) -> None:
+        self.file = segment.file  # opened now: later its name may have changed
         segment.pin()
         self.segment = segment
-        self.file = segment.file  # opened now: later its name may have changed
         self.position = position
         self.size = size
         self.is_cold = is_cold

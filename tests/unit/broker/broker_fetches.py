@@ -1,15 +1,18 @@
-"""A broker that is fetched from, and one fetch on its way, for the tests of Fetch."""
+"""A broker that is fetched from, one fetch on its way, and one that takes the short way."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from kdist.broker.fetch import FetchHandler
 from kdist.broker.fetch_sessions import FetchSessions
+from kdist.broker.usual_fetch import UsualFetches
 from kdist.config.network import NetworkSettings
+from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import encode_response
+from kdist.protocol.envelope import encode_request, encode_response
 from kdist.protocol.fetch import (
     FetchPartition,
     FetchPartitionResult,
@@ -17,14 +20,18 @@ from kdist.protocol.fetch import (
     FetchResponse,
     FetchTopic,
 )
+from kdist.protocol.headers import RequestHeader
 from kdist.records.message_set import iter_records
 from kdist.storage.reading import Slice
 from tests.unit.replication.replication_world import (
+    CLICKS,
     Client,
     World,
     append,
     values_in,
 )
+
+CORRELATION_ID = 77
 
 
 class Broker(World):
@@ -121,3 +128,75 @@ def large(broker: Broker, *keys: TopicPartition, batches: int = 2, size: int = 1
     for key in keys:
         for _ in range(batches):
             append(broker, broker.lead(key), bytes(size))
+
+
+class Connection:
+    """As the short way needs it; `answers` is what left."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+
+    def reserve(self) -> Connection:
+        return self
+
+    def send(self, chunks: Sequence[Any]) -> None:
+        self.answers.append(b"".join(map(sent, chunks)))
+
+    answer = send
+
+
+def sent(chunk: Any) -> bytes:
+    if not isinstance(chunk, Slice):
+        return bytes(chunk)
+    data = chunk.read()
+    chunk.release()
+    return data
+
+
+class Asked:
+    """One kind of request, by the long way and by the short one."""
+
+    def __init__(self, broker: Broker, version: int = 12, **fields: Any) -> None:
+        self.broker = broker
+        self.version = version
+        self.fields = fields
+        self.metrics = RequestMetrics()
+        self.settled = 0
+        self.path = UsualFetches(broker.handler, self.metrics, self.settle)
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def request(self, offset: int) -> FetchRequest:
+        given = {"max_wait_ms": 500, "min_bytes": 1, **self.fields}
+        own = {"fetch_offset": offset, "partition_max_bytes": 1 << 20, "partition": 0}
+        part = {name: given.pop(name) for name in list(given) if hasattr(FetchPartition, name)}
+        partition = FetchPartition(**{**own, **part})
+        topics = [FetchTopic(topic=CLICKS.topic, partitions=[partition])]
+        return FetchRequest(**{"topics": topics, **given})
+
+    def frame(self, offset: int, correlation_id: int = CORRELATION_ID) -> memoryview:
+        header = RequestHeader(1, self.version, correlation_id, "a client")
+        return memoryview(encode_request(header, self.request(offset)))[4:]
+
+    def learn(self, offset: int = 0) -> int | None:
+        header = RequestHeader(1, self.version, 1, "a client")
+        return self.path.learn(self.frame(offset, 1), header, self.request(offset))
+
+    def take(self, offset: int) -> list[bytes] | None:
+        """The answers, later ones too; None if the request was not taken."""
+        end = self.learn()
+        assert end is not None
+        connection: Any = Connection()
+        is_taken = self.path.take(self.frame(offset), end, connection)
+        return connection.answers if is_taken else None
+
+    def long_way(self, offset: int) -> list[bytes]:
+        answers: list[bytes] = []
+
+        def reply(response: Any) -> None:
+            frame = encode_response(self.version, CORRELATION_ID, response)
+            answers.append(b"".join(map(sent, frame.chunks())))
+
+        self.broker.handler.handle(self.request(offset), self.version, reply, Connection())
+        return answers

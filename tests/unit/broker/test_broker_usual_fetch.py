@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,92 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.broker.usual_fetch import UsualFetches
 from kdist.errors import Error
-from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
-from kdist.protocol.envelope import decode_response, encode_request, encode_response
-from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.envelope import decode_response
+from kdist.protocol.fetch import API
 from kdist.protocol.headers import RequestHeader
-from kdist.storage.reading import Slice
 from kdist.storage.trimming import truncate
-from tests.unit.broker.broker_fetches import Broker, large
+from tests.unit.broker.broker_fetches import CORRELATION_ID, Asked, Broker, Connection, large
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
-CORRELATION_ID = 77
 USUAL = range(4, 13)
-
-
-class Connection:
-    """As the short way needs it; `answers` is what left."""
-
-    def __init__(self) -> None:
-        self.answers: list[bytes] = []
-
-    def reserve(self) -> Connection:
-        return self
-
-    def send(self, chunks: Sequence[Any]) -> None:
-        self.answers.append(b"".join(map(sent, chunks)))
-
-    answer = send
-
-
-def sent(chunk: Any) -> bytes:
-    if not isinstance(chunk, Slice):
-        return bytes(chunk)
-    data = chunk.read()
-    chunk.release()
-    return data
-
-
-class Asked:
-    """One kind of request, by the long way and by the short one."""
-
-    def __init__(self, broker: Broker, version: int = 12, **fields: Any) -> None:
-        self.broker = broker
-        self.version = version
-        self.fields = fields
-        self.metrics = RequestMetrics()
-        self.settled = 0
-        self.path = UsualFetches(broker.handler, self.metrics, self.settle)
-
-    def settle(self) -> None:
-        self.settled += 1
-
-    def request(self, offset: int) -> FetchRequest:
-        given = {"max_wait_ms": 500, "min_bytes": 1, **self.fields}
-        own = {"fetch_offset": offset, "partition_max_bytes": 1 << 20, "partition": 0}
-        part = {name: given.pop(name) for name in list(given) if hasattr(FetchPartition, name)}
-        partition = FetchPartition(**{**own, **part})
-        topics = [FetchTopic(topic=CLICKS.topic, partitions=[partition])]
-        return FetchRequest(**{"topics": topics, **given})
-
-    def frame(self, offset: int, correlation_id: int = CORRELATION_ID) -> memoryview:
-        header = RequestHeader(1, self.version, correlation_id, "a client")
-        return memoryview(encode_request(header, self.request(offset)))[4:]
-
-    def learn(self, offset: int = 0) -> int | None:
-        header = RequestHeader(1, self.version, 1, "a client")
-        return self.path.learn(self.frame(offset, 1), header, self.request(offset))
-
-    def take(self, offset: int) -> list[bytes] | None:
-        """The answers, later ones too; None if the request was not taken."""
-        end = self.learn()
-        assert end is not None
-        connection: Any = Connection()
-        is_taken = self.path.take(self.frame(offset), end, connection)
-        return connection.answers if is_taken else None
-
-    def long_way(self, offset: int) -> list[bytes]:
-        answers: list[bytes] = []
-
-        def reply(response: Any) -> None:
-            frame = encode_response(self.version, CORRELATION_ID, response)
-            answers.append(b"".join(map(sent, frame.chunks())))
-
-        self.broker.handler.handle(self.request(offset), self.version, reply, Connection())
-        return answers
 
 
 @pytest.fixture
