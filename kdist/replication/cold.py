@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from kdist.runtime.tasks import Tasks
+from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.reading import Slice
 from kdist.storage.segment import Segment
@@ -44,7 +45,10 @@ class PageCache:
         segment = log.segments[log.segment_index(offset)]
         place = segment.places.get(offset)
         if place is None:
-            entry = segment.offset_index.floor(offset - segment.base_offset)
+            try:
+                entry = segment.offset_index.floor(offset - segment.base_offset)
+            except CorruptFile:
+                return None  # reading will find that out, and make it anew
             start = 0 if entry is None else entry.value
         else:
             start = place[0]

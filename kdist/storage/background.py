@@ -54,13 +54,14 @@ class Background:
     def start_writeback(self, segment: Segment) -> None:
         """Let the kernel begin to write what the segment has got since the last time."""
         start, segment.written_back = segment.written_back, segment.size
+        file = segment.file
         segment.pin()
 
         def end(error: BaseException | None) -> None:
             segment.unpin()
             self._end(error)
 
-        work = partial(segment.file.start_writeback, start, segment.size - start)
+        work = partial(file.start_writeback, start, segment.size - start)
         self._tasks.run_blocking(work, end)
 
     def stop(self) -> None:

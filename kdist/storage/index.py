@@ -145,6 +145,11 @@ class SparseIndex:
         """The entry with the largest key; None if there is none."""
         return self[len(self) - 1] if len(self) else None
 
+    def recall(self) -> None:
+        """Look now for the last key, which an `append` must not have to open the file for."""
+        last = self.last()
+        self._last_key = None if last is None else last.key
+
     def append(self, key: int, value: int) -> None:
         """Add an entry whose key is larger than all before; one that is not is passed over."""
         last_key = self._last_key

@@ -94,8 +94,20 @@ def load_log(
         world.unflushed.add(log)
     else:
         log.recovery_point = log.end_offset
+    _recall(log.active)
     log.rest()
     return log
+
+
+def _recall(segment: Segment) -> None:
+    """Look now for what `note` will need of the indexes: it is called when the bytes are written.
+
+    A process that had no descriptor left then would have a batch in the file, and not in the log,
+    and the next one behind it at the same offset.
+    """
+    assert segment.largest_timestamp  # which is remembered
+    for index in (segment.offset_index, segment.time_index):
+        index.recall()
 
 
 def _find_segments(world: LogWorld, directory: str) -> list[Segment]:

@@ -256,7 +256,7 @@ class Segment:
         What this misses, a lookup finds out.
         """
         if not self.size:
-            return None
+            return f"{self.offset_index.path} is of an empty log" if self.index_bytes else None
         fault = self.offset_index.fault(self.size - 1) or self.time_index.fault(FILE_BYTES_MAX)
         return fault or self._largest_timestamp_fault()
 

@@ -7,6 +7,7 @@ import pytest
 from kdist.replication import cold
 from kdist.replication.cold import PageCache
 from kdist.storage.log import Log
+from kdist.storage.reading import read
 from tests.unit.replication.replication_world import CLICKS, VIEWS, World, append
 
 MIB = 1 << 20
@@ -55,6 +56,19 @@ def test_a_read_is_asked_for_at_few_points_and_then_known(bench: Bench) -> None:
     assert bench.asked(bench.log, 0) == 0
     assert bench.asked(bench.log, 0, 100_000) == 0
     assert bench.asked(bench.other, 0) > 0
+
+
+def test_an_index_that_somebody_cut_is_for_who_reads(bench: Bench) -> None:
+    log = bench.log
+    log.rest()
+    file = bench.world.disk.open(log.active.offset_index.path)
+    file.truncate(file.size() - 1)
+    file.close()
+    assert not bench.is_cold(log, 3)
+    part = read(log, 3, 100)
+    assert part is not None
+    assert part.position == 3 * log.active.size // 6
+    part.release()
 
 
 def test_who_reads_on_is_asked_for_what_is_new(bench: Bench) -> None:

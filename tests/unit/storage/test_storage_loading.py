@@ -13,7 +13,7 @@ from storage_damaged import END, SEGMENT, check_all_found, check_goes_on, killed
 from storage_world import CLICKS, World, append, expected_lines, lines, overwrite
 
 from kdist.errors import DiskFailed, UserError
-from kdist.storage.names import Suffix
+from kdist.storage.names import Suffix, segment_name
 
 # Indexes
 
@@ -59,6 +59,23 @@ def test_a_damaged_index_misleads_nobody(
     log = opened(world)
     check_all_found(log)
     check_goes_on(world, log)
+
+
+@pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
+@pytest.mark.parametrize("size", [2400, 2401])
+def test_an_index_of_an_empty_log_is_emptied(size: int, suffix: Suffix) -> None:
+    world = World()
+    log = world.log(index_interval_bytes=0)
+    world.settle(2000)
+    world.stop()
+    path = f"{log.directory}/{segment_name(0, suffix)}"
+    overwrite(world.disk, path, random.Random(1).randbytes(size))
+    world.open()
+    log = world.log()
+    for _ in range(5):
+        append(world, log, 3)
+    assert (len(log.active.offset_index), len(log.active.time_index)) == (4, 1)
+    assert lines(log) == expected_lines(15)
 
 
 @pytest.mark.parametrize("make", [killed, stopped])

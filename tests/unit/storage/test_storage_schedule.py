@@ -92,13 +92,30 @@ def test_an_append_without_descriptors_leaves_no_hole() -> None:
     assert lines(log) == expected_lines(6)
 
 
+def test_an_append_after_a_start_does_not_want_for_the_descriptor_of_an_index() -> None:
+    """The batch was in the file and not in the log; the next stood behind it, with its offset."""
+    world = World()
+    log = world.log(index_interval_bytes=0)
+    for _ in range(10):
+        append(world, log, 3)
+    world.restart()
+    log = world.log()
+    assert log.active.offset_index.size()
+    assert log.active.file
+    world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    for _ in range(3):
+        append(world, log, 3)
+    world.disk.heal()
+    assert lines(log) == expected_lines(39)
+
+
 def test_retention_that_lacks_descriptors_looks_again() -> None:
     world = World(retention_check_interval_ms=1000)
     append(world, world.log(retention_ms=1), 3)
     world.restart()
     log = world.log()
     scheduled(world)
-    world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    world.disk.fail(errno.EMFILE, when=lambda call: call.name in ("open", "create"))
     world.settle(1100)
     assert world.disk.lacks_descriptors
     assert log.start_offset == 0
