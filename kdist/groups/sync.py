@@ -18,6 +18,10 @@ from kdist.groups.states import COMPLETING, PREPARING, STABLE
 from kdist.groups.world import World
 from kdist.protocol.sync_group import SyncGroupRequest
 
+# Members that are refused join again at once: without a pause, one of librdkafka's whose log was on
+# a full disk came to 1,000 generations a second.
+NOT_STORED_PAUSE_MS = 1_000
+
 
 class Syncer:
     """Takes syncs. Has no state of its own."""
@@ -58,14 +62,20 @@ class Syncer:
         if group.state is not COMPLETING or group.generation != generation:
             return  # a rebalance came between and has answered all
         if error is not Error.NONE:
-            self._rebalancer.answer_syncs(group, lambda _member: sync_refused(error))
-            self._rebalancer.prepare(group, f"its assignment was not stored: {error.name}")
+            begin_anew = partial(self._begin_anew, group, generation, error)
+            self._world.call_later(NOT_STORED_PAUSE_MS, begin_anew)
             return
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
         group.become(STABLE, self._world.clock.now_ms())
         self._rebalancer.answer_syncs(group, partial(synced, group))
         self._world.metrics.finished_rebalances += 1
+
+    def _begin_anew(self, group: Group, generation: int, error: Error) -> None:
+        """The assignment is not in the log: who waits for it hears so, and is to join again."""
+        if group.state is COMPLETING and group.generation == generation:
+            self._rebalancer.answer_syncs(group, lambda _member: sync_refused(error))
+            self._rebalancer.prepare(group, f"its assignment was not stored: {error.name}")
 
 
 def _fault(group: Group, request: SyncGroupRequest) -> Error:

@@ -139,6 +139,7 @@ def test_an_assignment_that_does_not_get_into_the_log_is_told_as_members_know_it
         log fails NOT_ENOUGH_REPLICAS
         sync b
         sync a give=a:p0,b:p1
+        pass 1000
             b sync COORDINATOR_NOT_AVAILABLE
             a sync COORDINATOR_NOT_AVAILABLE
         join b
@@ -147,6 +148,7 @@ def test_an_assignment_that_does_not_get_into_the_log_is_told_as_members_know_it
             b joined generation 2 by range, leader a
         log fails NOT_LEADER_OR_FOLLOWER
         sync a give=a:p0,b:p1
+        pass 1000
             a sync NOT_COORDINATOR
         join a
         join b
@@ -154,6 +156,7 @@ def test_an_assignment_that_does_not_get_into_the_log_is_told_as_members_know_it
             b joined generation 3 by range, leader a
         log fails REQUEST_TIMED_OUT
         sync a give=a:p0,b:p1
+        pass 1000
             a sync REBALANCE_IN_PROGRESS
         join a
         join b
@@ -161,6 +164,7 @@ def test_an_assignment_that_does_not_get_into_the_log_is_told_as_members_know_it
             b joined generation 4 by range, leader a
         log fails MESSAGE_TOO_LARGE
         sync a give=a:p0,b:p1
+        pass 1000
             a sync UNKNOWN_SERVER_ERROR
         join a
         join b
@@ -170,5 +174,31 @@ def test_an_assignment_that_does_not_get_into_the_log_is_told_as_members_know_it
         sync a give=a:p0,b:p1
             log: readers generation 5 a:p0 b:p1
             a is assigned p0
+    """
+    assert play(script) == told(script)
+
+
+def test_after_an_assignment_that_was_not_stored_the_next_is_asked_for_a_second_later() -> None:
+    script = """
+        set initial_rebalance_delay_ms=0
+        join a v=0
+        pass 0
+            a joined generation 1 by range, leader a, members a
+        log fails KAFKA_STORAGE_ERROR
+        sync a give=a:p0
+        pass 999
+        heartbeat a
+            a heartbeat NONE
+        pass 1
+            a sync NOT_COORDINATOR
+        join a
+            a joined generation 2 by range, leader a, members a
+        sync a give=a:p0
+        leave a
+            a sync UNKNOWN_MEMBER_ID
+            leave NONE: NONE
+        join b v=0
+        pass 1000
+            b joined generation 4 by range, leader b, members b
     """
     assert play(script) == told(script)
