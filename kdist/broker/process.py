@@ -2,7 +2,7 @@
 
     0    stopped as asked                  74   the disk failed; systemd does not restart on it
     1    it could not start, or go on      143  stopped at once, by a second signal
-    70   a bug, or a file that somebody removed; the traceback is in the log
+    70   a bug, no memory, or a file that somebody took away; the traceback is in the log
 
 The first SIGTERM or SIGINT stops in order; after a second one the next start has to recover.
 """
@@ -154,13 +154,7 @@ class Process:
 
     async def _end_failed(self, broker: Broker) -> int:
         error = broker.failure.result()
-        told = "".join(traceback.format_exception(error))
-        if isinstance(error, KdistError):
-            logger.critical("%s", error)
-        elif isinstance(error, FileNotFoundError):
-            logger.critical("%s is gone, removed or unmounted: %s", error.filename, told)
-        else:
-            logger.critical("a bug: %s", told)
+        logger.critical("%s", sentence_of(error))
         await broker.abandon()
         return status_of(error)
 
@@ -184,6 +178,22 @@ class Process:
         if self._manager.watchdog_ms is not None:
             self._manager.tell("WATCHDOG=1")
             loop.call_later(self._manager.watchdog_ms / 2000, self._feed_watchdog, loop)
+
+
+def sentence_of(failure: BaseException) -> str:
+    """What the log says of what ended a broker (pure)."""
+    if isinstance(failure, KdistError):
+        return str(failure)
+    told = "".join(traceback.format_exception(failure))
+    # A connection hands on what a request met as the cause of an error of its own.
+    met = failure.__cause__ if isinstance(failure.__cause__, OSError) else failure
+    if isinstance(met, FileNotFoundError):
+        return f"{met.filename} is gone, removed or unmounted: {told}"
+    if isinstance(met, OSError) and met.filename is not None:
+        return f"{met.filename} cannot be used any more, {met.strerror}: {told}"
+    if isinstance(failure, MemoryError):
+        return f"no memory is left: {told}"
+    return f"a bug: {told}"
 
 
 def status_of(failure: BaseException) -> int:

@@ -53,6 +53,7 @@ from kdist.zk.errors import (
     SessionExpired,
     Unimplemented,
 )
+from kdist.zk.kazoo_lines import OncePerMinute
 from kdist.zk.kazoo_requests import MultiRead, transaction
 from kdist.zk.session import (
     Answer,
@@ -68,6 +69,7 @@ from kdist.zk.session import (
 logger = logging.getLogger(__name__)
 # Where nobody set up logging, kazoo's tries would come up to ten lines before the one error.
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
+logging.getLogger("kazoo.client").addFilter(OncePerMinute())
 
 END_TIMEOUT_S = 5.0  # to tell a server that the session ends, before it is left to expire
 
