@@ -100,7 +100,12 @@ class MetadataCache:
         return flat(name) in self._flat
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the cluster has such a partition."""
+        """Whether the cluster has such a partition; it may have any before the first word of it.
+
+        Who is told that a partition is not known may take it for deleted, and give up.
+        """
+        if not self.told.is_set():
+            return True
         known = self.topics.get(partition.topic)
         return known is not None and partition.partition in known.partitions
 

@@ -8,7 +8,6 @@ import pytest
 
 from kdist.broker.broker import State
 from kdist.broker.identity import make_starting_paths
-from kdist.broker.process import status_of
 from kdist.errors import DiskFailed, Error, UserError
 from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest
@@ -62,6 +61,27 @@ def test_a_broker_is_not_ready_before_a_controller_has_told_it_of_the_cluster() 
         await starting
         assert broker.state is State.READY
         assert (await create(await cluster.client(), "clicks")).error_code == 0
+
+    cluster.run(scenario())
+
+
+def test_a_broker_that_was_told_of_no_topic_yet_calls_none_unknown() -> None:
+    """A consumer that had read there before the broker was killed gave up."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        other = cluster.ensemble.client()
+        await other.connect()
+        await make_starting_paths(other)
+        assert await claim(other, 7, 0)
+        starting = cluster.loop.create_task(cluster.broker().start())
+        await asyncio.sleep(30)
+        answer = await produce(await cluster.client(), "clicks", b"early")
+        assert answer.error_code == Error.NOT_LEADER_OR_FOLLOWER
+        await other.close()
+        await starting
+        answer = await produce(await cluster.client(), "clicks", b"late")
+        assert answer.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION
 
     cluster.run(scenario())
 
@@ -194,19 +214,6 @@ def test_a_disk_that_fails_ends_the_broker() -> None:
         assert cluster.ensemble.tree.exists(znodes.BROKER.path(1)) is None
 
     cluster.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("failure", "status"),
-    [
-        (DiskFailed("/d", OSError(5, "Input/output error")), 74),
-        (UserError("broker.id 1 is taken"), 1),
-        (AssertionError("a bug"), 70),
-        (OSError(2, "No such file"), 70),
-    ],
-)
-def test_each_failure_has_its_exit_status(failure: BaseException, status: int) -> None:
-    assert status_of(failure) == status
 
 
 def test_a_taken_id_is_refused_and_what_was_begun_is_undone() -> None:
