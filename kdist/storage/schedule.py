@@ -16,6 +16,7 @@ from kdist.storage.log import Log
 logger = logging.getLogger(__name__)
 
 _DESCRIPTORS_CHECK_MS = 1_000
+_TELL_EVERY_NS = 60_000_000_000
 
 
 class Schedule:
@@ -29,6 +30,7 @@ class Schedule:
         self._directory = directory
         self._high_watermark_of = high_watermark_of
         self._timers: dict[str, Timer] = {}
+        self._silent_until_ns = 0
 
     def start(self) -> None:
         """Begin; each kind of work first happens one interval from now."""
@@ -83,8 +85,15 @@ class Schedule:
         files = self._directory.files
         if files.lacks_descriptors:
             files.lacks_descriptors = False
-            logger.warning("too many open files: requests were refused, and idle files are closed")
+            self._tell_of_lack()
             self._give_back()
+
+    def _tell_of_lack(self) -> None:
+        """Say so in the log, once a minute while it lasts."""
+        now_ns = self._directory.around.clock.monotonic_ns()
+        if now_ns >= self._silent_until_ns:
+            self._silent_until_ns = now_ns + _TELL_EVERY_NS
+            logger.warning("too many open files: requests were refused, and idle files are closed")
 
     def _give_back(self) -> None:
         for log in self._directory.logs.values():

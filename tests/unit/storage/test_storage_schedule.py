@@ -79,6 +79,21 @@ def test_without_descriptors_an_append_is_refused_and_idle_logs_give_theirs_back
     assert world.failures == []
 
 
+def test_a_lack_of_descriptors_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    log = world.log()
+    append(world, log, 3)
+    scheduled(world)
+    world.disk.fail(errno.EMFILE, when=lambda call: call.name == "open")
+    for _ in range(130):
+        log.rest()
+        with pytest.raises(OutOfDescriptors):
+            append(world, log, 3)
+        world.tasks.run_for_ms(1000)
+    told = [line for line in caplog.messages if line.startswith("too many open files")]
+    assert len(told) == 3
+
+
 def test_an_append_without_descriptors_leaves_no_hole() -> None:
     world = World(preallocation_step_bytes=1000)
     log = world.log()
