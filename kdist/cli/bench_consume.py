@@ -9,7 +9,7 @@ import click
 
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import broker_option, require_topic
-from kdist.cli.options import isolation_option, json_option, print_json
+from kdist.cli.options import isolation_option, json_option, not_empty, print_json
 from kdist.cli.progress import Advance, progress
 from kdist.cli.show import show_count, show_size
 from kdist.errors import UserError
@@ -30,7 +30,7 @@ class Read(NamedTuple):
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", callback=not_empty, shell_complete=complete_topics)
 @click.option(
     "--records",
     type=click.IntRange(min=1),

@@ -10,7 +10,7 @@ import click
 
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import broker_option, require_topic
-from kdist.cli.options import acks_option, codec_option, json_option, print_json
+from kdist.cli.options import acks_option, codec_option, json_option, not_empty, print_json
 from kdist.cli.percentiles import show_summary, summarise
 from kdist.cli.progress import progress
 from kdist.cli.settings_given import parse_given
@@ -40,7 +40,7 @@ class Load(NamedTuple):
 
 
 @click.command()
-@click.argument("topic", shell_complete=complete_topics)
+@click.argument("topic", callback=not_empty, shell_complete=complete_topics)
 @click.option(
     "--records",
     type=click.IntRange(min=1),

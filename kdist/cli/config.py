@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kdist.cli.command_group import CommandGroup
-from kdist.cli.options import json_option, print_json, read_settings_file, readonly_files
+from kdist.cli.options import json_option, not_empty, print_json, read_settings_file, readonly_files
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
@@ -34,7 +34,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("path", metavar="FILE")
+@click.argument("path", metavar="FILE", callback=not_empty)
 @click.option(
     "--for",
     "kind",
@@ -106,7 +106,7 @@ class Line(NamedTuple):
 
 
 @config.command()
-@click.argument("arguments", metavar="[FILE] [NAME...]", nargs=-1)
+@click.argument("arguments", metavar="[FILE] [NAME...]", nargs=-1, callback=not_empty)
 @json_option
 def describe(arguments: tuple[str, ...], as_json: bool) -> None:
     """Show settings with value, source, default and meaning; secrets are hidden.

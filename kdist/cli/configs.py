@@ -13,7 +13,7 @@ import click
 from kdist.cli.command_group import CommandGroup
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.settings_given import parse_given, require_apart
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
@@ -46,7 +46,9 @@ def _complete_names(ctx: click.Context, param: click.Parameter, begun: str) -> l
 
 
 kind_argument = click.argument("kind", type=click.Choice([TOPIC, BROKER]))
-name_argument = click.argument("name", metavar="NAME", shell_complete=_complete_names)
+name_argument = click.argument(
+    "name", metavar="NAME", callback=not_empty, shell_complete=_complete_names
+)
 
 
 @click.group(cls=CommandGroup)
@@ -116,7 +118,7 @@ def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str,
 @configs.command()
 @kind_argument
 @name_argument
-@click.argument("settings", metavar="[SETTING...]", nargs=-1)
+@click.argument("settings", metavar="[SETTING...]", nargs=-1, callback=not_empty)
 @click.option("--own", is_flag=True, help="Only what differs from brokers' files and defaults.")
 @broker_option
 @json_option
@@ -225,6 +227,7 @@ def _as_json(each: Setting) -> dict[str, object]:
     "removed",
     metavar="NAME",
     multiple=True,
+    callback=not_empty,
     help="Remove its own value; may be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Have the cluster check it, and do nothing.")

@@ -57,6 +57,7 @@ class Subject(NamedTuple):
     "--config",
     "path",
     metavar="FILE",
+    callback=not_empty,
     help="The broker's file: its id, its ZooKeeper and min.insync.replicas come from there.",
 )
 @click.option(

@@ -11,7 +11,7 @@ from kdist.cli.completing import complete_groups
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.groups_delete import delete, delete_offsets
 from kdist.cli.groups_reset import reset
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
 
@@ -70,7 +70,9 @@ def list_them(broker: str, as_json: bool) -> None:
 
 
 @groups.command()
-@click.argument("names", metavar="[GROUP...]", nargs=-1, shell_complete=complete_groups)
+@click.argument(
+    "names", metavar="[GROUP...]", nargs=-1, callback=not_empty, shell_complete=complete_groups
+)
 @broker_option
 @json_option
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:

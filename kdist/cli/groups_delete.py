@@ -8,7 +8,7 @@ import click
 
 from kdist.cli.completing import complete_groups, complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.partitions_given import GivenPartitions, PartitionsParam
 from kdist.cli.show import show_count
 from kdist.errors import UserError
@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument(
-    "names", metavar="GROUP...", nargs=-1, required=True, shell_complete=complete_groups
+    "names",
+    metavar="GROUP...",
+    nargs=-1,
+    required=True,
+    callback=not_empty,
+    shell_complete=complete_groups,
 )
 @broker_option
 @json_option
@@ -48,7 +53,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
 
 
 @click.command("delete-offsets")
-@click.argument("group", metavar="GROUP", shell_complete=complete_groups)
+@click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
 @click.option(
     "--topic",
     "given",

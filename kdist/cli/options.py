@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kdist.runtime.files import Files
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
-path_argument = click.argument("path", metavar="PATH")
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables, with raw values."
 )
@@ -52,11 +52,15 @@ def acks_option(*choices: str) -> Callable[[F], F]:
     )
 
 
-def not_empty(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """A callback of what is a name; `click.BadParameter` for an unset variable of a script."""
-    if value is not None and not value.strip():
+def not_empty(_: click.Context, parameter: click.Parameter, value: T) -> T:
+    """A callback of names and paths; `click.BadParameter` for an unset variable of a script."""
+    given = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(each, str) and not each.strip() for each in given):
         raise click.BadParameter("it is empty.", param=parameter)
     return value
+
+
+path_argument = click.argument("path", metavar="PATH", callback=not_empty)
 
 
 def readonly_files() -> Files:

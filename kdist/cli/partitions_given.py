@@ -30,6 +30,8 @@ class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as 
     ) -> GivenPartitions:
         """What was given."""
         topic, colon, listed = str(value).partition(":")
+        if not topic.strip():
+            self.fail(f"{value!r} names no topic.", param, ctx)
         if not colon:
             return GivenPartitions(topic, None)
         numbers: set[int] = set()

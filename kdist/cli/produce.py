@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition
-from kdist.cli.options import acks_option, codec_option, json_option, print_json
+from kdist.cli.options import acks_option, codec_option, json_option, not_empty, print_json
 from kdist.cli.show import show_count, show_error, show_size
 from kdist.cli.topic_given import topic_given
 from kdist.errors import KdistError, UserError
@@ -34,7 +34,13 @@ _PROGRESS_NS = 200_000_000
 
 @click.command()
 @topic_given
-@click.option("--file", "path", metavar="FILE", help="Read this instead of standard input.")
+@click.option(
+    "--file",
+    "path",
+    metavar="FILE",
+    callback=not_empty,
+    help="Read this instead of standard input.",
+)
 @click.option(
     "--key-separator",
     metavar="TEXT",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kdist.cli.options import not_empty
 from kdist.runtime import diagnostics
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -27,5 +28,6 @@ def config_option(whose: str, *, required: bool = True) -> Option:
         "path",
         required=required,
         metavar="FILE",
+        callback=not_empty,
         help=f"The {whose}'s settings, .properties.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kdist.cli.options import json_option
+from kdist.cli.options import json_option, not_empty
 from kdist.cli.settings_given import parse_given
 
 DEFAULT_DATA = "./kdist-data"
@@ -21,6 +21,7 @@ DEFAULT_PORT = 9092
     "--data",
     "directory",
     metavar="DIR",
+    callback=not_empty,
     default=DEFAULT_DATA,
     show_default=True,
     help="Where all data is kept. A later start on it goes on with what is there.",

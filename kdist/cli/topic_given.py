@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from kdist.cli.completing import complete_topics
+from kdist.cli.options import not_empty
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,4 +44,4 @@ def _choose(ctx: click.Context, argument: click.Parameter, value: str | None) ->
     topic = by_option if value is None else value
     if topic is None and not ctx.resilient_parsing:  # completion parses what is begun
         raise click.MissingParameter(ctx=ctx, param=argument)
-    return topic
+    return not_empty(ctx, argument, topic)

@@ -10,7 +10,7 @@ import click
 from kdist.cli.command_group import CommandGroup
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
 from kdist.cli.topics_apply import apply
@@ -92,7 +92,9 @@ def _id(topic: Topic) -> str | None:
 
 
 @topics.command()
-@click.argument("names", metavar="[TOPIC...]", nargs=-1, shell_complete=complete_topics)
+@click.argument(
+    "names", metavar="[TOPIC...]", nargs=-1, callback=not_empty, shell_complete=complete_topics
+)
 @broker_option
 @json_option
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:

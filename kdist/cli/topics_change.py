@@ -8,7 +8,7 @@ import click
 
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
-from kdist.cli.options import json_option, print_json
+from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.settings_given import parse_given, require_apart
 from kdist.cli.show import show_count
 from kdist.errors import ApiError, Error
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, callback=not_empty)
 @click.option(
     "--partitions", type=click.IntRange(min=1), help="How many; else the broker's num.partitions."
 )
@@ -93,7 +93,7 @@ def _id(made: CreatedTopic) -> str | None:
 
 
 @click.command()
-@click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+@click.argument("name", metavar="TOPIC", callback=not_empty, shell_complete=complete_topics)
 @click.option("--partitions", type=click.IntRange(min=1), help="How many in all; only more.")
 @click.option(
     "--config",
@@ -107,6 +107,7 @@ def _id(made: CreatedTopic) -> str | None:
     "removed",
     metavar="NAME",
     multiple=True,
+    callback=not_empty,
     help="Remove the topic's own value; may be repeated.",
 )
 @broker_option
@@ -158,7 +159,12 @@ def alter(
 
 @click.command()
 @click.argument(
-    "names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics
+    "names",
+    metavar="TOPIC...",
+    nargs=-1,
+    required=True,
+    callback=not_empty,
+    shell_complete=complete_topics,
 )
 @click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
 @broker_option

@@ -143,3 +143,27 @@ def test_a_misspelt_word_gets_the_nearest(words: list[str], meant: str) -> None:
     result = CliRunner().invoke(kdist, words)
     assert result.exit_code == 2
     assert meant in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("bench consume @", "bench latency @", "bench produce @"),
+        *("broker --config @", "agent --config @", "load check --config @", "mirror --config @"),
+        *("config check @", "config describe @", "config describe segment.bytes @"),
+        *("configs alter topic @", "configs alter topic t --unset @"),
+        *("configs describe broker @", "configs describe topic t @"),
+        *("consume @", "consume --topic @", "produce @", "produce t --file @"),
+        *("gate --config @", "standalone --data @"),
+        *("groups delete g @", "groups delete-offsets @", "groups delete-offsets g --topic @"),
+        *("groups describe @", "groups reset @", "groups reset g --topic @"),
+        *("log dump @", "log find @", "log rebuild-indexes @", "log trim @", "log verify @"),
+        *("topics alter @", "topics alter t --unset @", "topics apply @", "topics create t @"),
+        *("topics delete @", "topics delete-records @", "topics delete-records @:1"),
+        "topics describe t @",
+    ],
+)
+def test_a_name_or_path_of_an_unset_variable_is_a_wrong_argument(line: str) -> None:
+    result = CliRunner().invoke(kdist, [word.replace("@", "") for word in line.split()])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith((": it is empty.\n", " names no topic.\n"))
