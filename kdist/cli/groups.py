@@ -12,7 +12,7 @@ from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.groups_delete import delete, delete_offsets
 from kdist.cli.groups_reset import reset
 from kdist.cli.options import json_option, not_empty, print_json
-from kdist.cli.show import show_count
+from kdist.cli.show import printable, show_count
 from kdist.cli.table import Column, Row, print_table
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
 
 def _print_text(group: Group) -> None:
     behind = f", {show_count(group.lag, 'record')} behind" if group.progress else ""
-    click.echo(f"{group.name}  {group.state}, coordinated by {group.coordinator}{behind}")
+    click.echo(
+        f"{printable(group.name)}  {group.state}, coordinated by {group.coordinator}{behind}"
+    )
     members = (
         Row(
             (

@@ -10,7 +10,7 @@ from kdist.cli.completing import complete_groups, complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.partitions_given import GivenPartitions, PartitionsParam
-from kdist.cli.show import show_count
+from kdist.cli.show import printable, show_count
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
             if as_json:
                 print_json({"group": name, "deleted": True})
             else:
-                click.echo(f"Deleted group {name}.")
+                click.echo(f"Deleted group {printable(name)}.")
 
     ask_cluster(broker, work)
 
@@ -91,7 +91,7 @@ def delete_offsets(
             print_json({"group": group, "topic": each.topic, "partition": each.partition})
     else:
         count = show_count(len(forgotten), "partition")
-        click.echo(f"Group {group} has no offsets in {count} any more.")
+        click.echo(f"Group {printable(group)} has no offsets in {count} any more.")
 
 
 def _matching(

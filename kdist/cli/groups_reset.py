@@ -11,7 +11,7 @@ from kdist.cli.completing import complete_groups, complete_topics
 from kdist.cli.connecting import ask_cluster, broker_option, require_no_members
 from kdist.cli.options import json_option, not_empty, print_json
 from kdist.cli.partitions_given import GivenPartitions, PartitionsParam, resolve_partitions
-from kdist.cli.show import show_count
+from kdist.cli.show import printable, show_count
 from kdist.cli.table import Column, Row, print_table
 from kdist.cli.times import TIME_FORMS, Duration, Time
 from kdist.runtime.clock import SystemClock
@@ -156,7 +156,7 @@ def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool)
     print_table(_MOVES, (Row(_cells(each)) for each in moves))
     count = show_count(len(moves), "partition")
     did = "would go" if dry_run else "goes"
-    click.echo(f"Group {group} {did} on from there in {count}.")
+    click.echo(f"Group {printable(group)} {did} on from there in {count}.")
 
 
 def _cells(each: OffsetMove) -> tuple[str, ...]:

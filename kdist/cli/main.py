@@ -18,7 +18,7 @@ import click
 
 from kdist.cli.lazy import LazyGroup
 from kdist.cli.release import release
-from kdist.cli.show import show_error
+from kdist.cli.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
 from kdist.runtime.standard_streams import fill_standard_streams
 
@@ -94,7 +94,8 @@ class EdgeGroup(LazyGroup):
 
 
 def _say(sentence: str, status: int) -> int:
-    click.echo(f"kdist: {sentence}", err=True)
+    lines = map(printable, sentence.split("\n"))  # a file's mistakes have one each
+    click.echo("kdist: " + "\n".join(lines), err=True)
     return status
 
 

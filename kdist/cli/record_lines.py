@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kdist.cli.show import json_bytes, show_bytes
+from kdist.cli.show import json_bytes, printable, show_bytes
 from kdist.errors import CorruptRecords
 from kdist.records.batch import BatchHeader
 from kdist.records.control import ControlType, read_control_type, read_marker
@@ -15,7 +15,9 @@ def record_text(header: BatchHeader, record: Record) -> str:
         return _control_text(record)
     text = f"{show_bytes(record.key)} -> {show_bytes(record.value)}"
     if record.headers:
-        headers = ", ".join(f"{key}={show_bytes(value)}" for key, value in record.headers)
+        headers = ", ".join(
+            f"{printable(key)}={show_bytes(value)}" for key, value in record.headers
+        )
         text += f"  [{headers}]"
     return text
 

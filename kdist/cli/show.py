@@ -46,6 +46,15 @@ def show_bytes(data: bytes | None) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def printable(text: str) -> str:
+    """What a terminal would act on, or cannot show, escaped as Python does; all else as it is."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def json_bytes(data: bytes | None) -> str | dict[str, str] | None:
     """Text if it is UTF-8, else `{"hex": "00ff"}`; null for null."""
     if data is None:

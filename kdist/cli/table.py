@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import click
 
+from kdist.cli.show import printable
+
 ROWS_MEASURED = 64
 
 
@@ -26,7 +28,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A table's row: its cells, and lines that are to follow it as they are."""
+    """A table's row: its cells, escaped where needed, and lines that follow it as they are."""
 
     cells: Sequence[str]
     below: Iterable[str] = ()
@@ -44,7 +46,7 @@ def print_table(
 
     `rows_measured` rows are taken before the first is printed.
     """
-    iterator = iter(rows)
+    iterator = (row._replace(cells=list(map(printable, row.cells))) for row in rows)
     first = list(itertools.islice(iterator, rows_measured))
     if not first:
         return 0

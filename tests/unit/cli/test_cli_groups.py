@@ -147,3 +147,14 @@ def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluste
         "member": None,
     } in offsets
     assert all(each["end"] is None for each in offsets if each["topic"] == "doomed")
+
+
+def test_a_name_that_would_act_on_the_terminal_is_escaped(cluster: CliCluster, topic: str) -> None:
+    name, shown = "\x1b[2J\u202eevil\nü", "\\x1b[2J\\u202eevil\\nü"
+    cluster.done("groups", "reset", name, "--to-latest", "--topic", topic)
+    listed = cluster.done("groups", "list")
+    assert any(line.startswith(f"{shown}  Empty") for line in listed.splitlines())
+    assert cluster.done("groups", "describe", name).startswith(f"{shown}  Empty")
+    assert described(cluster, name)["group"] == name
+    assert cluster.done("groups", "delete", name) == f"Deleted group {shown}.\n"
+    assert cluster.refused("groups", "delete", "\x1b[2J") == "there is no group \\x1b[2J"
