@@ -8,53 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from kdist.cli.options import readonly_files
 from kdist.errors import UserError
 
 CHUNK_BYTES = 1 << 18
 LINE_BYTES_MAX = 1 << 24
 
 
-class Lines(Protocol):
-    """A source of lines without their ends."""
-
-    is_terminal: bool
-
-    def read(self) -> AsyncIterator[list[bytes]]:
-        """What came together, until the end; a last line needs no end."""
-        ...
-
-
-class FileLines:
-    """Lines of a file; `OSError` if it cannot be read."""
-
-    is_terminal = False
-
-    def __init__(self, path: str) -> None:
-        self._file = readonly_files().open_readonly(path)
-
-    async def read(self) -> AsyncIterator[list[bytes]]:
-        splitter = Splitter()
-        position = 0
-        while chunk := self._file.read(position, CHUNK_BYTES):
-            position += len(chunk)
-            if lines := splitter.split(chunk):
-                yield lines
-        self._file.close()
-        if rest := splitter.rest():
-            yield rest
-
-
-class StreamLines:
-    """Lines of standard input, or of any binary stream."""
+class Lines:
+    """Lines of a binary stream, without their ends: standard input, a file, a named pipe."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.is_terminal = stream.isatty()
 
     async def read(self) -> AsyncIterator[list[bytes]]:
+        """What came together, until the end; a last line needs no end."""
         splitter = Splitter()
         while chunk := await self._chunk():
             if lines := splitter.split(chunk):

@@ -9,9 +9,12 @@ Sub-commands are imported when they are asked for, so that `kdist --help` starts
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import TextIOWrapper
+from types import FrameType
 from typing import Any
 
 import click
@@ -127,4 +130,31 @@ def main() -> None:
     fill_standard_streams()
     if isinstance(sys.stdout, TextIOWrapper):  # as it is for stderr: a file's name may be no text
         sys.stdout.reconfigure(errors="backslashreplace")
-    kdist(prog_name="kdist")
+    with _terminable():
+        kdist(prog_name="kdist")
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Inside, SIGTERM interrupts, so that a command cleans up; it is what the process dies of then.
+
+    Servers have handlers of their own for it.
+    """
+    is_heard = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_heard
+        is_heard = True
+        handler = signal.getsignal(signal.SIGINT)  # a loop that runs has its own
+        if not callable(handler):
+            raise KeyboardInterrupt
+        handler(number, frame)
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if is_heard:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)

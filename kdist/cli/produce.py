@@ -73,9 +73,12 @@ def produce(  # noqa: PLR0913 - one for each option
       kdist produce clicks --file clicks.tsv --key-separator '\\t' --codec zstd
     """
     separator = None if key_separator is None else _unescaped(key_separator)
-    from kdist.cli.line_source import FileLines, StreamLines
+    from asyncio import CancelledError
 
-    source: Lines = FileLines(path) if path else StreamLines(sys.stdin.buffer)
+    from kdist.cli.line_source import Lines
+    from kdist.runtime.disk import open_stream
+
+    source = Lines(open_stream(path) if path else sys.stdin.buffer)
     clock = SystemClock()
     start_ns = clock.monotonic_ns()
 
@@ -94,9 +97,12 @@ def produce(  # noqa: PLR0913 - one for each option
                 await sending.send(lines)
                 progress.show(sending)
             await sending.finish()
+        except CancelledError:
+            progress.clear()
+            click.echo(f"kdist: interrupted; written: {await sending.given_up()}", err=True)
+            raise
         except (KdistError, OSError) as error:
-            await producer.close(_CLOSE_S)
-            written = show_count(sending.count_written(), "record")
+            written = await sending.given_up()
             raise UserError(f"{show_error(error).rstrip('.')}; written: {written}") from None
         finally:
             progress.clear()
@@ -170,10 +176,12 @@ class Sending:
         """Wait until everything is acknowledged."""
         await self._settle(0)
 
-    def count_written(self) -> int:
-        """How many records were written, of those that failed together too; once all is settled."""
+    async def given_up(self) -> str:
+        """Close the producer; how many records were written, of those that failed together too."""
+        await self._producer.close(_CLOSE_S)
         failed = (count for many, _ in self._under_way for _, count, _ in many.failures())
-        return self.records + sum(many.count for many, _ in self._under_way) - sum(failed)
+        written = self.records + sum(many.count for many, _ in self._under_way) - sum(failed)
+        return show_count(written, "record")
 
     async def _settle(self, most: int) -> None:
         """Count what is acknowledged; wait for it where more than `most` chunks are under way."""

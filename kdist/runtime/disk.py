@@ -16,6 +16,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Sequence
+from typing import BinaryIO
 
 from kdist.runtime import linux
 from kdist.runtime.atomic_replace import replace
@@ -307,3 +308,9 @@ class Disk:
         """Give back the descriptors that `sync_filesystem` keeps."""
         while self._filesystems:
             os.close(self._filesystems.popitem()[1])
+
+
+def open_stream(path: str) -> BinaryIO:
+    """A file, or a pipe that has a name, to be read from its beginning to its end; `OSError`."""
+    with translated(path):
+        return open(path, "rb")

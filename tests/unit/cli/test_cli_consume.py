@@ -217,22 +217,24 @@ def consume_process(cluster: CliCluster, *arguments: str) -> subprocess.Popen[by
     )
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
 def test_it_waits_for_what_comes_and_an_interrupt_commits_what_was_shown(
-    cluster: CliCluster,
+    cluster: CliCluster, number: int, status: int
 ) -> None:
-    cluster.done("topics", "create", "live", "--partitions", 2)
-    cluster.done("produce", "live", "--partition", 0, text="old\n")
-    process = consume_process(cluster, "live", "--group", "watcher", "--from-beginning")
+    name = f"live-{number}"
+    cluster.done("topics", "create", name, "--partitions", 2)
+    cluster.done("produce", name, "--partition", 0, text="old\n")
+    process = consume_process(cluster, name, "--group", "watcher", "--from-beginning")
     assert process.stdout is not None
     assert process.stdout.readline() == b"old\n"
     for word in ("new", "newer"):
-        cluster.done("produce", "live", "--partition", 1, text=f"{word}\n")
+        cluster.done("produce", name, "--partition", 1, text=f"{word}\n")
         assert process.stdout.readline() == f"{word}\n".encode()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=30)
-    assert (process.returncode, output) == (130, b"")
+    assert (process.returncode, output) == (status, b"")
     assert b"Traceback" not in errors
-    assert cluster.done("consume", "live", "--group", "watcher", "--until-end") == ""
+    assert cluster.done("consume", name, "--group", "watcher", "--until-end") == ""
 
 
 def test_a_reader_that_goes_away_ends_it_in_silence(cluster: CliCluster) -> None:
