@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kdist.cli.bench_produce import require_sendable
 from kdist.cli.completing import complete_topics
 from kdist.cli.connecting import broker_option, require_topic
 from kdist.cli.options import acks_option, json_option, not_empty, print_json
@@ -59,9 +60,11 @@ def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json
     from kdist.client.producer.sync import Producer
 
     require_topic(broker, topic)
+    settings = {"bootstrap_servers": broker, "acks": acks, "linger_ms": 0}
+    require_sendable(size, settings)
     partition = TopicPartition(topic, 0)
     with (
-        Producer(bootstrap_servers=broker, acks=acks, linger_ms=0) as producer,
+        Producer(**settings) as producer,
         Consumer(broker, fetch_min_bytes=1) as consumer,
         progress("latency", records, is_wanted=not as_json) as advance,
     ):

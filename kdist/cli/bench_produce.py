@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -92,7 +92,6 @@ def produce(  # noqa: PLR0913 - one for each option
       kdist bench produce load --records 1000000 --size 100
       kdist bench produce load --rate 1000 --acks all --json
     """
-    from kdist.client.producer.settings import read_settings
     from kdist.client.producer.sync import Producer
 
     more = _more(given)
@@ -104,9 +103,7 @@ def produce(  # noqa: PLR0913 - one for each option
         "compression_type": codec,
         **more,
     }
-    limit = read_settings(settings).plain.max_request_size
-    if size > limit:  # said before so many bytes are made
-        raise UserError(f"records of {size} bytes are larger than max_request_size, {limit} bytes")
+    require_sendable(size, settings)
     with (
         Producer(**settings) as producer,
         progress("produce", records, is_wanted=not as_json) as advance,
@@ -116,6 +113,15 @@ def produce(  # noqa: PLR0913 - one for each option
             advance(count)
         run.finish()
     _report(load, run, as_json)
+
+
+def require_sendable(size: int, settings: Mapping[str, Any]) -> None:
+    """`UserError` for records larger than a producer takes, before so many bytes are made."""
+    from kdist.client.producer.settings import read_settings
+
+    limit = read_settings(settings).plain.max_request_size
+    if size > limit:
+        raise UserError(f"records of {size} bytes are larger than max_request_size, {limit} bytes")
 
 
 def _more(given: tuple[str, ...]) -> dict[str, str]:

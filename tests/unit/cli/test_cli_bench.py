@@ -70,8 +70,10 @@ def test_what_cannot_be_measured_is_refused(cluster: CliCluster, topic: str) -> 
     assert "linger_ms" in cluster.refused(*words)
     too_large = ("--size", 2000, "--setting", "max.request.size=1000")
     assert cluster.refused("bench", "produce", topic, "--records", 1, *too_large)
-    sentence = cluster.refused("bench", "produce", topic, "--size", 99_999_999)
-    assert sentence == "records of 99999999 bytes are larger than max_request_size, 1048576 bytes"
+    for command in ("produce", "latency"):
+        sentence = cluster.refused("bench", command, topic, "--size", 1 << 60)
+        limit = "larger than max_request_size, 1048576 bytes"
+        assert sentence == f"records of {1 << 60} bytes are {limit}"
 
 
 def test_large_records_are_few_that_come_again() -> None:
