@@ -168,7 +168,9 @@ class Client(FrameReceiver):
             raise UserError(
                 f"a number is too large for {api.name}, or too small: {error}"
             ) from None
-        except (AttributeError, TypeError, UnicodeEncodeError) as error:  # a codec takes what it is
+        except UnicodeEncodeError as error:
+            raise UserError(f"{error.object!r} is no text in UTF-8") from None
+        except (AttributeError, TypeError) as error:  # a codec takes what it is
             raise UserError(f"{api.name} has no room for what was given: {error}") from error
         assert frame.splices is None, "requests are bytes"
         return frame
@@ -289,7 +291,7 @@ class Client(FrameReceiver):
             else:
                 _, answer = decode_response(waiting.api, version, self._kept(frame))
         except ProtocolError as error:
-            _fail(waiting, self._network_exception(str(error)))
+            _fail(waiting, self._misunderstood(error))
             raise
         if not waiting.answered.done():
             waiting.answered.set_result(answer)
@@ -307,7 +309,7 @@ class Client(FrameReceiver):
         return frame
 
     def frame_refused(self, error: ProtocolError) -> None:
-        self._end(self._network_exception(str(error)))
+        self._end(self._misunderstood(error))
 
     # The end
 
@@ -317,6 +319,11 @@ class Client(FrameReceiver):
 
     def _network_exception(self, why: str) -> ApiError:
         return ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: {why}")
+
+    def _misunderstood(self, error: ProtocolError) -> ApiError:
+        """Of who has told no versions yet, nothing was understood: it may be a web server."""
+        doubt = "" if self.versions else "it does not speak Kafka's protocol: "
+        return self._network_exception(f"{doubt}{error}")
 
     def close(self) -> None:
         """Close at once; who waits hears NETWORK_EXCEPTION."""

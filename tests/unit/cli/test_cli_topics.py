@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 
 from tests.unit.cli.cli_cluster import CliCluster
 
@@ -207,6 +209,23 @@ def test_nobody_at_the_address_is_one_sentence(cluster: CliCluster) -> None:
         "no broker answers at 127.0.0.1:1 (connection refused): start one with `kdist standalone`,"
         " or name another with --broker"
     )
+
+
+def test_who_speaks_something_else_is_told_apart(cluster: CliCluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        sentence = cluster.refused("topics", "list", "--broker", address)
+        thread.join()
+    assert f"{address} (it does not speak Kafka's protocol: a frame of 1213486160 bytes" in sentence
 
 
 def test_the_second_of_two_addresses_serves_when_the_first_is_dead(cluster: CliCluster) -> None:
