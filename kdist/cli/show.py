@@ -5,6 +5,7 @@ JSON has the raw values instead: bytes, milliseconds, and for keys and values `j
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime, timedelta
 
 from kdist.errors import ApiError, KdistError
@@ -80,5 +81,7 @@ def clip(text: str, width: int | None) -> str:
 def show_error(error: KdistError | OSError) -> str:
     """The sentence for a person, who has no use for the wire's name of an `ApiError`."""
     if isinstance(error, OSError):
-        return f"{error.filename or 'the system'}: {error.strerror or error}"
+        # A full disk under a file of ours is `DiskFull`.
+        nameless = "standard output" if error.errno == errno.ENOSPC else "the system"
+        return f"{error.filename or nameless}: {error.strerror or error}"
     return error.detail if isinstance(error, ApiError) else str(error)

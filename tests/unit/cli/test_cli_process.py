@@ -108,6 +108,19 @@ def test_a_stream_that_is_closed_is_as_if_it_led_nowhere(closed: str, tmp_path: 
     assert (done.stdout == "") == (">&-" in closed)
 
 
+def test_an_output_that_is_full_is_named() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*KDIST, "config", "describe"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr == b"kdist: standard output: No space left on device\n"
+
+
 def test_lines_of_a_closed_stream_are_none(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "mute")
     line = f'"$@" produce mute --broker {cluster.address} <&-'
