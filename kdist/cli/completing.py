@@ -1,4 +1,4 @@
-"""Names of topics and groups for the shell's completion, if the cluster answers quickly.
+"""Names for the shell's completion: files, and topics and groups if the cluster answers quickly.
 
 What a person waits for with a finger on the tab key must be there at once or not at all: whatever
 goes wrong, nothing is offered.
@@ -33,6 +33,11 @@ async def _groups(cluster: Cluster) -> Iterable[str]:
     from kdist.client.admin.groups import list_groups
 
     return [group.name for group in await list_groups(cluster)]
+
+
+def complete_files(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Have the shell complete the names of files and directories itself."""
+    return [CompletionItem(begun, type="file")]
 
 
 def _completing(

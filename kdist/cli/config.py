@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kdist.cli.command_group import CommandGroup
+from kdist.cli.completing import complete_files
 from kdist.cli.options import json_option, not_empty, print_json, read_settings_file, readonly_files
 from kdist.cli.show import show_count
 from kdist.cli.table import Column, Row, print_table
@@ -34,7 +35,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("path", metavar="FILE", callback=not_empty)
+@click.argument("path", metavar="FILE", callback=not_empty, shell_complete=complete_files)
 @click.option(
     "--for",
     "kind",
@@ -106,7 +107,13 @@ class Line(NamedTuple):
 
 
 @config.command()
-@click.argument("arguments", metavar="[FILE] [NAME...]", nargs=-1, callback=not_empty)
+@click.argument(
+    "arguments",
+    metavar="[FILE] [NAME...]",
+    nargs=-1,
+    callback=not_empty,
+    shell_complete=complete_files,
+)
 @json_option
 def describe(arguments: tuple[str, ...], as_json: bool) -> None:
     """Show settings with value, source, default and meaning; secrets are hidden.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import click
 
 from kdist.cli.command_group import CommandGroup
+from kdist.cli.completing import complete_files
 from kdist.cli.options import json_option, not_empty, print_json, read_settings_file
 from kdist.cli.show import show_error, show_time
 from kdist.errors import KdistError, UserError
@@ -58,6 +59,7 @@ class Subject(NamedTuple):
     "path",
     metavar="FILE",
     callback=not_empty,
+    shell_complete=complete_files,
     help="The broker's file: its id, its ZooKeeper and min.insync.replicas come from there.",
 )
 @click.option(

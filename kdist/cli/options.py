@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kdist.cli.completing import complete_files
 from kdist.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def not_empty(_: click.Context, parameter: click.Parameter, value: T) -> T:
     return value
 
 
-path_argument = click.argument("path", metavar="PATH", callback=not_empty)
+path_argument = click.argument(
+    "path", metavar="PATH", callback=not_empty, shell_complete=complete_files
+)
 
 
 def readonly_files() -> Files:

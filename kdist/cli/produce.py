@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kdist.cli.completing import complete_files
 from kdist.cli.connecting import ask_cluster, broker_option, check_partition
 from kdist.cli.options import acks_option, codec_option, json_option, not_empty, print_json
 from kdist.cli.show import show_count, show_error, show_size
@@ -39,6 +40,7 @@ _PROGRESS_NS = 200_000_000
     "path",
     metavar="FILE",
     callback=not_empty,
+    shell_complete=complete_files,
     help="Read this instead of standard input.",
 )
 @click.option(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kdist.cli.completing import complete_files
 from kdist.cli.options import not_empty
 from kdist.runtime import diagnostics
 
@@ -29,5 +30,6 @@ def config_option(whose: str, *, required: bool = True) -> Option:
         required=required,
         metavar="FILE",
         callback=not_empty,
+        shell_complete=complete_files,
         help=f"The {whose}'s settings, .properties.",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from kdist.cli.completing import complete_files
 from kdist.cli.options import json_option, not_empty
 from kdist.cli.settings_given import parse_given
 
@@ -22,6 +23,7 @@ DEFAULT_PORT = 9092
     "directory",
     metavar="DIR",
     callback=not_empty,
+    shell_complete=complete_files,
     default=DEFAULT_DATA,
     show_default=True,
     help="Where all data is kept. A later start on it goes on with what is there.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kdist.cli.completing import complete_files
 from kdist.cli.connecting import ask_cluster, broker_option
 from kdist.cli.options import json_option, not_empty, print_json, readonly_files
 from kdist.errors import UserError
@@ -21,7 +22,7 @@ _NOTHING_TO_DO = "Every topic is as it shall be."
 
 
 @click.command()
-@click.argument("path", metavar="FILE", callback=not_empty)
+@click.argument("path", metavar="FILE", callback=not_empty, shell_complete=complete_files)
 @click.option("--plan", "is_plan", is_flag=True, help="Show what would be done, and do nothing.")
 @click.option(
     "--delete",

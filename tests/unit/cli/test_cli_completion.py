@@ -19,6 +19,11 @@ ROOT = Path(__file__).parents[3]
 
 def offered(line: str, broker: str) -> list[str]:
     """What bash would offer behind `line`, whose last word is the begun one."""
+    return [each.partition(",")[2] for each in answered(line, broker)]
+
+
+def answered(line: str, broker: str) -> list[str]:
+    """The same with the kind of each: "plain,groups"."""
     words = line.split(" ")
     environment = {
         "_KDIST_COMPLETE": "bash_complete",
@@ -35,7 +40,19 @@ def offered(line: str, broker: str) -> list[str]:
         timeout=30,
     )
     assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+    return [line for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("config check @", "config describe @", "topics apply @", "produce t --file @"),
+        *("log dump @", "log find @", "log rebuild-indexes @", "log trim @", "log verify @"),
+        *("broker --config @", "gate --config @", "load --config @", "standalone --data @"),
+    ],
+)
+def test_files_are_the_shells_to_complete(line: str) -> None:
+    assert answered("kdist " + line.replace("@", "/et"), "127.0.0.1:1") == ["file,/et"]
 
 
 def test_commands_and_options_are_offered() -> None:
