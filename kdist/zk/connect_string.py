@@ -52,9 +52,18 @@ def _server(host: str, text: str) -> str:
     if not colon or host.endswith("]"):  # an IPv6 address without a port ends in a bracket
         name, port = host, str(DEFAULT_PORT)
     bracketed = name.startswith("[") and name.endswith("]")
-    if not name or (":" in name and not bracketed) or not _is_port(port):
+    is_name = _can_be_asked_for(name) and (bracketed or ":" not in name)
+    if not is_name or not _is_port(port):
         raise UserError(f"zookeeper.connect {text!r}: {host!r} is not of the form host:port")
     return f"{name}:{port}"
+
+
+def _can_be_asked_for(name: str) -> bool:
+    """Whether it is a host's name: in a..b one part is empty, and a resolver breaks at it."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _is_port(text: str) -> bool:
