@@ -51,6 +51,8 @@ class BatchDump:
     def show(self, partition: PartitionFiles) -> None:
         """Show one partition's segments."""
         wish = self._wish
+        if not partition.bases and not wish.as_json:
+            click.echo(f"{partition.directory} has no segments.")
         for base_offset in bases_between(partition, wish.start_offset, wish.end_offset):
             if self._is_done:
                 return

@@ -178,6 +178,13 @@ def test_an_empty_file_says_that_it_has_no_entries(tmp_path: Path) -> None:
     assert "no entries" in run("dump", index).stdout
 
 
+def test_a_partition_without_segments_says_so(tmp_path: Path) -> None:
+    empty = tmp_path / "void-0"
+    empty.mkdir()
+    assert run("dump", empty).stdout == f"{empty} has no segments.\n"
+    assert rows("dump", empty) == []
+
+
 # --- verify and find ----------------------------------------------------------------------------
 
 
