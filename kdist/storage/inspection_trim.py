@@ -36,6 +36,7 @@ from kdist.storage.steps import run_steps
 from kdist.storage.trimming import truncate
 
 _COPY_BYTES = 1 << 20
+_PROMISING = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
 _UNNAMED = TopicPartition("unnamed", 0)  # a copied directory under another name; shows in no file
 
 
@@ -232,14 +233,17 @@ def _plan(
 def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bool) -> Trimmed:
     """Cut. The caller has the log directory's lock. Raises `DiskFull` before anything was cut.
 
+    A checkpoint that cannot be read is found before anything is written.
+
     `is_kept`: what goes is put beside the log as `<segment>.log.cut-<n>`, which no broker looks at.
     """
     top = place.log_directory
+    paths = [] if top is None else [f"{top}/{name}" for name in _PROMISING]
+    promised = {path: load_offsets(files, path) for path in paths}  # one may be no checkpoint
     kept = [_copy_tail(files, cut)] if is_kept else []
     marker = _take_marker(files, top)
-    if top is not None:
-        for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
-            _lower(files, f"{top}/{name}", cut)
+    for path, offsets in promised.items():
+        _lower(files, path, offsets, cut)
     retired: list[str] = []
     log = _load(files, saved, cut, retired)
     if log.end_offset > cut.end_offset:
@@ -294,9 +298,8 @@ def _free_name(files: Files, path: str) -> str:
     return f"{path}.cut-{number}"
 
 
-def _lower(files: Files, path: str, cut: Cut) -> None:
+def _lower(files: Files, path: str, offsets: dict[TopicPartition, int], cut: Cut) -> None:
     """What a checkpoint promises of this partition is no more than what will be left."""
-    offsets = load_offsets(files, path)
     partition = cut.partition.partition
     if partition is not None and offsets.get(partition, 0) > cut.end_offset:
         offsets[partition] = cut.end_offset

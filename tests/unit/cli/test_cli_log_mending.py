@@ -53,6 +53,16 @@ def test_trim_says_what_will_go_and_does_it_when_told(log: Path) -> None:
     assert run("verify", log.parent).exit_code == 0
 
 
+def test_trim_beside_a_checkpoint_that_is_none_changes_nothing(log: Path) -> None:
+    checkpoint = log.parent / "cleaner-offset-checkpoint"
+    checkpoint.write_bytes(b"noise")
+    before = trace(log)
+    result = run("trim", log, "--to-offset", 40, "--yes")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"kdist: {checkpoint}: its last line has no end\n"
+    assert trace(log) == before
+
+
 def test_trim_at_damage_in_json_says_what_it_kept(log: Path) -> None:
     segment = segments(log)[2]
     flip(segment, headers(segment)[3][0] + 16)
