@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import click
@@ -73,6 +74,8 @@ def trim(
             if not _is_confirmed(place):
                 click.echo("Nothing was changed.")
                 return 1
+        # Recovery tells a broker's log what the plan has told already.
+        logging.getLogger("kdist.storage").addHandler(logging.NullHandler())
         trimmed = carry_out(disk, place, saved, cut, is_kept=not discard)
     _print_outcome(place, cut, trimmed, as_json)
     return 0

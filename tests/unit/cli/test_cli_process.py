@@ -95,6 +95,15 @@ def test_statuses_are_those_of_the_table(tmp_path: Path) -> None:
     assert run("log", "verify").returncode == 2
 
 
+def test_what_recovery_logs_is_not_told_by_a_trim(tmp_path: Path) -> None:
+    partition = make_directory(tmp_path / "log")
+    with next(partition.glob("*.log")).open("ab") as segment:
+        segment.write(b"damage" * 50)
+    done = run("log", "trim", str(partition), "--at-damage", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " now ends at offset " in done.stdout
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
 def test_a_stream_that_is_closed_is_as_if_it_led_nowhere(closed: str, tmp_path: Path) -> None:
     batch = build_batch([b"x"] * 3, timestamp_ms=START_MS)
