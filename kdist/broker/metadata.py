@@ -16,7 +16,7 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest` and `ZkMetadataCache`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.metadata_cache import NO_CONTROLLER, KnownTopic, MetadataCache
@@ -54,7 +54,8 @@ class MetadataHandler:
         cache = self._cache
         await cache.told.wait()
         brokers = cache.brokers_on(listener)
-        is_listed = any(each.id == cache.controller_id for each in brokers)
+        reachable = {each.id for each in brokers}
+        is_listed = cache.controller_id in reachable
         return MetadataResponse(
             brokers=[
                 MetadataBroker(node_id=each.id, host=each.host, port=each.port, rack=each.rack)
@@ -65,25 +66,25 @@ class MetadataHandler:
             cluster_authorized_operations=(
                 ON_CLUSTER if request.include_cluster_authorized_operations else OMITTED
             ),
-            topics=list(self._topics(request, version, listener)),
+            topics=list(self._topics(request, version, reachable)),
         )
 
     def _topics(
-        self, request: MetadataRequest, version: int, listener: str
+        self, request: MetadataRequest, version: int, reachable: Set[int]
     ) -> Iterator[MetadataTopicResult]:
         asked = request.topics
         if asked is None or (version == 0 and not asked):
             for name, known in self._cache.topics.items():
-                yield self._known(name, known, version, listener, request)
+                yield self._known(name, known, version, reachable, request)
         elif version < _FIRST_VERSION_OF_IDS and any(_is_by_id(each) for each in asked):
             for each in asked:
                 yield _refused(Error.INVALID_REQUEST, each.name or "", each)
         else:
             for each in _once(asked):
-                yield self._topic(each, version, listener, request)
+                yield self._topic(each, version, reachable, request)
 
     def _topic(
-        self, asked: MetadataTopic, version: int, listener: str, request: MetadataRequest
+        self, asked: MetadataTopic, version: int, reachable: Set[int], request: MetadataRequest
     ) -> MetadataTopicResult:
         name = asked.name
         if _is_by_id(asked):
@@ -93,14 +94,19 @@ class MetadataHandler:
         assert name is not None, "it is asked for by name"
         known = self._cache.topics.get(name)
         if known is not None:
-            return self._known(name, known, version, listener, request)
+            return self._known(name, known, version, reachable, request)
         if topic_name_fault(name):
             return _refused(Error.INVALID_TOPIC_EXCEPTION, name, asked)
         error = self._creation.ask_for(name, request.allow_auto_topic_creation)
         return _refused(error, name, asked)
 
     def _known(
-        self, name: str, known: KnownTopic, version: int, listener: str, request: MetadataRequest
+        self,
+        name: str,
+        known: KnownTopic,
+        version: int,
+        reachable: Set[int],
+        request: MetadataRequest,
     ) -> MetadataTopicResult:
         return MetadataTopicResult(
             error_code=Error.NONE,
@@ -111,20 +117,19 @@ class MetadataHandler:
                 ON_TOPIC if request.include_topic_authorized_operations else OMITTED
             ),
             partitions=[
-                self._partition(state, version, listener)
+                self._partition(state, version, reachable)
                 for _, state in sorted(known.partitions.items())
             ],
         )
 
     def _partition(
-        self, state: UpdatedPartition, version: int, listener: str
+        self, state: UpdatedPartition, version: int, reachable: Set[int]
     ) -> MetadataPartitionResult:
         error, leader, alive = Error.NONE, state.leader, self._cache.brokers
-        if leader == NO_LEADER or leader not in alive:
-            error, leader = Error.LEADER_NOT_AVAILABLE, NO_LEADER
-        elif self._cache.broker(leader, listener) is None:
+        if leader not in reachable:
             is_old = version < _FIRST_VERSION_OF_LISTENER_NOT_FOUND
-            error = Error.LEADER_NOT_AVAILABLE if is_old else Error.LISTENER_NOT_FOUND
+            is_known = leader in alive and not is_old
+            error = Error.LISTENER_NOT_FOUND if is_known else Error.LEADER_NOT_AVAILABLE
             leader = NO_LEADER
         replicas, isr = state.replicas, state.isr
         if version == 0:  # the clients of that time take a broker they do not know for an error
