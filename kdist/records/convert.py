@@ -10,7 +10,7 @@ Source: KIP-31, KIP-32, KIP-98, KIP-110, Kafka's `LogValidator` and `RecordsUtil
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kdist.errors import ApiError, CorruptRecords, Error
@@ -40,23 +40,16 @@ def up_convert(
     unless `codec` says another. Raises CorruptRecords for a wrapper that is damaged or holds more
     than `size_max` bytes.
     """
-    for source_codec, records in _runs(messages, size_max):
-        yield _build(records, source_codec if codec is None else codec)
-
-
-def _runs(messages: Iterable[Message], size_max: int) -> Iterator[tuple[Codec, list[Record]]]:
     for are_wrappers, run in itertools.groupby(messages, lambda message: message.is_wrapper):
         if are_wrappers:
             for wrapper in run:
-                yield wrapper.codec, list(open_message(wrapper, size_max))
+                records = list(open_message(wrapper, size_max))
+                yield _build(records, wrapper.codec if codec is None else codec)
         else:
-            yield (
-                Codec.NONE,
-                [record for message in run for record in open_message(message, size_max)],
-            )
+            yield _build(list(run), Codec.NONE if codec is None else codec)
 
 
-def _build(records: list[Record], codec: Codec) -> bytearray:
+def _build(records: Sequence[Record | Message], codec: Codec) -> bytearray:
     try:
         return build_batch(
             [record.value for record in records],

@@ -89,17 +89,17 @@ def iter_messages(
     With `may_end_partial`, as in a fetch's answer that a byte limit cut, a last message that is not
     all there ends the iteration; anything else that is wrong raises CorruptRecords.
     """
-    view = memoryview(buffer)
+    data = bytes(buffer)  # whose slices cost a third of a view's
     position = 0
-    while position < len(view):
-        left = len(view) - position
-        size = _PREFIX.unpack_from(view, position)[1] if left >= _PREFIX.size else 0
+    while position < len(data):
+        left = len(data) - position
+        size = _PREFIX.unpack_from(data, position)[1] if left >= _PREFIX.size else 0
         end = position + _PREFIX.size + size
-        if may_end_partial and (left < _PREFIX.size or end > len(view)):
+        if may_end_partial and (left < _PREFIX.size or end > len(data)):
             return
-        if left < _PREFIX.size or size < _SIZE_MIN[0] or end > len(view):
+        if left < _PREFIX.size or size < _SIZE_MIN[0] or end > len(data):
             raise CorruptRecords(f"a message of {size} bytes does not fit in the {left} left")
-        yield _read_message(view[position:end], check_crcs)
+        yield _read_message(data, position, end, check_crcs)
         position = end
 
 
@@ -118,36 +118,36 @@ def find_end(buffer: Buffer, position: int) -> int:
     return position if at_batch else end
 
 
-def _read_message(view: memoryview, check_crc: bool) -> Message:
-    offset, _, crc, magic, attributes = _HEADER.unpack_from(view)
-    if check_crc and (computed := zlib.crc32(view[_CHECKED_POSITION:])) != crc:
+def _read_message(data: bytes, start: int, end: int, check_crc: bool) -> Message:
+    offset, _, crc, magic, attributes = _HEADER.unpack_from(data, start)
+    if check_crc and (computed := zlib.crc32(data[start + _CHECKED_POSITION : end])) != crc:
         raise CorruptRecords(f"message CRC is {crc:08x} but its bytes give {computed:08x}")
     if not 0 <= magic <= MAGIC_MAX:
         raise CorruptRecords(f"message of magic {magic} in a message set")
-    if len(view) < _PREFIX.size + _SIZE_MIN[magic]:
-        raise CorruptRecords(f"message of {len(view)} bytes is too small for magic {magic}")
-    position = _HEADER.size
+    if end - start < _PREFIX.size + _SIZE_MIN[magic]:
+        raise CorruptRecords(f"message of {end - start} bytes is too small for magic {magic}")
+    position = start + _HEADER.size
     timestamp = NO_TIMESTAMP
     if magic > 0:
-        (timestamp,) = _TIMESTAMP.unpack_from(view, position)
+        (timestamp,) = _TIMESTAMP.unpack_from(data, position)
         position += _TIMESTAMP.size
-    key, position = _read_bytes(view, position)
-    value, position = _read_bytes(view, position)
-    if position != len(view):
-        raise CorruptRecords(f"message has {len(view) - position} bytes behind its value")
+    key, position = _read_bytes(data, position, end)
+    value, position = _read_bytes(data, position, end)
+    if position != end:
+        raise CorruptRecords(f"message has {end - position} bytes behind its value")
     return Message(offset, magic, attributes, timestamp, key, value)
 
 
-def _read_bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     start = position + _LENGTH.size
-    if start > len(view):
+    if start > end:
         raise CorruptRecords("message ends within a length")
-    (length,) = _LENGTH.unpack_from(view, position)
+    (length,) = _LENGTH.unpack_from(data, position)
     if length < 0:
         return None, start
-    if start + length > len(view):
+    if start + length > end:
         raise CorruptRecords(f"{length} bytes of key or value reach behind their message")
-    return bytes(view[start : start + length]), start + length
+    return data[start : start + length], start + length
 
 
 def iter_records(

@@ -275,8 +275,10 @@ def _check_timestamps(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: 
 def _checked_messages(records: Buffer, rules: Rules) -> Iterator[Message]:
     """The messages of a set, wrappers unopened: of one magic, and only one if it is a wrapper."""
     first: Message | None = None
+    may_be_too_large = len(records) > rules.message_bytes_max
     for message in message_set.iter_messages(records):
-        _check_size(message.size, rules)
+        if may_be_too_large:
+            _check_size(message.size, rules)
         if message.is_log_append_time:
             raise ApiError(Error.INVALID_TIMESTAMP, "a producer does not set log append time")
         if first is None:
