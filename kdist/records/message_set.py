@@ -34,9 +34,11 @@ from kdist.wire.varint import Buffer
 
 _PREFIX = struct.Struct(">qi")  # offset, size
 _HEADER = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
+_PREFIX_AND_CRC = struct.Struct(">qiI")  # all that stands before what the CRC covers
 _CHECKED = struct.Struct(">bb")  # magic, attributes: where what the CRC covers begins
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)  # instead of a length
 _CHECKED_POSITION = 16
 
 _SIZE_MIN = (14, 22)  # of a message without key and value, by magic, from the CRC on
@@ -242,35 +244,28 @@ def _write_messages(
     records: Sequence[Record], magic: int, attributes: int, base_offset: int
 ) -> bytes:
     return b"".join(
-        write_message(
-            Message(
-                record.offset - base_offset,
-                magic,
-                attributes,
-                record.timestamp,
-                record.key,
-                record.value,
-            )
-        )
-        for record in records
+        _message(offset - base_offset, magic, attributes, timestamp, key, value)
+        for offset, timestamp, key, value, _ in records
     )
 
 
 def write_message(message: Message) -> bytes:
     """One message, its CRC computed."""
-    checked = b"".join(
-        (
-            _CHECKED.pack(message.magic, message.attributes),
-            _TIMESTAMP.pack(message.timestamp) if message.magic > 0 else b"",
-            _sized(message.key),
-            _sized(message.value),
-        )
-    )
-    size = 4 + len(checked)
-    return _PREFIX.pack(message.offset, size) + zlib.crc32(checked).to_bytes(4, "big") + checked
+    return _message(*message)
 
 
-def _sized(data: bytes | None) -> bytes:
-    if data is None:
-        return b"\xff\xff\xff\xff"
-    return _LENGTH.pack(len(data)) + data
+def _message(
+    offset: int,
+    magic: int,
+    attributes: int,
+    timestamp: int,
+    key: bytes | None,
+    value: bytes | None,
+) -> bytes:
+    head = _CHECKED.pack(magic, attributes)
+    if magic > 0:
+        head += _TIMESTAMP.pack(timestamp)
+    head += _NULL if key is None else _LENGTH.pack(len(key)) + key
+    head += _NULL if value is None else _LENGTH.pack(len(value))
+    checked = head + (value or b"")
+    return _PREFIX_AND_CRC.pack(offset, 4 + len(checked), zlib.crc32(checked)) + checked
