@@ -10,6 +10,7 @@ The usual record, a value alone for a sticky batch, takes a shorter way (`Produc
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from kdist.runtime.clock import Clock
 _FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; then four times as much, and so on
 _GROWTH = 4
 _OVERHEAD = RECORD_OVERHEAD_BYTES
+NOW_S = -math.inf  # by when the loop is to look: before it looks anyway
 _NOWHERE = Topic("")  # instead of one that is not known
 
 
@@ -90,7 +92,10 @@ def _add_more(batch: Batch, headers: Any, timestamp: Any, room_bytes: int) -> in
 
 
 class Accumulator:
-    """See above. `kick` asks the loop to look at what there is to send; from any thread."""
+    """See above. `kick` asks the loop to look at what there is to send; from any thread.
+
+    It is given the time by which, on the loop's clock.
+    """
 
     def __init__(
         self,
@@ -99,7 +104,7 @@ class Accumulator:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         chance: random.Random,
-        kick: Callable[[], None],
+        kick: Callable[[float], None],
     ) -> None:
         self.lock = threading.Lock()
         self.topics: dict[str, Topic] = {}
@@ -113,6 +118,7 @@ class Accumulator:
         self.record_bytes_max = settings.max_request_size
         # No more than a request: so whatever fits into a batch that is open may be sent.
         self.batch_bytes = max(1, min(settings.batch_size, self.record_bytes_max - HEADER_SIZE))
+        self._linger_s = settings.linger_ms / 1000
         self._partitioner = partitioner
         self.is_sticky = partitioner == "sticky"
         self._now_s = loop.time
@@ -301,7 +307,7 @@ class Accumulator:
         batch.limit_bytes = batch.held_bytes = limit
         queue.open = batch
         self.active[queue] = None
-        self._kick()
+        self._kick(NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s)
         return batch
 
     def seal(self, queue: PartitionQueue, *, is_known: bool = False) -> None:
@@ -315,4 +321,4 @@ class Accumulator:
             self.plain.pop(queue.topic, None)
             topic.stick(self._chance)
         if not is_known:
-            self._kick()
+            self._kick(NOW_S)

@@ -69,7 +69,7 @@ class Core:
         self.has_handler = self._handler is not None
         self._cluster = Cluster(world.network, addresses, client)
         self.accumulator = Accumulator(
-            settings, callables.partitioner, loop, world.clock, world.chance, self._kick
+            settings, callables.partitioner, loop, world.clock, world.chance, self._kick_by
         )
         self.accumulator.is_watched = self.has_handler
         self.accumulator.has_short_way = (
@@ -117,6 +117,9 @@ class Core:
 
     def _kick(self) -> None:
         self._sender.kick()
+
+    def _kick_by(self, when_s: float) -> None:
+        self._sender.kick_by(when_s)
 
     def _hurry(self, batch: Batch) -> None:
         batch.is_hurried = True

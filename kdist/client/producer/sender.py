@@ -5,7 +5,9 @@ looks over all partitions that have something: once, however many kicks there we
 is not due yet, or resting, it is woken for by a timer.
 
 A batch is due when it is full, has lingered, is waited for, or memory is short. It stays open until
-a request takes it: so while requests are under way, those behind grow.
+a request takes it: so while requests are under way, those behind grow. With one that is due goes
+what has lingered half its time for the same broker: by themselves each of hundreds of partitions
+would have its own time, and a request, and an answer.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +69,9 @@ class Sender:
         self._is_answered = settings.acks != "0"
         self._links: dict[int, Link] = {}
         self._is_kicked = False
+        # It will look by then, and find whatever was there before: nobody need kick for later.
+        self._looks_by_s = math.inf
+        self._expires_s = math.inf  # the first of what was there when it looked last
         self._ring = ringing(network.loop, self.look)
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -76,6 +81,11 @@ class Sender:
         if not self._is_kicked and not self._is_closed:
             self._is_kicked = True
             self._ring()
+
+    def kick_by(self, when_s: float) -> None:
+        """Look by then at the latest; from any thread."""
+        if when_s < self._looks_by_s:
+            self.kick()
 
     async def drain(self) -> None:
         """Until connections have taken what was sent and is not answered; a dead one is given up.
@@ -109,22 +119,48 @@ class Sender:
         self._is_kicked = False
         if self._is_closed:
             return
+        self._looks_by_s = math.inf  # before anything is looked at: what comes behind that kicks
         now_s = self._loop.time()
-        wake_s = math.inf
-        due: dict[int, list[PartitionQueue]] = {}
-        for queue in tuple(self._accumulator.active):
-            deadline_s = self._maybe_expire(queue, now_s)
-            due_s = self._due_s(queue)
-            if due_s <= now_s:
-                due.setdefault(queue.leader, []).append(queue)
-                due_s = math.inf
-            wake_s = min(wake_s, due_s, deadline_s)
-        for leader, queues in due.items():
-            self._send_to(leader, deque(queues), now_s)
-            for queue in queues:
-                due_s = self._due_s(queue)  # of what came behind; if it is now, somebody will kick
-                wake_s = min(wake_s, due_s if due_s > now_s else math.inf)
+        if now_s >= self._expires_s:
+            for queue in tuple(self._accumulator.active):
+                self._expire(queue, now_s)
+        ready, soonest, wake_s = self._find_ready(now_s)
+        for leader, due_s in soonest.items():
+            if due_s <= now_s:  # for what is left of these then, somebody will kick
+                self._send_to(leader, deque(ready[leader]), now_s)
+            else:
+                wake_s = min(wake_s, due_s)
         self._wake_at(wake_s)
+
+    def _find_ready(
+        self, now_s: float
+    ) -> tuple[dict[int, list[PartitionQueue]], dict[int, float], float]:
+        """By leader: what may go with the next request; when the first of that is due.
+
+        And when any of the others is due or expires.
+        """
+        soon_s = now_s + self._linger_s / 2
+        wake_s = oldest_s = math.inf
+        ready: dict[int, list[PartitionQueue]] = {}
+        soonest: dict[int, float] = {}
+        idle = []
+        for queue in tuple(self._accumulator.active):
+            first = queue.waiting[0] if queue.waiting else queue.open
+            if first is None:
+                if not queue.flying:
+                    idle.append(queue)
+                continue
+            oldest_s = min(oldest_s, first.created_s)
+            due_s = self._due_s(queue, first)
+            if due_s <= soon_s and queue.retry_at_s <= now_s:
+                leader = queue.leader
+                ready.setdefault(leader, []).append(queue)
+                soonest[leader] = min(soonest.get(leader, due_s), due_s)
+            else:
+                wake_s = min(wake_s, due_s)
+        self._forget(idle)
+        self._expires_s = oldest_s + self._delivery_s
+        return ready, soonest, min(wake_s, self._expires_s)
 
     def _wake_at(self, when_s: float) -> None:
         """Look again by then. A timer that comes earlier stays: to set one anew costs more."""
@@ -132,23 +168,19 @@ class Sender:
         if when_s < math.inf and (timer is None or timer.when() > when_s):
             if timer is not None:
                 timer.cancel()
-            self._timer = self._loop.call_at(when_s, self._wake)
+            self._timer = timer = self._loop.call_at(when_s, self._wake)
+        if timer is not None:
+            self._looks_by_s = timer.when()
 
     def _wake(self) -> None:
         self._timer = None
         self.look()
 
-    def _maybe_expire(self, queue: PartitionQueue, now_s: float) -> float:
-        """Fail what took too long; when the next will have."""
-        while True:
-            first = queue.waiting[0] if queue.waiting else queue.open
-            if first is None:
-                if queue.is_empty:
-                    self._forget(queue)
-                return math.inf
-            deadline_s = first.created_s + self._delivery_s
-            if deadline_s > now_s:
-                return deadline_s
+    def _expire(self, queue: PartitionQueue, now_s: float) -> None:
+        """Fail what took too long."""
+        while first := queue.waiting[0] if queue.waiting else queue.open:
+            if first.created_s + self._delivery_s > now_s:
+                return
             if not queue.waiting:
                 self._seal(queue)
             batch = queue.waiting.popleft()
@@ -165,27 +197,25 @@ class Sender:
         link = self._links.get(leader)
         return link.error if link is not None else None
 
-    def _forget(self, queue: PartitionQueue) -> None:
-        with self._accumulator.lock:
-            if queue.is_empty:
-                self._accumulator.active.pop(queue, None)
+    def _forget(self, queues: Sequence[PartitionQueue]) -> None:
+        if queues:
+            with self._accumulator.lock:
+                for queue in queues:
+                    if queue.is_empty:
+                        self._accumulator.active.pop(queue, None)
 
     def _seal(self, queue: PartitionQueue) -> None:
         with self._accumulator.lock:
             if queue.open is not None:
                 self._accumulator.seal(queue, is_known=True)
 
-    def _due_s(self, queue: PartitionQueue) -> float:
-        if not queue.may_send:
+    def _due_s(self, queue: PartitionQueue, first: Batch) -> float:
+        """When the queue's first batch that is not in flight may be sent, and is to be."""
+        if queue.flying and not queue.may_send:
             return math.inf  # an answer will kick
-        if queue.waiting:
+        if queue.waiting or first.is_hurried or self._accumulator.memory.is_wanted:
             return queue.retry_at_s
-        batch = queue.open
-        if batch is None:
-            return math.inf
-        if batch.is_hurried or self._accumulator.memory.is_wanted:
-            return queue.retry_at_s
-        return max(queue.retry_at_s, batch.created_s + self._linger_s)
+        return max(queue.retry_at_s, first.created_s + self._linger_s)
 
     # Sending
 
@@ -235,6 +265,8 @@ class Sender:
         taken: list[Batch] = []
         room_bytes = self._request_bytes_max
         for _ in range(len(queues)):
+            if not queues[0].waiting:
+                self._seal_some(queues, room_bytes)
             queue = queues.popleft()
             batch = self._first(queue, version)
             if batch is None:
@@ -255,10 +287,29 @@ class Sender:
                 break
         return taken
 
+    def _seal_some(self, queues: Iterable[PartitionQueue], room_bytes: int) -> None:
+        """Seal the first, and what a request has room for behind it; the others may still grow.
+
+        All at once: while a thread that sends holds the lock, the loop waits for it to go on.
+        """
+        accumulator = self._accumulator
+        is_first = True
+        with accumulator.lock:
+            for queue in queues:
+                batch = queue.open
+                if batch is None or queue.waiting:
+                    continue
+                is_large = batch.size_bytes >= _ALONE_BYTES
+                if not is_first and (is_large or batch.size_bytes > room_bytes):
+                    return
+                accumulator.seal(queue, is_known=True)
+                if is_large:
+                    return
+                room_bytes -= batch.size_bytes
+                is_first = False
+
     def _first(self, queue: PartitionQueue, version: int) -> Batch | None:
         """The batch that is next, encoded and numbered; None if it cannot be."""
-        if not queue.waiting:
-            self._seal(queue)
         batch = queue.waiting[0]
         is_new = batch.frame is None
         if is_new:

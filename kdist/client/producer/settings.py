@@ -81,7 +81,8 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=BATCHES,
-        doc="How long a batch that is not full waits for more, unless somebody waits for it.",
+        doc="How long a batch that is not full waits for more, unless somebody waits for it. Once "
+        "it has waited half as long, it goes along with another to the same broker.",
     )
     buffer_memory: int64 = setting(
         "buffer.memory",

@@ -268,6 +268,10 @@ class Scene(NamedTuple):
     clock: VirtualClock
     chance: random.Random
 
+    def produces(self) -> list[ProduceRequest]:
+        """The produce requests so far."""
+        return [each for each in self.brokers.requests if isinstance(each, ProduceRequest)]
+
     def producer(self, **settings: Any) -> AsyncProducer:
         world = World(self.network.host("client"), self.clock, self.chance)
         return AsyncProducer(world=world, **{"bootstrap_servers": f"b0:{PORT}"} | settings)

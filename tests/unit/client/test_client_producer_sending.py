@@ -329,21 +329,6 @@ def test_closing_ends_when_its_time_is_up() -> None:
     play(work)
 
 
-def test_a_batch_lingers_unless_somebody_waits_for_it() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer(linger_ms=1_000) as producer:
-            first = await producer.send("t", b"a")
-            await first
-            assert scene.clock.monotonic_ns() / 1e9 < 0.5
-            second = await producer.send("t", b"b")
-            await asyncio.sleep(0.9)
-            assert not second.done()
-            await asyncio.sleep(0.3)
-            assert second.done()
-
-    play(work)
-
-
 def test_without_acknowledgements_there_are_no_offsets() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(acks=0) as producer:
