@@ -4,7 +4,8 @@
 
 The first part, all but a few numbers, is the same for each batch of a partition: it is encoded
 once by `kdist.protocol`, up to version 8, where nothing comes behind the records. Requests of
-several batches are joined: those are small.
+several batches are joined: those are small. Of such a request's first part each has its end, what
+stands before the records of every partition.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from kdist.client.producer.batch import Batch
 from kdist.client.producer.queue import SEQUENCE_MASK, PartitionQueue
-from kdist.model import NO_EPOCH, NO_SEQUENCE, TopicPartition
+from kdist.model import NO_EPOCH, NO_SEQUENCE
 from kdist.protocol import produce
 from kdist.protocol.envelope import encode_request
 from kdist.protocol.headers import CORRELATION_ID_IN_FRAME, RequestHeader
@@ -30,6 +31,7 @@ ZSTD_VERSION_MIN = 7
 
 _INT32 = struct.Struct(">i")
 _SIZE_BYTES = 4
+_PARTITION_BYTES = 8  # before its records: number, size
 _PRODUCER_POSITION = 43  # in a batch's header: id, epoch, sequence
 _PRODUCER = struct.Struct(">qhi")
 
@@ -85,25 +87,29 @@ class Asking:
     def _prefix(self, queue: PartitionQueue, version: int) -> bytes:
         known_version, prefix = queue.prefix
         if known_version != version:
-            empty = {TopicPartition(queue.topic, queue.partition): b""}
-            prefix = bytes(self._request(empty, version))
+            empty = ProducePartition(index=queue.partition, records=b"")
+            prefix = bytes(self._request({queue.topic: [empty]}, version))
             queue.prefix = version, prefix
         return prefix
 
     def join(self, batches: Sequence[Batch], version: int) -> bytearray:
         """The frame of a request for all of them, of different partitions."""
-        return self._request(
-            {
-                TopicPartition(each.queue.topic, each.queue.partition): records_of(each)
-                for each in batches
-            },
-            version,
-        )
+        topics: dict[str, list[memoryview]] = {}
+        for batch in batches:
+            part = memoryview(_frame_of(batch))[batch.prefix_size - _PARTITION_BYTES :]
+            topics.setdefault(batch.queue.topic, []).append(part)
+        start = self._request({}, version)
+        _put_count(start, len(topics))
+        pieces: list[Buffer] = [start]
+        for name, parts in topics.items():
+            topic = self._request({name: []}, version)[len(start) :]
+            _put_count(topic, len(parts))
+            pieces += (topic, *parts)
+        frame = bytearray().join(pieces)
+        _INT32.pack_into(frame, 0, len(frame) - _SIZE_BYTES)
+        return frame
 
-    def _request(self, records: Mapping[TopicPartition, Buffer], version: int) -> bytearray:
-        topics: dict[str, list[ProducePartition]] = {}
-        for (topic, partition), data in records.items():
-            topics.setdefault(topic, []).append(ProducePartition(index=partition, records=data))
+    def _request(self, topics: Mapping[str, list[ProducePartition]], version: int) -> bytearray:
         request = ProduceRequest(
             acks=self._acks,
             timeout_ms=self._timeout_ms,
@@ -116,8 +122,7 @@ class Asking:
 
     def frame(self, batch: Batch, version: int) -> bytearray:
         """The frame of a request for it alone, in this version."""
-        frame = batch.frame
-        assert frame is not None, "a batch is encoded before it is sent"
+        frame = _frame_of(batch)
         prefix = self._prefix(batch.queue, version)
         if (
             frame[_SIZE_BYTES:CORRELATION_ID_IN_FRAME]
@@ -134,16 +139,24 @@ def _put_sizes(frame: bytearray, prefix_size: int) -> None:
     _INT32.pack_into(frame, prefix_size - _SIZE_BYTES, len(frame) - prefix_size)
 
 
+def _put_count(part: bytearray, count: int) -> None:
+    """Into what was encoded without its items: so it ends with how many there are."""
+    _INT32.pack_into(part, len(part) - _INT32.size, count)
+
+
+def _frame_of(batch: Batch) -> bytearray:
+    assert batch.frame is not None, "a batch is encoded before it is sent"
+    return batch.frame
+
+
 def records_of(batch: Batch) -> memoryview:
     """The batch as the log will have it."""
-    assert batch.frame is not None, "a batch is encoded before it is sent"
-    return memoryview(batch.frame)[batch.prefix_size :]
+    return memoryview(_frame_of(batch))[batch.prefix_size :]
 
 
 def stamp(batch: Batch) -> None:
     """Write identity and sequence into an encoded batch, and its checksum."""
-    frame, at = batch.frame, batch.prefix_size
-    assert frame is not None, "a batch is encoded before it is stamped"
+    frame, at = _frame_of(batch), batch.prefix_size
     id_, epoch = batch.queue.identity
     _PRODUCER.pack_into(frame, at + _PRODUCER_POSITION, id_, epoch, batch.sequence)
     seal(frame, at, len(frame) - at)
