@@ -7,12 +7,21 @@ from collections import deque
 
 
 class Memory:
-    """Bytes to take and give back, under the accumulator's lock. Waiting is the loop's."""
+    """Bytes to take, under the accumulator's lock, and to give back.
+
+    Giving back is the loop's, without the lock: it adds to a number of its own. Waiting, too.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.free = size
+        self._taken = 0
+        self._given_back = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def free(self) -> int:
+        """What there is to take."""
+        return self.size - self._taken + self._given_back
 
     @property
     def is_wanted(self) -> bool:
@@ -21,10 +30,15 @@ class Memory:
 
     def take(self, size: int) -> bool:
         """Whether there were `size` bytes to take. A record may take more than there is at all."""
-        if size > self.free and (size <= self.size or self.free < self.size):
+        free = self.free
+        if size > free and (size <= self.size or free < self.size):
             return False
-        self.free -= size
+        self._taken += size
         return True
+
+    def give_back(self, size: int) -> None:
+        """So much is free again."""
+        self._given_back += size
 
     async def wait(self, size: int) -> None:
         """Until so much may be there. In the order of asking."""

@@ -139,16 +139,14 @@ class Settling:
         self._settle(batch)
 
     def _settle(self, batch: Batch) -> None:
-        accumulator = self._accumulator
+        memory = self._accumulator.memory
         batch.frame = None
-        with accumulator.lock:
-            accumulator.memory.free += batch.held_bytes
-        accumulator.memory.wake()
+        memory.give_back(batch.held_bytes)
+        memory.wake()
         self._finish(batch)
         whole = batch.whole
         while whole is not None and all(part.is_done for _, part in whole.parts):
-            with accumulator.lock:
-                accumulator.memory.free += whole.held_bytes
+            memory.give_back(whole.held_bytes)
             self._finish(whole)
             whole = whole.whole
 

@@ -87,11 +87,11 @@ def test_memory_is_given_to_those_who_wait_in_their_order() -> None:
 
         waiting = [asyncio.create_task(wait(number, 40)) for number in range(2)]
         await asyncio.sleep(0)
-        memory.free += 40
+        memory.give_back(40)
         memory.wake()
         await asyncio.wait([waiting[0]])
         assert came == [0]
-        memory.free += 50
+        memory.give_back(50)
         memory.wake()
         await asyncio.wait(waiting)
         assert came == [0, 1]
@@ -103,7 +103,7 @@ def test_a_record_larger_than_all_memory_takes_all_of_it() -> None:
     memory = Memory(100)
     assert memory.take(500)
     assert not memory.take(1)
-    memory.free += 500
+    memory.give_back(500)
     assert memory.free == 100
 
 
