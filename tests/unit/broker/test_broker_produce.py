@@ -309,8 +309,9 @@ def test_zstd_is_refused_before_version_7(world: World) -> None:
 @pytest.mark.parametrize("acks", [0, 1, -1])
 def test_a_full_disk_is_an_error_of_the_partition_and_passes(world: World, acks: int) -> None:
     world.lead()
-    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
     call = produce(world, batch([b"lost"]), acks=acks)
+    world.disk.heal()
     if acks:
         assert call.errors == [Error.KAFKA_STORAGE_ERROR]
     else:
