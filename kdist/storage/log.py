@@ -160,7 +160,7 @@ class Log:
 
         The first is no duplicate. As many are taken as `following` says.
         """
-        if measured.has_producers:
+        if measured.has_producers and len(batches) > 1:
             batches = following(batches, self.producers)
             measured = measure(batches)
         self._make_room(measured, now_ms)
