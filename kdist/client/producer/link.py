@@ -18,6 +18,10 @@ from kdist.network.world import Network
 from kdist.protocol import produce
 from kdist.protocol.headers import put_correlation_id
 
+# So many batches take a broker milliseconds, be they ever so small. What is sent on top of them
+# only waits there, where it does not grow.
+_BATCHES_MAX = 500
+
 OnAnswer = Callable[[Any, ApiError | None], None]
 
 
@@ -104,7 +108,7 @@ class LinkSettings(NamedTuple):
 
 
 class Link:
-    """One broker: its connection, when there is one, and how many requests it owes answers to."""
+    """One broker: its connection, when there is one, and to how much it owes answers."""
 
     __slots__ = (
         "_connecting",
@@ -112,6 +116,7 @@ class Link:
         "_network",
         "_on_change",
         "_settings",
+        "batches_in_flight",
         "error",
         "in_flight",
         "pipe",
@@ -125,7 +130,8 @@ class Link:
         self.pipe: Pipe | None = None
         self.version = VERSION_MAX
         self.error: ApiError | TimeoutError | None = None  # why there is no connection
-        self.in_flight = 0
+        self.in_flight = 0  # requests
+        self.batches_in_flight = 0
         self.resting_until_s = 0.0  # after a failure, or since the broker asked for it
         self._network = network
         self._settings = settings
@@ -150,6 +156,7 @@ class Link:
             pipe is not None
             and not pipe.is_closed
             and self.in_flight < self._settings.in_flight_max
+            and self.batches_in_flight < _BATCHES_MAX
             and pipe.is_writable
         )
 

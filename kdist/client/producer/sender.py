@@ -333,6 +333,7 @@ class Sender:
             frame = self._asking.join(batches, link.version)
         assert link.pipe is not None, "asked before"
         link.in_flight += 1
+        link.batches_in_flight += len(batches)
         outcome = Outcome(partial(self._answered, link, batches))
         link.pipe.post(frame, link.version, outcome, is_answered=self._is_answered)
 
@@ -340,6 +341,7 @@ class Sender:
         self, link: Link, batches: Sequence[Batch], response: Any, error: ApiError | None
     ) -> None:
         link.in_flight -= 1
+        link.batches_in_flight -= len(batches)
         if error is not None:
             self._settling.lose(batches, error)
         else:

@@ -109,3 +109,20 @@ def test_a_request_of_many_partitions_is_what_the_protocol_makes_of_it() -> None
                 ]
 
     play(work, partitions=5)
+
+
+def test_batches_grow_while_a_broker_has_hundreds_to_answer() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.fault = lambda *_: Fault(delay_s=1)
+        async with scene.producer(linger_ms=10) as producer:
+            for _ in range(3):
+                for partition in range(500):
+                    await producer.send("t", b"a", partition=partition)
+                await asyncio.sleep(0.1)
+            assert len(scene.produces()) == 1
+            await producer.flush()
+            assert len(scene.produces()) == 2
+        for kept in scene.brokers.kept.values():
+            assert [header.record_count for header in kept.batches] == [1, 2]
+
+    play(work, partitions=500)
