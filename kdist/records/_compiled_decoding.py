@@ -16,35 +16,37 @@ import cython
 if not cython.compiled:
     raise ImportError("the compiled record codec has not been built")
 
-from cython.cimports.cpython.bytearray import (
-    PyByteArray_AS_STRING,
-    PyByteArray_Resize,
-)
+from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
+from cython.cimports.kdist.records._big_endian import int16, int32, int64
 from cython.cimports.libc.string import memcpy
 
 from kdist.errors import CorruptRecords
-from kdist.records.batch import RECORD_SIZE_MIN
-from kdist.records.record import (
-    INT64_MAX,
-    INT64_MIN,
-    Record,
-    check_size,
-    header_key_text,
-)
+from kdist.records.batch import HEADER_SIZE, LENGTH_PREFIX_SIZE, RECORD_SIZE_MIN, Attribute
+from kdist.records.record import INT64_MAX, INT64_MIN, Record, check_size, header_key_text
 
 _Pointer = cython.typedef(cython.p_uchar)
 _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)
 
+_HEADER_SIZE = cython.declare(_Size, HEADER_SIZE)
+_PREFIX_SIZE = cython.declare(_Size, LENGTH_PREFIX_SIZE)
+_LOG_APPEND_TIME = cython.declare(_Long, int(Attribute.LOG_APPEND_TIME))
 _RECORD_SIZE_MIN = cython.declare(_Size, RECORD_SIZE_MIN)
 _INT64_MIN = cython.declare(_Long, INT64_MIN)
 _INT64_MAX = cython.declare(_Long, INT64_MAX)
 _Record = cython.declare(object, Record)
 _new_tuple = cython.declare(object, tuple.__new__)
 
+_VALUE = cython.declare(cython.int, 0)
+_KEY = cython.declare(cython.int, 1)
+_HEADERS = cython.declare(cython.int, 2)
+
 _Cursor = cython.struct(
     at=_Pointer,
     end=_Pointer,  # of the record being read; between records, of the body
+    left=_Size,  # records of this body
+    header=_Pointer,  # of the batch whose body it is, in a run
+    run_end=_Pointer,  # of all bodies
     offset_delta=_Long,  # of the record before
     fault=cython.p_char,  # why it cannot go on, or NULL
 )
@@ -89,41 +91,41 @@ def decode_records(
     return records
 
 
-def decode_values(body: cython.const[cython.uchar][::1], count: _Size) -> list:
+def decode_values(
+    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+) -> list:
     """As `_reference.decode_values`."""
-    return _items(body, count, False)
+    return _items(_start(body, count, is_run), count, _VALUE)
 
 
-def decode_keys(body: cython.const[cython.uchar][::1], count: _Size) -> list:
+def decode_keys(
+    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+) -> list:
     """As `_reference.decode_keys`."""
-    return _items(body, count, True)
+    return _items(_start(body, count, is_run), count, _KEY)
+
+
+def decode_headers(
+    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+) -> list:
+    """As `_reference.decode_headers`."""
+    return _items(_start(body, count, is_run), count, _HEADERS)
 
 
 @cython.cfunc
-def _items(body: cython.const[cython.uchar][::1], count: _Size, is_key: cython.bint) -> list:
-    cursor: _Cursor = _start(body, count)
+def _items(cursor: _Cursor, count: _Size, what: cython.int) -> list:
     fields: _Fields
     items: list = []
     for _ in range(count):
         _next(cython.address(cursor), cython.address(fields))
-        if is_key:
+        if what == _VALUE:
+            items.append(_bytes(fields.value, fields.value_size))
+        elif what == _KEY:
             items.append(_bytes(fields.key, fields.key_size))
         else:
-            items.append(_bytes(fields.value, fields.value_size))
+            items.append(_headers(cython.address(fields)) if fields.header_count else ())
     _finish(cursor, count)
     return items
-
-
-def decode_headers(body: cython.const[cython.uchar][::1], count: _Size) -> list:
-    """As `_reference.decode_headers`."""
-    cursor: _Cursor = _start(body, count)
-    fields: _Fields
-    rows: list = []
-    for _ in range(count):
-        _next(cython.address(cursor), cython.address(fields))
-        rows.append(_headers(cython.address(fields)) if fields.header_count else ())
-    _finish(cursor, count)
-    return rows
 
 
 def decode_values_into(column: object, body: cython.const[cython.uchar][::1], count: _Size) -> None:
@@ -179,9 +181,10 @@ def decode_numbers(
     base_offset: _Long = 0,
     base_timestamp: _Long = 0,
     append_timestamp: object = None,
+    is_run: cython.bint = False,
 ) -> tuple:
     """As `_reference.decode_numbers`."""
-    cursor: _Cursor = _start(body, count)
+    cursor: _Cursor = _start(body, count, is_run)
     fields: _Fields
     offsets = array("q", bytes(8 * count))
     timestamps = array("q", bytes(8 * count))
@@ -192,6 +195,10 @@ def decode_numbers(
     i: _Size
     for i in range(count):
         _next(cython.address(cursor), cython.address(fields))
+        if is_run:
+            is_own = int16(cursor.header + 21) & _LOG_APPEND_TIME == 0
+            base_offset, base_timestamp = int64(cursor.header), int64(cursor.header + 27)
+            appended = int64(cursor.header + 35)
         offset[i] = _sum(base_offset, fields.offset_delta, "offset")
         if is_own:
             timestamp[i] = _sum(base_timestamp, fields.timestamp_delta, "timestamp")
@@ -216,12 +223,16 @@ def find_null_key(body: cython.const[cython.uchar][::1], count: _Size) -> object
 
 
 @cython.cfunc
-def _start(body: cython.const[cython.uchar][::1], count: _Size) -> _Cursor:
+def _start(
+    body: cython.const[cython.uchar][::1], count: _Size, is_run: cython.bint = False
+) -> _Cursor:
     cursor: _Cursor
     if not 0 <= count <= body.shape[0] // _RECORD_SIZE_MIN:
         raise CorruptRecords(f"{count} records do not fit in {body.shape[0]} bytes")
     cursor.at = cython.cast(_Pointer, cython.address(body[0]))
-    cursor.end = cursor.at + body.shape[0]
+    cursor.run_end = cursor.at + body.shape[0]
+    cursor.end = cursor.at if is_run else cursor.run_end
+    cursor.left = 0 if is_run else count
     cursor.offset_delta = -1
     cursor.fault = cython.NULL
     return cursor
@@ -229,8 +240,26 @@ def _start(body: cython.const[cython.uchar][::1], count: _Size) -> _Cursor:
 
 @cython.cfunc
 def _finish(cursor: _Cursor, count: _Size) -> object:
-    if cursor.at != cursor.end:
-        raise CorruptRecords(f"{cursor.end - cursor.at} bytes are left behind {count} records")
+    if cursor.at != cursor.run_end:
+        raise CorruptRecords(f"{cursor.run_end - cursor.at} bytes are left behind {count} records")
+    if cursor.left:
+        raise CorruptRecords(f"the last batch has not {cursor.left} records more")
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _enter_batch(cursor: cython.pointer[_Cursor]) -> cython.int:
+    """To the first record of the batch at the cursor, behind another or at a run's beginning."""
+    left: _Size = cursor.run_end - cursor.at
+    size: _Size = _PREFIX_SIZE + int32(cursor.at + 8) if left >= _HEADER_SIZE else 0
+    if cursor.at != cursor.end or not _HEADER_SIZE <= size <= left or int32(cursor.at + 57) <= 0:
+        raise CorruptRecords("no batch follows in the run")
+    cursor.header = cursor.at
+    cursor.left = int32(cursor.at + 57)
+    cursor.at += _HEADER_SIZE
+    cursor.end = cursor.header + size
+    cursor.offset_delta = -1
+    return 0
 
 
 @cython.cfunc
@@ -241,6 +270,9 @@ def _next(cursor: cython.pointer[_Cursor], fields: cython.pointer[_Fields]) -> c
     Written where the caller has room, not given back: after a call that gives a struct it would
     have to be asked each time whether an exception is set.
     """
+    if not cursor.left:
+        _enter_batch(cursor)
+    cursor.left -= 1
     body_end: _Pointer = cursor.end
     length: _Long = _get_varint(cursor, 32)
     if not 1 <= length <= cursor.end - cursor.at:

@@ -20,10 +20,12 @@ from cython.cimports.cpython.buffer import (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
+from cython.cimports.kdist.records._big_endian import int16, int32, int64
 
 from kdist.model import NO_TIMESTAMP
 from kdist.records import _reference_usual, batch
 from kdist.records.batch import Batch, BatchHeader
+from kdist.records.record import INT64_MAX
 from kdist.wire.crc32c import crc32c
 
 _Pointer = cython.typedef(cython.p_uchar)
@@ -34,6 +36,8 @@ _HEADER_SIZE = cython.declare(_Size, batch.HEADER_SIZE)
 _PREFIX_SIZE = cython.declare(_Size, batch.LENGTH_PREFIX_SIZE)
 _CHECKED_POSITION = cython.declare(_Size, batch.CHECKED_POSITION)
 _RECORD_SIZE_MIN = cython.declare(_Size, batch.RECORD_SIZE_MIN)
+_LOG_APPEND_TIME = cython.declare(_Long, int(batch.Attribute.LOG_APPEND_TIME))
+_INT64_MAX = cython.declare(_Long, INT64_MAX)
 _MAGIC = cython.declare(_Long, batch.MAGIC)
 _TAGS_BYTES = cython.declare(_Size, _reference_usual.TAGS_BYTES)
 _NO_TIMESTAMP = cython.declare(_Long, NO_TIMESTAMP)
@@ -88,7 +92,7 @@ def check_batch(
 def _behind_int32(at: _Pointer, position: _Size, end: _Size) -> _Size:
     """Where the records begin whose size is at `position`; -1 if they do not end at `end`."""
     start: _Size = position + 4
-    return start if position >= 0 and start <= end and _int32(at + position) == end - start else -1
+    return start if position >= 0 and start <= end and int32(at + position) == end - start else -1
 
 
 @cython.cfunc
@@ -121,19 +125,19 @@ def _check(
     if not _HEADER_SIZE <= size <= size_max or buffer.readonly:
         return None
     at: _Pointer = cython.cast(_Pointer, buffer.buf) + start
-    attributes: _Long = _int16(at + 21)
-    delta: _Long = _int32(at + 23)
-    producer_id: _Long = _int64(at + 43)
-    sequence: _Long = _int32(at + 53)
-    count: _Long = _int32(at + 57)
-    base_timestamp: _Long = _int64(at + 27)
-    max_timestamp: _Long = _int64(at + 35)
-    crc: _Long = _int32(at + 17) & 0xFFFF_FFFF
+    attributes: _Long = int16(at + 21)
+    delta: _Long = int32(at + 23)
+    producer_id: _Long = int64(at + 43)
+    sequence: _Long = int32(at + 53)
+    count: _Long = int32(at + 57)
+    base_timestamp: _Long = int64(at + 27)
+    max_timestamp: _Long = int64(at + 35)
+    crc: _Long = int32(at + 17) & 0xFFFF_FFFF
     if not (
         at[16] == _MAGIC
-        and _int32(at + 8) == size - _PREFIX_SIZE
+        and int32(at + 8) == size - _PREFIX_SIZE
         and 0 <= attributes <= codec_max
-        and _int64(at) == 0
+        and int64(at) == 0
         and 0 < count == delta + 1
         and base_timestamp <= max_timestamp
         and (attributes or count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE)
@@ -144,7 +148,7 @@ def _check(
     fields = (
         0,
         size - _PREFIX_SIZE,
-        _int32(at + 12),
+        int32(at + 12),
         _MAGIC,
         crc,
         attributes,
@@ -152,11 +156,71 @@ def _check(
         base_timestamp,
         max_timestamp,
         producer_id,
-        _int16(at + 51),
+        int16(at + 51),
         sequence,
         count,
     )
     return _new_tuple(_Batch, (_new_tuple(_BatchHeader, fields), whole[start:end]))
+
+
+def find_run(whole: object, position: _Size, size_max: _Size, check_crcs: cython.bint) -> object:
+    """As `_reference_usual.find_run`."""
+    buffer: Py_buffer
+    PyObject_GetBuffer(whole, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert 0 <= position <= buffer.len
+        return _find_run(
+            whole, cython.cast(_Pointer, buffer.buf), position, buffer.len, size_max, check_crcs
+        )
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+
+
+@cython.cfunc
+def _find_run(
+    whole: object,
+    start: _Pointer,
+    position: _Size,
+    end: _Size,
+    size_max: _Size,
+    check_crcs: cython.bint,
+) -> object:
+    first: _Pointer = start + position
+    at: _Pointer
+    left: _Size
+    size: _Long
+    count: _Long
+    batch_count: _Size = 0
+    run_size: _Size = 0
+    run_count: _Long = 0
+    while True:
+        at = first + run_size
+        left = end - position - run_size
+        if left < _HEADER_SIZE or at[16] != _MAGIC:
+            break
+        size = int32(at + 8) + _PREFIX_SIZE
+        count = int32(at + 57)
+        if not (
+            _HEADER_SIZE <= size <= left
+            and (not run_size or run_size + size <= size_max)
+            and int16(at + 21) & ~_LOG_APPEND_TIME == 0
+            and 0 < count == cython.cast(_Long, int32(at + 23)) + 1
+            and count * _RECORD_SIZE_MIN <= size - _HEADER_SIZE
+            and 0 <= int64(first) <= _INT64_MAX - run_count - count
+            and int64(at) == int64(first) + run_count
+            and int16(at + 21) == int16(first + 21)
+            and int32(at + 12) == int32(first + 12)
+        ):
+            break
+        if check_crcs:
+            left = position + run_size
+            crc: object = _crc32c(whole[left + _CHECKED_POSITION : left + size])
+            if crc != int32(at + 17) & 0xFFFF_FFFF:
+                break
+        batch_count += 1
+        run_size += size
+        run_count += count
+    return batch_count, run_size, run_count
 
 
 def measure(batches: object) -> object:
@@ -202,39 +266,6 @@ def _header(each: object) -> tuple:
     header: object = cython.cast(tuple, each)[0]
     assert type(header) is _BatchHeader
     return cython.cast(tuple, header)
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _number(at: _Pointer, size: cython.int) -> cython.ulonglong:
-    """The big-endian number of `size` bytes that is there; the compiler makes a `bswap` of it."""
-    value: cython.ulonglong = 0
-    i: cython.int
-    for i in range(size):
-        value = value << 8 | at[i]
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _int16(at: _Pointer) -> _Long:
-    return cython.cast(cython.short, _number(at, 2))
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _int32(at: _Pointer) -> _Long:
-    return cython.cast(cython.int, _number(at, 4))
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _int64(at: _Pointer) -> _Long:
-    return cython.cast(_Long, _number(at, 8))
 
 
 @cython.cfunc

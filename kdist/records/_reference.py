@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords, ProtocolError
-from kdist.records.batch import RECORD_SIZE_MIN
+from kdist.records.batch import HEADER_SIZE, RECORD_SIZE_MIN, BatchHeader, read_header
 from kdist.records.record import (
     INT64_MAX,
     INT64_MIN,
@@ -112,19 +112,23 @@ def decode_records(
     return records
 
 
-def decode_values(body: Buffer, count: int) -> list[bytes | None]:
-    """Only the values of the `count` records; the rest is checked too."""
-    return [fields.value for fields in _iter_fields(body, count)]
+def decode_values(body: Buffer, count: int, is_run: bool = False) -> list[bytes | None]:
+    """Only the values of the `count` records; the rest is checked too.
+
+    `is_run`: they are those of several batches, which `body` holds with their headers, as
+    `usual.find_run` found them.
+    """
+    return [fields.value for fields in _iter_fields(body, count, is_run)]
 
 
-def decode_keys(body: Buffer, count: int) -> list[bytes | None]:
-    """Only the keys; the rest is checked too."""
-    return [fields.key for fields in _iter_fields(body, count)]
+def decode_keys(body: Buffer, count: int, is_run: bool = False) -> list[bytes | None]:
+    """As `decode_values`, of the keys."""
+    return [fields.key for fields in _iter_fields(body, count, is_run)]
 
 
-def decode_headers(body: Buffer, count: int) -> list[HeaderPairs]:
-    """Only the headers of each; the rest is checked too."""
-    return [_headers(fields) for fields in _iter_fields(body, count)]
+def decode_headers(body: Buffer, count: int, is_run: bool = False) -> list[HeaderPairs]:
+    """As `decode_values`, of the headers."""
+    return [_headers(fields) for fields in _iter_fields(body, count, is_run)]
 
 
 def _headers(fields: _Fields) -> HeaderPairs:
@@ -159,9 +163,20 @@ def decode_numbers(
     base_offset: int = 0,
     base_timestamp: int = 0,
     append_timestamp: int | None = None,
+    is_run: bool = False,
 ) -> tuple[array[int], array[int]]:
-    """The offsets and the timestamps of the records, int64, as `decode_records` has them."""
-    records = decode_records(body, count, base_offset, base_timestamp, append_timestamp)
+    """The offsets and the timestamps of the records, int64, as `decode_records` has them.
+
+    Those of a run, see `decode_values`, are based on what its headers say.
+    """
+    records = []
+    if is_run:
+        for header, own in _iter_batches(memoryview(body), count):
+            appended = header.max_timestamp if header.is_log_append_time else None
+            bases = header.base_offset, header.base_timestamp, appended
+            records += decode_records(own, header.record_count, *bases)
+    else:
+        records = decode_records(body, count, base_offset, base_timestamp, append_timestamp)
     offsets = array("q", [record.offset for record in records])
     return offsets, array("q", [record.timestamp for record in records])
 
@@ -206,12 +221,16 @@ class _Fields(NamedTuple):
     headers: list[tuple[bytes, bytes | None]]
 
 
-def _iter_fields(body: Buffer, count: int) -> Iterator[_Fields]:
+def _iter_fields(body: Buffer, count: int, is_run: bool = False) -> Iterator[_Fields]:
     """Each record's fields; raises `CorruptRecords` at the first that breaks the format."""
     size = len(body)
     if not 0 <= count <= size // RECORD_SIZE_MIN:
         raise CorruptRecords(f"{count} records do not fit in {size} bytes")
     view = memoryview(body)
+    if is_run:
+        for header, own in _iter_batches(view, count):
+            yield from _iter_fields(own, header.record_count)
+        return
     position, previous = 0, -1
     for _ in range(count):
         try:
@@ -228,6 +247,20 @@ def _iter_fields(body: Buffer, count: int) -> Iterator[_Fields]:
         yield fields
     if position != size:
         raise CorruptRecords(f"{size - position} bytes are left behind {count} records")
+
+
+def _iter_batches(run: memoryview, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The header and the body of each batch of a run, which must have `count` records."""
+    at = found = 0
+    while at < len(run):
+        header = read_header(run, at)
+        if not HEADER_SIZE <= header.size <= len(run) - at or header.record_count <= 0:
+            raise CorruptRecords(f"no batch is at byte {at} of a run")
+        yield header, run[at + HEADER_SIZE : at + header.size]
+        at += header.size
+        found += header.record_count
+    if found != count:
+        raise CorruptRecords(f"a run has {found} records, not {count}")
 
 
 def _read_fields(record: memoryview) -> _Fields:

@@ -19,9 +19,12 @@ from kdist.records.batch import (
     LENGTH_PREFIX_SIZE,
     MAGIC,
     RECORD_SIZE_MIN,
+    Attribute,
     Batch,
     BatchHeader,
+    crc_fault,
 )
+from kdist.records.record import INT64_MAX
 from kdist.wire.crc32c import crc32c
 
 TAGS_BYTES = 3  # of the partition, the topic, the request, when there are none: zeros
@@ -91,6 +94,41 @@ def check_batch(
     ):
         return Batch(header, buffer[start:end])
     return None
+
+
+def find_run(
+    buffer: memoryview, position: int, size_max: int, check_crcs: bool
+) -> tuple[int, int, int]:
+    """How many batches from `position` on can be read as one, their bytes, their records.
+
+    They are sound, without a codec, of no transaction and no control batches; and have no gaps
+    between offsets, one leader epoch and one kind of timestamps. All together have at most
+    `size_max` bytes, but the first may have more. Zeros if the first is not of that kind.
+    """
+    batch_count = size = count = 0
+    first: BatchHeader | None = None
+    while len(buffer) - position - size >= HEADER_SIZE:
+        at = position + size
+        header = BatchHeader._make(HEADER.unpack_from(buffer, at))
+        first = first or header
+        if not (
+            header.magic == MAGIC
+            and HEADER_SIZE <= header.size <= len(buffer) - at
+            and (not size or size + header.size <= size_max)
+            and header.attributes in (0, Attribute.LOG_APPEND_TIME)
+            and 0 < header.record_count == header.last_offset_delta + 1
+            and header.record_count * RECORD_SIZE_MIN <= header.size - HEADER_SIZE
+            and 0 <= header.base_offset == first.base_offset + count
+            and header.next_offset <= INT64_MAX
+            and header.attributes == first.attributes
+            and header.partition_leader_epoch == first.partition_leader_epoch
+            and not (check_crcs and crc_fault(buffer, at, header))
+        ):
+            break
+        batch_count += 1
+        size += header.size
+        count += header.record_count
+    return batch_count, size, count
 
 
 def measure(batches: Sequence[Batch]) -> Measured:

@@ -22,6 +22,7 @@ from kdist.errors import CorruptRecords
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import (
     HEADER_SIZE,
+    LENGTH_PREFIX_SIZE,
     MAGIC,
     MAGIC_POSITION,
     BatchHeader,
@@ -33,6 +34,7 @@ from kdist.records.build import BODY_BYTES_MAX, build_batch
 from kdist.records.compression import Codec
 from kdist.records.message_set import Message, find_end, iter_messages, open_message
 from kdist.records.record import INT64_MAX, Record
+from kdist.records.usual import find_run
 from kdist.wire.varint import Buffer
 
 _BATCH_BYTES = 256 << 10
@@ -48,6 +50,19 @@ def iter_fetched(
     is in bytes of its own. Messages before `offset` are left out. What is cut at the end, by the
     answer's limit, ends the iteration. Raises CorruptRecords where the next is damaged.
     """
+    for found in iter_runs(buffer, offset, 0, check_crcs=check_crcs):
+        yield found[:3]
+
+
+def iter_runs(
+    buffer: Buffer, offset: int, run_bytes_max: int, *, check_crcs: bool = True
+) -> Iterator[tuple[Buffer, int, BatchHeader, int]]:
+    """As `iter_fetched`; but batches in a row that can be read as one come as one.
+
+    Such a run has at most `run_bytes_max`, and a header as if it were one batch. The last item is
+    of how many batches it is, each of whose checksums was found right; 0 is one, unchecked.
+    """
+    view = memoryview(buffer)
     at, end = 0, len(buffer)
     while at < end:
         left = end - at
@@ -59,15 +74,28 @@ def iter_fetched(
                 fault = header_fault(header, left)
                 if fault:
                     raise CorruptRecords(f"the batch at byte {at}: {fault}")
-                yield buffer, at, header
+                batch_count = 0
+                if run_bytes_max:
+                    batch_count, size, count = find_run(view, at, run_bytes_max, check_crcs)
+                if batch_count > 1:
+                    header = _of_all(header, size, count)
+                yield buffer, at, header, batch_count
                 at += header.size
                 continue
         elif left <= MAGIC_POSITION or buffer[at + MAGIC_POSITION] >= MAGIC:
             return
         messages_end = find_end(buffer, at)
-        for batch in _made(memoryview(buffer)[at:messages_end], offset, check_crcs):
-            yield batch, 0, read_header(batch)
+        for batch in _made(view[at:messages_end], offset, check_crcs):
+            yield batch, 0, read_header(batch), 0
         at = messages_end
+
+
+def _of_all(first: BatchHeader, size: int, record_count: int) -> BatchHeader:
+    return first._replace(
+        batch_length=size - LENGTH_PREFIX_SIZE,
+        last_offset_delta=record_count - 1,
+        record_count=record_count,
+    )
 
 
 def _made(message_set: memoryview, offset: int, check_crcs: bool) -> Iterator[bytearray]:

@@ -9,10 +9,11 @@ from kdist.records import _reference_usual
 from kdist.records._reference_usual import TAGS_BYTES, Measured
 from kdist.wire.pure import IS_PURE
 
-__all__ = ["TAGS_BYTES", "Measured", "assign", "check_batch", "find_batch", "measure"]
+__all__ = ["TAGS_BYTES", "Measured", "assign", "check_batch", "find_batch", "find_run", "measure"]
 
 find_batch = _reference_usual.find_batch
 check_batch = _reference_usual.check_batch
+find_run = _reference_usual.find_run
 measure = _reference_usual.measure
 assign = _reference_usual.assign
 
@@ -24,5 +25,6 @@ if not IS_PURE:
     else:
         find_batch = _compiled_usual.find_batch
         check_batch = _compiled_usual.check_batch
+        find_run = _compiled_usual.find_run
         measure = _compiled_usual.measure
         assign = _compiled_usual.assign

@@ -1,0 +1,21 @@
+# A header's numbers, for the compiled modules.
+
+cdef inline unsigned long long number(const unsigned char *at, int size) noexcept nogil:
+    """The big-endian number of `size` bytes that is there; the compiler makes a `bswap` of it."""
+    cdef unsigned long long value = 0
+    cdef int i
+    for i in range(size):
+        value = value << 8 | at[i]
+    return value
+
+
+cdef inline short int16(const unsigned char *at) noexcept nogil:
+    return <short>number(at, 2)
+
+
+cdef inline int int32(const unsigned char *at) noexcept nogil:
+    return <int>number(at, 4)
+
+
+cdef inline long long int64(const unsigned char *at) noexcept nogil:
+    return <long long>number(at, 8)

@@ -1,0 +1,160 @@
+"""Batches that can be read as one: the same of both implementations, and of each batch alone."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist.errors import CorruptRecords
+from kdist.records import _compiled, _compiled_usual, _reference, _reference_usual
+from kdist.records.batch import HEADER, HEADER_SIZE, iter_headers, read_header, seal
+from kdist.records.build import build_batch, read_batch
+from kdist.records.compression import Codec
+
+BOTH = pytest.mark.parametrize(
+    ("usual", "codec"),
+    [(_reference_usual, _reference), (_compiled_usual, _compiled)],
+    ids=["reference", "compiled"],
+)
+NOW_MS = 1_700_000_000_000
+LOG_APPEND_TIME = 1 << 3
+
+
+def numbered(first: int, count: int, **options: Any) -> bytearray:
+    values = [b"%d" % number for number in range(first, first + count)]
+    return build_batch(values, timestamp_ms=NOW_MS + first, base_offset=first, **options)
+
+
+def with_fields(data: bytearray, **fields: int) -> bytearray:
+    """The batch with other values in its header, and the right checksum."""
+    changed = bytearray(HEADER.pack(*read_header(data)._replace(**fields)) + data[HEADER_SIZE:])
+    if "crc" not in fields:
+        seal(changed, 0, len(changed))
+    return changed
+
+
+def run_at(
+    usual: ModuleType, data: bytes | bytearray, at: int = 0, size_max: int = 1 << 20, **options: Any
+) -> tuple[int, int, int]:
+    found: tuple[int, int, int] = usual.find_run(
+        memoryview(data), at, size_max, options.get("check_crcs", True)
+    )
+    return found
+
+
+@BOTH
+def test_batches_in_a_row_are_one_run(usual: ModuleType, codec: ModuleType) -> None:
+    one, two, three = numbered(0, 2), numbered(2, 1), numbered(3, 4)
+    data = one + two + three
+    assert run_at(usual, data) == (3, len(data), 7)
+    assert run_at(usual, data, len(one)) == (2, len(two + three), 5)
+    assert run_at(usual, data, len(data)) == (0, 0, 0)
+    assert run_at(usual, data[:-1]) == (2, len(one + two), 3)
+    assert run_at(usual, data, size_max=len(data) - 1) == (2, len(one + two), 3)
+    assert run_at(usual, data, size_max=1) == (1, len(one), 2)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "other",
+    [
+        numbered(3, 1),
+        numbered(1, 1),
+        numbered(2, 1, leader_epoch=5),
+        numbered(2, 1, codec=Codec.GZIP),
+        numbered(2, 1, producer_id=1, base_sequence=0, is_transactional=True),
+        numbered(2, 1, is_control=True),
+        with_fields(numbered(2, 1), attributes=LOG_APPEND_TIME),
+        with_fields(numbered(2, 1), attributes=-1),
+        with_fields(numbered(2, 2), record_count=1),
+        with_fields(numbered(2, 1), record_count=0, last_offset_delta=-1),
+        with_fields(numbered(2, 1), record_count=9, last_offset_delta=8),
+        with_fields(numbered(2, 1), magic=3),
+        with_fields(numbered(2, 1), batch_length=40),
+        with_fields(numbered(2, 1), batch_length=-1),
+        with_fields(numbered(2, 1), crc=1),
+    ],
+)
+def test_what_is_another_kind_of_batch_ends_the_run(
+    usual: ModuleType, codec: ModuleType, other: bytearray
+) -> None:
+    one = numbered(0, 2)
+    assert run_at(usual, one + other + numbered(3, 1)) == (1, len(one), 2)
+
+
+@BOTH
+def test_checksums_may_go_unasked(usual: ModuleType, codec: ModuleType) -> None:
+    data = numbered(0, 1) + with_fields(numbered(1, 1), crc=1)
+    assert run_at(usual, data, check_crcs=False) == (2, len(data), 2)
+
+
+@BOTH
+def test_a_run_ends_with_the_last_offset_of_all(usual: ModuleType, codec: ModuleType) -> None:
+    last = (1 << 63) - 2
+    data = b"".join(with_fields(numbered(0, 1), base_offset=at) for at in (last - 1, last))
+    assert run_at(usual, data) == (2, len(data), 2)
+    for offset in (last + 1, -1):
+        assert run_at(usual, with_fields(numbered(0, 1), base_offset=offset)) == (0, 0, 0)
+
+
+buffers = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(max_size=3), buffers), max_size=2)
+rows = st.tuples(buffers, buffers, headers, st.integers(0, 1 << 40))
+tables = st.lists(st.lists(rows, min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+def of(tables: list[list[Any]], attributes: int = 0) -> bytearray:
+    """A batch of each table, in a row."""
+    data, offset = bytearray(), 0
+    for table in tables:
+        columns = [[row[at] for row in table] for at in range(4)]
+        batch = build_batch(*columns, timestamp_ms=0, base_offset=offset)
+        data += with_fields(batch, attributes=attributes)
+        offset += len(table)
+    return data
+
+
+@BOTH
+@given(tables=tables, attributes=st.sampled_from([0, LOG_APPEND_TIME]))
+def test_a_runs_columns_are_those_of_its_batches(
+    usual: ModuleType, codec: ModuleType, tables: list[list[Any]], attributes: int
+) -> None:
+    data = of(tables, attributes)
+    records = [record for at, _ in iter_headers(data) for record in read_batch(data, at)]
+    count = len(records)
+    assert run_at(usual, data) == (len(tables), len(data), count)
+    assert codec.decode_values(data, count, True) == [record.value for record in records]
+    assert codec.decode_keys(data, count, True) == [record.key for record in records]
+    assert codec.decode_headers(data, count, True) == [record.headers for record in records]
+    offsets, timestamps = codec.decode_numbers(data, count, is_run=True)
+    assert list(offsets) == list(range(count))
+    assert list(timestamps) == [record.timestamp for record in records]
+
+
+def outcome(decode: Any, data: bytearray, count: int) -> Any:
+    try:
+        return decode(data, count, is_run=True)
+    except CorruptRecords:
+        return CorruptRecords
+
+
+@given(st.integers(0, 1 << 32))
+def test_both_have_the_same_outcome_for_damaged_runs(seed: int) -> None:
+    chance = random.Random(seed)
+    data = of([[(b"v", None, [("k", b"")], 7)] * chance.randrange(1, 4) for _ in range(3)])
+    whole = run_at(_reference_usual, data)[2]
+    for _ in range(chance.randrange(4)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    del data[chance.choice([len(data), len(data) - 1, chance.randrange(len(data))]) :]
+    for check_crcs in (False, True):
+        found = run_at(_compiled_usual, data, check_crcs=check_crcs)
+        assert found == run_at(_reference_usual, data, check_crcs=check_crcs)
+    count = whole + chance.choice([0, 0, 0, 1, -1])
+    for name in ("decode_values", "decode_keys", "decode_headers", "decode_numbers"):
+        found = outcome(getattr(_compiled, name), data, count)
+        assert found == outcome(getattr(_reference, name), data, count)
