@@ -223,7 +223,7 @@ class Batch:
     @cached_property
     def all_keys(self) -> list[Any]:
         """Their keys, those that are given as the decoder has them."""
-        keys: list[Any] = self.placed(decode_keys, self.body, self.header.record_count)
+        keys: list[Any] = self._column(decode_keys)
         if self._decode_key is not None:
             keys[self.places] = self._decoded(keys[self.places], self._decode_key)
         return keys
@@ -231,7 +231,10 @@ class Batch:
     @cached_property
     def all_headers(self) -> list[HeaderPairs]:
         """Their headers."""
-        return self.placed(decode_headers, self.body, self.header.record_count)
+        return self._column(decode_headers)
+
+    def _column(self, decode: Callable[..., list[T]]) -> list[T]:
+        return self.placed(decode, self.body, self.header.record_count)
 
     # Those from `start` to `end`
 
@@ -245,8 +248,8 @@ class Batch:
         return slice(bisect_left(offsets, start), bisect_left(offsets, end))
 
     def _given(self, rows: list[T]) -> list[T]:
-        places = self.places
-        return rows if places.stop - places.start == len(rows) else rows[places]
+        is_whole = self._is_dense and self.end - self.start == len(rows)
+        return rows if is_whole else rows[self.places]
 
     def __len__(self) -> int:
         places = self.places
@@ -314,7 +317,7 @@ class Batch:
 
     def raw_values(self) -> list[bytes | None]:
         """The values in bytes, no decoder asked."""
-        return self._given(self.placed(decode_values, self.body, self.header.record_count))
+        return self._given(self._column(decode_values))
 
     def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
         """The items from `start` on, as the application's decoder has them."""

@@ -15,6 +15,7 @@ from functools import partial
 
 from kdist.client.cluster import NO_LEADER, raise_for
 from kdist.client.consumer.batch import CorruptFetch, Decoder
+from kdist.client.consumer.batch_run import RUN_BYTES_MAX
 from kdist.client.consumer.fetch_session import FetchSession, Said, Wanted
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition, Shelf
@@ -265,6 +266,7 @@ class Fetcher:
             result.aborted_transactions if self._settings.is_committed_only else None,
             self._settings.check_crcs,
             self._decoders,
+            RUN_BYTES_MAX,
         )
         self._shelf.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
         if partition.fetch_position == opening.position and not partition.is_faulty:

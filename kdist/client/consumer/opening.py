@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from kdist.client.consumer.batch import Batch, CorruptFetch, Decoder
+from kdist.client.consumer.batch_run import BatchRun
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import AbortedTransaction
 from kdist.records.batch import BatchHeader, crc_fault
 from kdist.records.build import read_records
 from kdist.records.control import ControlType, read_control_type
-from kdist.records.fetched import iter_fetched
+from kdist.records.fetched import iter_runs
 from kdist.wire.varint import Buffer
 
 
@@ -43,6 +44,7 @@ class Opening(NamedTuple):
     aborted: Iterable[AbortedTransaction] | None = None
     check_crcs: bool = True
     decoders: tuple[Decoder | None, Decoder | None] = (None, None)
+    run_bytes_max: int = 0  # of small batches that become one `BatchRun`
 
 
 def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
@@ -50,18 +52,21 @@ def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
     aborted = _Aborted(opening.aborted or ())
     position = opening.position
     try:
-        found = iter_fetched(buffer, position, check_crcs=opening.check_crcs)
-        for source, at, header in found:  # the answer's own bytes, or made of an old format
+        most = opening.run_bytes_max
+        found = iter_runs(buffer, position, most, check_crcs=opening.check_crcs)
+        # The source is the answer's own bytes, or made of an old format.
+        for source, at, header, checked_count in found:
             next_offset = header.next_offset
             if next_offset <= position:
                 continue  # all of it was given: the broker gives from a batch's beginning
-            if opening.check_crcs:
+            if opening.check_crcs and not checked_count:
                 _check(source, at, header)
             batch: Batch | None = None
             if header.is_control:
                 aborted.end(source, at, header)
             elif not aborted.covers(header) and header.record_count:
-                batch = Batch(opening.partition, header, source, at, position, opening.decoders)
+                kind = BatchRun if checked_count > 1 else Batch
+                batch = kind(opening.partition, header, source, at, position, opening.decoders)
             yield Ready(next_offset, header.partition_leader_epoch, header.size, batch)
             position = next_offset
     except CorruptRecords as error:

@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
-from kdist.client.consumer.batch import Batch, ConsumedRecord, NotDecoded
+from kdist.client.consumer.batch import Batch, ConsumedRecord, CorruptFetch, NotDecoded
+from kdist.client.consumer.batch_run import BatchRun
 from kdist.client.consumer.opening import Ready
 from kdist.errors import ApiError
 from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
@@ -93,22 +94,35 @@ class Partition:
         """Whether its records are wanted now."""
         return not self.is_paused and not self.is_revoked
 
-    def take_batch(self) -> Batch | None:
-        """The next batch, None if there is none; raises what is wrong with the next."""
-        while self.ready:
+    def take_batches(self, count: int) -> list[Batch]:
+        """Up to `count` batches; raises what is wrong with the next, if it is the first."""
+        taken: list[Batch] = []
+        while self.ready and len(taken) < count:
             next_ready = self.ready[0]
-            if next_ready.error is not None:
-                raise next_ready.error  # again and again, until someone seeks past it
-            self.ready.popleft()
             batch = next_ready.batch
-            if self.decoded:
-                assert batch is not None
-                assert self.position is not None
-                batch = batch.part(self.position, batch.end)  # some of its records were given
+            if next_ready.error is not None:
+                if taken:
+                    break
+                raise next_ready.error  # again and again, until someone seeks past it
+            if isinstance(batch, BatchRun):
+                several = batch.batches(self._start_of(batch))
+                if len(several) > count - len(taken):
+                    self._part(next_ready, several)
+                    continue
+                taken += several
+            elif batch is not None:
+                start = self._start_of(batch)
+                taken.append(batch if start == batch.start else batch.part(start, batch.end))
+            self.ready.popleft()
             self._pass(next_ready)
-            if batch is not None:
-                return batch
-        return None
+        return taken
+
+    def _start_of(self, batch: Batch) -> int:
+        """Where what was not given begins, of the batch that is next."""
+        if not self.decoded:
+            return batch.start
+        assert self.position is not None
+        return self.position
 
     def take_records(self, count: int) -> list[ConsumedRecord]:
         """Up to `count` records of the next batch; none if there is none."""
@@ -125,7 +139,10 @@ class Partition:
         if not self.decoded:
             try:
                 self.decoded = batch.checked_values()
-            except NotDecoded as refused:
+            except (NotDecoded, CorruptFetch) as refused:
+                if isinstance(batch, BatchRun):
+                    self._part(ready, batch.batches(batch.start))
+                    return self.take_records(count)
                 if refused.offset == batch.start:
                     raise
                 self._split(ready, batch, refused.offset)  # what is before it can be given
@@ -150,6 +167,15 @@ class Partition:
         )
         self.ready[0] = ready._replace(batch=batch.part(offset, batch.end))
         self.ready.appendleft(head)
+
+    def _part(self, ready: Ready, several: list[Batch]) -> None:
+        """Have the batches that a run is of, so far as they were not given, be ready themselves."""
+        parts = [Ready(each.end, ready.leader_epoch, each.header.size, each) for each in several]
+        self.given_bytes += ready.size_bytes - sum(each.size_bytes for each in parts)
+        self.decoded = []
+        self.decoded_index = 0
+        self.ready[0] = parts.pop()  # so it is never empty
+        self.ready.extendleft(reversed(parts))
 
     def _pass(self, ready: Ready) -> None:
         self.decoded = []
@@ -193,9 +219,7 @@ class Shelf:
         taken: list[Batch] = []
 
         def take(partition: Partition) -> bool:
-            batch = partition.take_batch()
-            if batch is not None:
-                taken.append(batch)
+            taken.extend(partition.take_batches(count - len(taken)))
             return len(taken) < count
 
         self._take_each(take, taken)
