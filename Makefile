@@ -9,7 +9,7 @@ SHELL := /bin/sh
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
 MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)
-CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py)
+CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py kdist/records/*.pxd)
 
 # A virtual environment has its path in it, so one in a copied tree is made anew; and without the
 # compiled codec its stamp does not count.
