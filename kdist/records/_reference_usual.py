@@ -60,7 +60,7 @@ def find_batch(
     else:
         end -= TAGS_BYTES
         start, size, shift, byte = position, 0, 0, 0x80
-        while byte >= 0x80 and start < end:
+        while byte >= 0x80 and start < end and shift < 35:  # as a decoder reads it
             byte = frame[start]
             size |= (byte & 0x7F) << shift
             start, shift = start + 1, shift + 7

@@ -99,6 +99,16 @@ def test_a_size_that_never_ends_is_left_alone(codec: ModuleType) -> None:
 
 
 @BOTH
+def test_a_size_of_more_than_five_bytes_is_left_alone(codec: ModuleType) -> None:
+    """Decoding refuses it; without the compiled code it was taken, and could be decoded later."""
+    data = build_batch([b"v"], timestamp_ms=NOW_MS)
+    for zeros in range(8):
+        size = bytes([len(data) + 1 | 0x80, *[0x80] * zeros, 0])
+        found = find(codec, memoryview(bytearray(BEFORE + size + data + bytes(3))), True)
+        assert (found is not None) is (len(size) <= 5)
+
+
+@BOTH
 @pytest.mark.parametrize(
     "fields",
     [
@@ -204,7 +214,7 @@ def test_the_compiled_functions_serve_unless_pure_is_forced_or_they_are_not_buil
     monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", is_pure)
-    monkeypatch.delitem(sys.modules, "kdist.records.usual")
+    monkeypatch.delitem(sys.modules, "kdist.records.usual", raising=False)
     if not is_built:
         monkeypatch.delattr(records, "_compiled_usual")
         monkeypatch.setitem(sys.modules, "kdist.records._compiled_usual", None)
