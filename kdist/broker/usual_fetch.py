@@ -65,6 +65,8 @@ class UsualFetches:
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
         """Answer or let wait a request whose like was learned; otherwise False. `DiskFailed`."""
+        if len(frame) > _FRAME_BYTES_MAX:
+            return False  # nothing like it was learned: a produce, say, and not to be copied
         kind = self._kinds.get(_name(frame, known_end))
         if kind is None:
             return self._in_sessions.take(frame, known_end, connection)

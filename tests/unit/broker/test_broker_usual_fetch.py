@@ -274,6 +274,8 @@ def test_a_request_of_another_kind_is_not_taken(broker: Broker) -> None:
     connection: Any = Connection()
     for frame in [*frames, asked.frame(0)[:-1], asked.frame(0)[:9], memoryview(b"")]:
         assert not asked.path.take(frame, end, connection)
+    large_one: Any = range(1 << 20)  # a produce, say: it has a length, and nothing is copied of it
+    assert not asked.path.take(large_one, end, connection)
     assert connection.answers == []
 
 
