@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import INTERNAL_TOPICS, NO_EPOCH, TopicPartition
 from kdist.network.connection import Connection, Reply
-from kdist.protocol.envelope import decode_request, encode_response
+from kdist.protocol.envelope import decode_request, encode_request, encode_response
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.protocol.headers import RequestHeader
 from kdist.protocol.produce import (
@@ -227,8 +228,11 @@ class UsualProduces:
         facts = _START.unpack_from(frame)[0], log_start_offset
         if known is None or (known.key_and_version, known.log_start_offset) != facts:
             is_flexible = version >= _FIRST_FLEXIBLE_VERSION
-            if find_batch(frame, known_end, is_flexible, len(frame), CODEC_MAX) is None:
-                return None  # something is behind it
+            if (
+                find_batch(frame, known_end, is_flexible, len(frame), CODEC_MAX) is None
+                or _before_records(header, request) != frame[:known_end]
+            ):
+                return None  # something else is behind the records
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
                 self._groups.clear()
@@ -263,6 +267,16 @@ def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int
         middle,
         end,
     )
+
+
+def _before_records(header: RequestHeader, request: ProduceRequest) -> bytearray:
+    """What there is before the size of the records in a request of one partition."""
+    (topic,) = request.topic_data
+    (data,) = topic.partition_data
+    topic = replace(topic, partition_data=[replace(data, records=b"")])
+    # The size of none ends it: an int32, or a byte and the empty tags.
+    written = encode_request(header, replace(request, topic_data=[topic]))
+    return written[SIZE_BYTES : -_INT32.size]
 
 
 def _shared_end(frame_size: int, records_size: int, version: int) -> int:

@@ -229,6 +229,27 @@ def test_tags_behind_the_records_are_not_taken_for_a_part_of_them(broker: Broker
     assert broker.known_end is None
 
 
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_batch_behind_the_records_is_not_taken_for_them(version: int) -> None:
+    """Bytes behind a request are let pass, and tags: a batch there was what the next one added."""
+    brokers = Broker(), Broker(has_short_way=False)
+    peers = Peer(), Peer()
+    for value in (b"one", b"two", b"six"):
+        first, behind = bytes(frame_of(batch([b"own"]), version=version)), batch([value])
+        if version < 9:
+            frame = first + len(behind).to_bytes(4, "big") + behind
+        else:
+            tag = bytes((len(behind) + 1, *behind, 0))
+            frame = first[:-3] + bytes((1, 0, len(tag), *tag, 0, 0))
+        for broker, peer in zip(brokers, peers, strict=True):
+            broker.send(memoryview(bytearray(frame)), peer)
+            broker.usual.settle()
+    assert peers[0].answers == peers[1].answers
+    assert brokers[0].contents() == brokers[1].contents()
+    assert errors_of(peers[0], version) == [0, 0, 0]
+    assert brokers[0].taken == 0
+
+
 def test_a_partition_that_was_deleted_or_made_again_is_looked_up_each_time(broker: Broker) -> None:
     broker.world.stop()
     peer = Peer()
