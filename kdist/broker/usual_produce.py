@@ -164,14 +164,20 @@ class UsualProduces:
             return
         groups, self._taken, self._asked, self._large_bytes = self._taken, [], [], 0
         now_ms = self._clock.now_ms()
-        for group in groups:
-            batches, group.batches = group.batches, []
-            try:
-                group.start_offsets = group.partition.append_group(batches, now_ms)
-            except ApiError:
-                group.start_offsets = ()  # the long way meets the error, and knows how to answer it
-            for batch in batches[len(group.start_offsets) :]:
-                assign((batch,), 0, NO_EPOCH)  # as it came
+        try:
+            for group in groups:
+                batches, group.batches = group.batches, []
+                try:
+                    group.start_offsets = group.partition.append_group(batches, now_ms)
+                except ApiError:
+                    group.start_offsets = ()  # the long way meets the error, and can answer it
+                for batch in batches[len(group.start_offsets) :]:
+                    assign((batch,), 0, NO_EPOCH)  # as it came
+        except BaseException:
+            # Nobody is answered. What comes until the broker has ended must not find these.
+            for group in groups:
+                group.batches, group.start_offsets = [], ()
+            raise
         unusual = 0
         for known, correlation_id, number, frame, connection in asked:
             _, _, _, group, _, pack_answer, size, middle, end = known

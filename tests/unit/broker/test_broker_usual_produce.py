@@ -24,7 +24,7 @@ from kdist.records.compression import Codec
 from kdist.replication.delayed import Delayed
 from kdist.storage.trimming import delete_records
 from tests.unit.broker.broker_produces import Broker, Peer, errors_of, fields_of, frame_of
-from tests.unit.replication.replication_world import BROKER, VIEWS, World, batch, values_in
+from tests.unit.replication.replication_world import BROKER, CLICKS, VIEWS, World, batch, values_in
 
 VERSIONS = range(3, 10)
 
@@ -341,6 +341,34 @@ def test_a_disk_that_fails_answers_nobody(broker: Broker) -> None:
     with pytest.raises(DiskFailed):
         broker.usual.settle()
     assert peer.answers == []
+
+
+def test_after_a_disk_failed_nothing_is_answered_that_is_not_in_the_log(broker: Broker) -> None:
+    """What comes in the rest of the turn was answered with an offset of the turn before."""
+    views = broker.world.lead(VIEWS)
+    broker.send(frame_of(batch([b"first"]), key=VIEWS, client_id="other"), Peer())
+    ends = {VIEWS: broker.known_end}
+    broker.produce(Peer(), b"x")
+    ends[CLICKS] = broker.known_end
+
+    def send(key: TopicPartition) -> None:
+        broker.known_end = ends[key]
+        frame = frame_of(batch([b"x"]), key=key, client_id="other" if key == VIEWS else "tests")
+        assert broker.send(frame, peer)
+
+    peer = Peer()
+    for key in (VIEWS, VIEWS, CLICKS):
+        send(key)
+    broker.usual.settle()
+    broker.world.disk.fail(when=lambda call: call.name == "write", forever=False)
+    send(CLICKS)
+    send(VIEWS)
+    with pytest.raises(DiskFailed):
+        broker.usual.settle()
+    assert len(peer.answers) == 3
+    send(VIEWS)
+    broker.usual.settle()
+    assert len(peer.answers) == views.log.end_offset == 4
 
 
 def test_a_duplicate_within_a_group_has_the_offset_of_the_first(broker: Broker) -> None:
