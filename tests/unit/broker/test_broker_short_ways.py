@@ -1,0 +1,152 @@
+"""The same bytes, sent to a broker with its short ways and to one without: the same comes back.
+
+Produces and fetches are mixed, many in one piece, on several connections in one turn; some are
+damaged, of another version, out of their producer's order, or have more behind them. Meanwhile the
+topic's settings change, it loses its leader and gets it back, and its disk is full or slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kdist.broker.broker import Broker
+from kdist.network.simulated import SimulatedNetwork
+from kdist.network.simulated_transport import Conditions
+from kdist.protocol.envelope import encode_request
+from kdist.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kdist.protocol.headers import RequestHeader
+from kdist.records.batch import HEADER_SIZE, seal
+from kdist.replication.partition import Partition
+from tests.unit.broker.broker_cluster import Cluster, create
+from tests.unit.broker.broker_produces import fields_of, frame_of
+from tests.unit.broker.test_broker_dispatch import Raw, raw
+from tests.unit.replication.replication_world import CLICKS, batch
+
+PEERS = 4
+STEPS = 150
+
+SETTINGS: list[dict[str, Any]] = [
+    {"max_message_bytes": 100},
+    {"compression_type": "gzip"},
+    {"cleanup_policy": frozenset({"compact"})},
+    {"max_message_bytes": 2000, "segment_bytes": 5000},
+    {"index_interval_bytes": 50},
+    {"flush_before_expose": True, "flush_ms": 20},
+    {},
+]
+
+
+def produce(chance: random.Random) -> bytes:
+    sequences = [(-1, -1)] * 5 + [(chance.randrange(2), chance.randrange(9)) for _ in range(5)]
+    values = [bytes(chance.choice([0, 10, 300])) for _ in range(chance.choice([1, 1, 3]))]
+    data = batch(values, **fields_of(*chance.choice(sequences)))
+    if chance.random() < 0.1:
+        data[chance.randrange(HEADER_SIZE)] ^= 1 << chance.randrange(8)
+        if chance.random() < 0.7:
+            seal(data, 0, len(data))
+    version, acks = 9, 1
+    if chance.random() < 0.1:
+        version, acks = chance.choice([2, 3, 8]), chance.choice([-1, 0, 1])
+    correlation_id = chance.randrange(99)
+    frame = bytes(frame_of(data, version=version, acks=acks, correlation_id=correlation_id))
+    return frame if chance.random() < 0.95 else frame + data
+
+
+def fetch(chance: random.Random) -> bytes:
+    offset, most = chance.randrange(60), 1 << 20
+    part = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=most)
+    topics = [FetchTopic(topic=CLICKS.topic, partitions=[part])]
+    bytes_min = chance.choice([1, 1, 2000])
+    request = FetchRequest(max_wait_ms=30, min_bytes=bytes_min, max_bytes=most, topics=topics)
+    header = RequestHeader(1, chance.choice([4, 12, 12, 12]), chance.randrange(99), "tests")
+    return bytes(encode_request(header, request))[4:]
+
+
+def blob(chance: random.Random, peer: int) -> bytes:
+    """Some requests in one piece: half of the peers mostly produce, and the others mostly fetch."""
+    frames = []
+    for _ in range(chance.choice([1, 2, 8])):
+        is_usual = chance.random() < 0.9
+        frame = (produce if is_usual is (peer < PEERS // 2) else fetch)(chance)
+        frames.append(len(frame).to_bytes(4, "big") + frame)
+    return b"".join(frames)
+
+
+def slow_down(_: Broker, partition: Partition) -> None:
+    """Let a thread do what is written in the next while."""
+    writers = partition._world.writers
+    writers.thread_until_ns = writers.clock.monotonic_ns() + 50_000_000
+
+
+def resign(_: Broker, partition: Partition) -> None:
+    partition.resign()
+
+
+def lead(broker: Broker, partition: Partition) -> None:
+    state = partition.state
+    state = state._replace(leader=broker.id, leader_epoch=state.leader_epoch + 1)
+    partition.lead_or_follow(state, partition.replicas)
+
+
+class Side:
+    """A broker and its peers."""
+
+    def __init__(self, seed: int, *, has_short_ways: bool) -> None:
+        self.cluster = Cluster(seed)
+        still = Conditions(delay_ms_max=0, cut_share=0)
+        self.cluster.network = SimulatedNetwork(self.cluster.loop, random.Random(seed), still)
+        self.chance = random.Random(seed)
+        self.has_short_ways = has_short_ways
+        self.ways: list[Raw] = []
+        self.received: list[bytes] = []  # behind each step
+
+    async def play(self) -> None:
+        self.broker = await self.cluster.started()
+        await create(await self.cluster.client(), CLICKS.topic)
+        if not self.has_short_ways:
+            (dispatch,) = self.broker.service._dispatches
+            dispatch._usual = {}
+        self.partition = self.broker.service.replicas.partitions[CLICKS]
+        self.settings = self.partition.log.settings
+        self.ways = [await raw(self.cluster) for _ in range(PEERS)]
+        for _ in range(STEPS):
+            await self.step()
+        self.cluster.disks[1].heal()
+
+    async def step(self) -> None:
+        chance, disk = self.chance, self.cluster.disks[1]
+        if not self.partition.is_leader:
+            lead(self.broker, self.partition)
+        if chance.random() < 0.1:
+            self.partition.configure(replace(self.settings, **chance.choice(SETTINGS)))
+        if chance.random() < 0.1:
+            chance.choice([slow_down, resign, lead])(self.broker, self.partition)
+        disk.heal()
+        if chance.random() < 0.1:
+            disk.fail(errno.ENOSPC, when=lambda call: call.name in ("write", "create"))
+        for peer in chance.sample(range(PEERS), chance.choice([1, 2, 3])):
+            if self.ways[peer].is_closed:
+                self.ways[peer] = await raw(self.cluster)
+            self.ways[peer].send(blob(chance, peer))
+        await asyncio.sleep(0.1)
+        self.received.append(b"".join(bytes(way.received) for way in self.ways))
+        assert not self.broker.failure.done()
+
+    def log(self) -> list[bytes]:
+        return [each.file.read(0, each.size) for each in self.partition.log.segments]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_broker_answers_and_keeps_does_not_depend_on_its_short_ways(seed: int) -> None:
+    short, long = (Side(seed, has_short_ways=each) for each in (True, False))
+    for side in (short, long):
+        side.cluster.run(side.play())
+    for step, (one, other) in enumerate(zip(short.received, long.received, strict=True)):
+        assert one == other, f"the answers of step {step} differ"
+    assert short.log() == long.log()
