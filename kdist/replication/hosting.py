@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kdist.errors import ApiError, DiskFailed, DiskFull, Error
-from kdist.model import ZERO_UUID, TopicPartition
+from kdist.model import ZERO_UUID, TopicPartition, format_uuid
 from kdist.replication.leadership import (
     Hosted,
     Plan,
@@ -25,6 +25,7 @@ from kdist.replication.leadership import (
 from kdist.replication.partition import Partition, PartitionWorld
 from kdist.storage.directory import LogDirectory
 from kdist.storage.faults import CorruptFile
+from kdist.storage.flushing import Done
 from kdist.storage.log import Log
 from kdist.storage.meta import load_partition_metadata, save_partition_metadata
 from kdist.storage.names import PARTITION_METADATA
@@ -104,8 +105,14 @@ class Hosting:
         elif plan is Plan.OPEN:
             self._open(log, log_topic_id, told, settle)
         else:
-            logger.warning("the log of %s is that of an earlier topic, and goes", told.key)
-            self._delete(told.key, partial(self._create_after, told, settle))
+            logger.warning(
+                "the log of %s is that of topic id %s, which the cluster does not know any more,"
+                " and the topic's is %s",
+                *(told.key, format_uuid(log_topic_id), format_uuid(told.topic_id)),
+            )
+            self._take_out(
+                self._directory.set_aside, told.key, partial(self._create_after, told, settle)
+            )
 
     def _topic_id_of(self, log: Log) -> uuid.UUID:
         path = f"{log.directory}/{PARTITION_METADATA}"
@@ -176,10 +183,9 @@ class Hosting:
             del self.partitions[stopped.key]
             if not partition.log.is_busy:  # whoever waits for a flush under way, it serves
                 self._directory.forsake(partition.log)
-            delete = partial(self._delete, stopped.key, settle)
-            partition.when_idle(partial(self._in_turn, delete))
+            partition.when_idle(partial(self._in_turn, self._deletion(stopped.key, settle)))
         elif stopped.key in self._directory.logs:
-            self._in_turn(partial(self._delete, stopped.key, settle))
+            self._in_turn(self._deletion(stopped.key, settle))
         else:
             settle(Error.NONE)
 
@@ -190,11 +196,16 @@ class Hosting:
         if was_leader:
             _tell(self.on_resign, partition)
 
-    def _delete(self, key: TopicPartition, settle: Settle) -> None:
-        def deleted(error: BaseException | None) -> None:
+    def _deletion(self, key: TopicPartition, settle: Settle) -> Callable[[], None]:
+        return partial(self._take_out, self._directory.delete, key, settle)
+
+    def _take_out(
+        self, how: Callable[[TopicPartition, Done], None], key: TopicPartition, settle: Settle
+    ) -> None:
+        def taken_out(error: BaseException | None) -> None:
             settle(Error.NONE if error is None else _error_of(error))
 
-        self._succeeds(partial(self._directory.delete, key, deleted), settle)
+        self._succeeds(partial(how, key, taken_out), settle)
 
     def _succeeds(self, work: Callable[[], object], settle: Settle) -> bool:
         """Do what touches the disk, where nobody above would hear of a failure."""

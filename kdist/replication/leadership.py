@@ -5,8 +5,12 @@
     yes           -                  an older state               STALE_CONTROLLER_EPOCH
     yes           -                  the same or a newer one      UPDATE
     no            of this topic      anything                     OPEN
-    no            of another topic   anything                     REPLACE: that topic was deleted
+    no            of another topic   anything                     REPLACE: but nothing is deleted
     no            none               anything                     CREATE
+
+A topic's name is not given again before each broker has deleted what it had of it. So a log of
+another topic id is none that was to be deleted: ZooKeeper was put back to an earlier time, or the
+topic's znodes were removed by hand. It is set aside.
 
 Source: KIP-516, KIP-570, Kafka's `ReplicaManager.becomeLeaderOrFollower` and `stopReplicas`.
 """
@@ -32,7 +36,7 @@ class Plan(enum.Enum):
 
     UPDATE = "take the new state"
     OPEN = "host the log that is on disk"
-    REPLACE = "delete the log that is on disk, then create one"
+    REPLACE = "set the log aside that is on disk, then create one"
     CREATE = "create a log"
 
 

@@ -229,11 +229,19 @@ class LogDirectory:
         Upon `DiskFull` it is still there, or a checkpoint still tells of it. Whoever waits for a
         flush of it hears UNKNOWN_TOPIC_OR_PARTITION.
         """
+        self._take_out(partition, DirectoryState.DELETED, done)
+
+    def set_aside(self, partition: TopicPartition, done: Done) -> None:
+        """As `delete`, of a log that nobody asked to delete: its files stay, for a person."""
+        self._take_out(partition, DirectoryState.STRAY, done)
+
+    def _take_out(self, partition: TopicPartition, state: DirectoryState, done: Done) -> None:
         log = self.logs[partition]
         if log.is_busy:
-            self.flusher.request(log, lambda _: self.delete(partition, done))
+            self.flusher.request(log, lambda _: self._take_out(partition, state, done))
             return
-        if log.is_made and (error := self._refusal(partial(self._retire, log))) is not None:
+        retire = partial(self._retire, log, state)
+        if log.is_made and (error := self._refusal(retire)) is not None:
             done(error)
             return
         del self.logs[partition]
@@ -246,11 +254,14 @@ class LogDirectory:
         log.close()
         self.saver.request(done)  # which syncs this directory too, before `done`
 
-    def _retire(self, log: Log) -> None:
+    def _retire(self, log: Log, state: DirectoryState) -> None:
         unique = uuid.UUID(int=self.around.chance.getrandbits(128))
-        name = names.retired_directory_name(log.partition, DirectoryState.DELETED, unique)
-        self.files.rename(log.directory, f"{self.path}/{name}")
-        self.background.remove_tree(f"{self.path}/{name}", log.settings.file_delete_delay_ms)
+        path = f"{self.path}/{names.retired_directory_name(log.partition, state, unique)}"
+        self.files.rename(log.directory, path)
+        if state is DirectoryState.DELETED:
+            self.background.remove_tree(path, log.settings.file_delete_delay_ms)
+        else:
+            logger.warning("%s is set aside as %s", log.partition, path)
 
     def truncate(self, log: Log, offset: int, done: Done) -> None:
         """Cut the log's end to `offset`, durably, then call `done`. It must not be appended to.

@@ -4,6 +4,7 @@
     <log.dir>/<topic>-<partition>/00000000000000000042.log  .index  .timeindex  .txnindex  .snapshot
                                   leader-epoch-checkpoint  partition.metadata
     <log.dir>/<topic>-<partition>.<32 hex digits>-delete     a partition on its way out
+    <log.dir>/<topic>-<partition>.<32 hex digits>-stray      one of another topic of this name
 
 A segment's files carry its base offset in 20 digits, so that `ls` sorts them. `.deleted`,
 `.cleaned` and `.swap` come behind the suffix: `00000000000000000042.log.deleted`. The names are
@@ -60,7 +61,7 @@ class DirectoryState(enum.StrEnum):
     LIVE = ""
     DELETED = "-delete"
     FUTURE = "-future"  # Kafka's copy towards another log.dir; kdist has one and makes none
-    STRAY = "-stray"  # a partition that the cluster no longer places on this broker
+    STRAY = "-stray"  # a partition that the cluster does not know, kept for a person to look at
 
 
 class SegmentName(NamedTuple):

@@ -254,14 +254,20 @@ def test_a_topic_made_again_has_nothing_of_the_old_one(world: World) -> None:
     assert (partition.high_watermark, partition.topic_id) == (0, OTHER_ID)
 
 
-def test_a_log_of_an_earlier_topic_found_at_start_is_replaced(world: World) -> None:
+def test_a_log_of_another_topic_found_at_start_makes_room_and_is_not_deleted(world: World) -> None:
+    """As when ZooKeeper was put back to an earlier time, and the topic was created again."""
     append(world, world.lead(), b"old")
     world.restart()
     assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
     assert world.replicas.get(CLICKS).high_watermark == 0
+    world.settle(120_000)
     world.restart()
     world.tell(topic_id=OTHER_ID)
     assert world.replicas.get(CLICKS).topic_id == OTHER_ID
+    (stray,) = [name for name in world.disk.list("/d01") if name.endswith("-stray")]
+    assert b"old" in world.disk.read(f"/d01/{stray}/{0:020d}.log")
+    path = f"/d01/{stray}/partition.metadata"
+    assert decode_partition_metadata(world.disk.read(path), path) == TOPIC_ID
 
 
 @pytest.mark.parametrize("content", [None, b"garbage"])

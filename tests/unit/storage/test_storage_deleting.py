@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from storage_world import CLICKS, World, append, expected_lines, lines
@@ -44,6 +45,18 @@ def test_a_deleted_partition_that_an_operator_unlinks_by_hand_is_gone_too() -> N
     world.disk.remove_tree(f"/d01/{name}")
     world.settle(61_000)
     assert world.failures == []
+
+
+def test_a_partition_set_aside_makes_room_and_keeps_its_files() -> None:
+    world = World()
+    append(world, world.log(), 3)
+    content = world.disk.read(world.path_of(0, Suffix.LOG))
+    world.wait(partial(world.directory.set_aside, CLICKS))
+    assert lines(world.log()) == []
+    world.settle(120_000)
+    world.restart()
+    (name,) = [name for name in world.disk.list("/d01") if name.endswith("-stray")]
+    assert world.disk.read(f"/d01/{name}/{0:020d}.log") == content
 
 
 @pytest.mark.parametrize("is_flushing", [False, True])
