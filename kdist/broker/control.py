@@ -5,7 +5,9 @@ their own behind a firewall, clients cannot give orders. With one for all, until
 whoever reaches the port and knows the epochs can.
 
 Requests of a controller that was replaced, or that mean an earlier registration of this broker, are
-refused. LeaderAndIsr first reads the settings of topics that are new here, so that their logs begin
+refused. So are those on a connection that the controller has left for another: what was under way
+on it when the network failed may come much later, and would make a topic that is deleted by now.
+LeaderAndIsr first reads the settings of topics that are new here, so that their logs begin
 with them; requests keep their order meanwhile.
 """
 
@@ -17,6 +19,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
+from kdist.broker.dispatch import Call
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.topic_settings import TopicOverrides
 from kdist.controller.controller import Controller
@@ -55,18 +58,13 @@ class ControlHandler:
         self._controller = controller
         self._updated = updated
         self._in_order = asyncio.Lock()
+        self._line = (0, 0)  # controller epoch, number of the connection that orders come by
 
-    async def lead(
-        self, request: LeaderAndIsrRequest, version: int, listener: str
-    ) -> LeaderAndIsrResponse:
+    async def lead(self, request: LeaderAndIsrRequest, call: Call) -> LeaderAndIsrResponse:
         """Lead or follow partitions. NETWORK_EXCEPTION: ZooKeeper did not say their settings."""
+        if error := self._fence(request, call):
+            return LeaderAndIsrResponse(error_code=error)
         async with self._in_order:
-            replicas = self._replicas
-            error = self._bar(listener) or fence(
-                request, replicas.controller_epoch, replicas.broker_epoch
-            )
-            if error is not Error.NONE:
-                return LeaderAndIsrResponse(error_code=error)
             try:
                 # A name that is no topic's has no settings; it is refused for itself below.
                 told = {
@@ -78,24 +76,21 @@ class ControlHandler:
             except ZooKeeperError as error:
                 logger.warning("an order of the controller has to wait: %s", error)
                 return LeaderAndIsrResponse(error_code=Error.NETWORK_EXCEPTION)
-            return await _carried_out(partial(replicas.apply_leader_and_isr, request, version))
+            apply = self._replicas.apply_leader_and_isr
+            return await _carried_out(partial(apply, request, call.version))
 
-    async def stop(self, request: StopReplicaRequest, listener: str) -> StopReplicaResponse:
+    async def stop(self, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
         """Host partitions no more."""
-        if error := self._bar(listener):
+        if error := self._fence(request, call):
             return StopReplicaResponse(error_code=error, partition_errors=[])
         async with self._in_order:
             return await _carried_out(partial(self._replicas.apply_stop_replica, request))
 
-    async def learn(self, request: UpdateMetadataRequest, listener: str) -> UpdateMetadataResponse:
+    async def learn(self, request: UpdateMetadataRequest, call: Call) -> UpdateMetadataResponse:
         """Take the state of the cluster in."""
-        replicas = self._replicas
-        error = self._bar(listener) or fence(
-            request, replicas.controller_epoch, replicas.broker_epoch
-        )
-        if error is not Error.NONE:
+        if error := self._fence(request, call):
             return UpdateMetadataResponse(error_code=error)
-        replicas.controller_epoch = request.controller_epoch
+        self._replicas.controller_epoch = request.controller_epoch
         gone = self._cache.update(request)
         self._updated(gone)
         self._overrides.forget({each.topic for each in gone} - self._cache.topics.keys())
@@ -119,6 +114,23 @@ class ControlHandler:
         if epoch is None:
             return Error.BROKER_NOT_AVAILABLE
         return Error.STALE_BROKER_EPOCH if request.broker_epoch < epoch else Error.NONE
+
+    def _fence(
+        self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest, call: Call
+    ) -> Error:
+        """Why an order is not taken. NETWORK_EXCEPTION: its connection was left for another."""
+        replicas = self._replicas
+        error = self._bar(call.listener) or fence(
+            request, replicas.controller_epoch, replicas.broker_epoch
+        )
+        if error:
+            return error
+        line = (request.controller_epoch, call.connection.number)
+        if line < self._line:
+            logger.warning("an order that comes late, by %s, is refused", call.connection.peer)
+            return Error.NETWORK_EXCEPTION
+        self._line = line
+        return Error.NONE
 
     def _bar(self, listener: str) -> Error:
         is_brokers = listener == self._controller.listener

@@ -131,11 +131,9 @@ def routes_to(to: Handlers) -> Routes:
             metadata.API.key: lambda asked, call: to.metadata.answer(
                 asked, call.version, call.listener
             ),
-            leader_and_isr.API.key: lambda asked, call: to.control.lead(
-                asked, call.version, call.listener
-            ),
-            stop_replica.API.key: lambda asked, call: to.control.stop(asked, call.listener),
-            update_metadata.API.key: lambda asked, call: to.control.learn(asked, call.listener),
+            leader_and_isr.API.key: to.control.lead,
+            stop_replica.API.key: to.control.stop,
+            update_metadata.API.key: to.control.learn,
             controlled_shutdown.API.key: lambda asked, call: to.control.let_go(
                 asked, call.listener
             ),

@@ -63,6 +63,7 @@ class Connection(FrameReceiver):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections.turn, connections.limits.frame_bytes_max)
         self.context: Any = None
+        self.number = 0  # of two connections, the later one has the larger; 0: not admitted
         self.peer = "an unknown peer"
         self.host = ""
         # Set here, unset by whoever looks for idle connections: cheaper than reading a clock.
@@ -71,7 +72,6 @@ class Connection(FrameReceiver):
         self._metrics = connections.metrics
         self._on_frame = connections.handler.on_frame
         self._replies: deque[Reply | Bytes] = deque()
-        self._is_admitted = False
         self._is_writing = False  # at the end of this turn
         self.piece = b""  # the one answer that the turn sends before that
         self._is_finishing = False
@@ -91,11 +91,11 @@ class Connection(FrameReceiver):
         self.peer = (
             f"[{self.host}]:{address[1]}" if ":" in self.host else f"{self.host}:{address[1]}"
         )
-        if not self._connections.admit(self):
+        self.number = self._connections.admit(self)
+        if not self.number:
             self._is_held = self.is_closed = True
             self._transport.abort()
             return
-        self._is_admitted = True
         around = self._connections
         self._sender = Sender(self._transport, around.metrics, self._progressed, around.tasks)
         self._connections.handler.on_connect(self)
@@ -154,7 +154,7 @@ class Connection(FrameReceiver):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever it is
         self.is_closed = True
-        if not self._is_admitted:
+        if not self.number:
             return
         self._let_go()
         if self._end_timer is not None:

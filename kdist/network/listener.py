@@ -28,6 +28,7 @@ class Census:
     def __init__(self, most: int = INT32_MAX) -> None:
         self.most = most
         self.connections = 0
+        self.admitted = 0  # ever
         self.hosts: Counter[str] = Counter()
 
 
@@ -88,7 +89,7 @@ class Listener:
 
     # The connections' calls
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: Connection) -> int:
         settings, census, host = self.settings, self.census, connection.host
         most = min(settings.max_connections, census.most)
         if (
@@ -97,14 +98,15 @@ class Listener:
             or census.hosts[host] >= settings.max_connections_per_ip
         ):
             self.metrics.refused_connections += 1
-            return False
+            return 0
         census.connections += 1
+        census.admitted += 1
         census.hosts[host] += 1
         self.connections[connection] = 0
         self._is_empty.clear()
         self.metrics.accepted_connections += 1
         self.metrics.open_connections += 1
-        return True
+        return census.admitted
 
     def forget(self, connection: Connection) -> None:
         del self.connections[connection]

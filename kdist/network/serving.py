@@ -54,8 +54,8 @@ class Connections(Protocol):
     loop: asyncio.AbstractEventLoop
     tasks: Tasks
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more."""
+    def admit(self, connection: Connection) -> int:
+        """How many have been admitted, with this one; 0: there is no room for it."""
         ...
 
     def forget(self, connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
@@ -11,7 +12,11 @@ from kdist.errors import Error
 from kdist.network.client import Client, ClientSettings
 from kdist.protocol.controlled_shutdown import ControlledShutdownRequest
 from kdist.protocol.delete_topics import DeleteTopicsRequest
-from kdist.protocol.leader_and_isr import LeaderAndIsrRequest
+from kdist.protocol.leader_and_isr import (
+    LeaderAndIsrPartition,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopic,
+)
 from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 from tests.unit.broker.broker_cluster import Cluster, create, produce
@@ -88,6 +93,43 @@ def test_orders_are_taken_on_the_listener_of_the_brokers_only() -> None:
         assert broker.service.replicas.controller_epoch < 99
         inside = await cluster.client()
         assert [(await inside.send(*order)).error_code for order in orders] == [Error.NONE] * 4
+
+    cluster.run(scenario())
+
+
+def test_an_order_on_a_connection_that_the_controller_has_left_is_refused() -> None:
+    """What a cut network held back may come when the topic is deleted, and must not make it."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        left, present = await cluster.client(), await cluster.client()
+        epoch = broker.service.replicas.broker_epoch
+        author = {"controller_id": 1, "controller_epoch": 99, "broker_epoch": epoch}
+        state = LeaderAndIsrPartition(
+            partition_index=0,
+            controller_epoch=99,
+            leader=1,
+            leader_epoch=0,
+            isr=[1],
+            partition_epoch=0,
+            replicas=[1],
+        )
+        topic = LeaderAndIsrTopic(
+            topic_name="clicks", topic_id=uuid.UUID(int=7), partition_states=[state]
+        )
+        late = (LeaderAndIsrRequest(topic_states=[topic], live_leaders=[], **author), 7)
+        orders = (
+            (StopReplicaRequest(topic_states=[], **author), 4),
+            (UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **author), 8),
+        )
+        assert [(await present.send(*each)).error_code for each in orders] == [Error.NONE] * 2
+        refused = [(await left.send(*each)).error_code for each in (late, *orders)]
+        assert refused == [Error.NETWORK_EXCEPTION] * 3
+        assert not broker.service.directory.logs
+        author["controller_epoch"] = 100  # another controller, which connected earlier
+        orders = ((UpdateMetadataRequest(topic_states=[], live_brokers=[], type=2, **author), 8),)
+        assert [(await left.send(*each)).error_code for each in orders] == [Error.NONE]
 
     cluster.run(scenario())
 
