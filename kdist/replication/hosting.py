@@ -64,6 +64,8 @@ class Hosting:
         )
         if isinstance(plan, Error):
             settle(plan)
+        elif plan is Plan.REPLACE:
+            self._unhost(partition, partial(self._replace, partition.topic_id, told, settle))
         else:
             self._take(partition, told, settle)
 
@@ -105,14 +107,17 @@ class Hosting:
         elif plan is Plan.OPEN:
             self._open(log, log_topic_id, told, settle)
         else:
-            logger.warning(
-                "the log of %s is that of topic id %s, which the cluster does not know any more,"
-                " and the topic's is %s",
-                *(told.key, format_uuid(log_topic_id), format_uuid(told.topic_id)),
-            )
-            self._take_out(
-                self._directory.set_aside, told.key, partial(self._create_after, told, settle)
-            )
+            self._replace(log_topic_id, told, settle)
+
+    def _replace(self, log_topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
+        logger.warning(
+            "the log of %s is that of topic id %s, which the cluster does not know any more,"
+            " and the topic's is %s",
+            *(told.key, format_uuid(log_topic_id), format_uuid(told.topic_id)),
+        )
+        self._take_out(
+            self._directory.set_aside, told.key, partial(self._create_after, told, settle)
+        )
 
     def _topic_id_of(self, log: Log) -> uuid.UUID:
         path = f"{log.directory}/{PARTITION_METADATA}"
@@ -175,19 +180,23 @@ class Hosting:
         if error:
             settle(error)
             return
-        if partition is not None:
-            self.resign(partition)
-        if not stopped.is_delete:
-            settle(Error.NONE)
-        elif partition is not None:
-            del self.partitions[stopped.key]
-            if not partition.log.is_busy:  # whoever waits for a flush under way, it serves
-                self._directory.forsake(partition.log)
-            partition.when_idle(partial(self._in_turn, self._deletion(stopped.key, settle)))
-        elif stopped.key in self._directory.logs:
-            self._in_turn(self._deletion(stopped.key, settle))
+        delete = partial(self._take_out, self._directory.delete, stopped.key, settle)
+        if partition is not None and stopped.is_delete:
+            self._unhost(partition, delete)
+        elif stopped.is_delete and stopped.key in self._directory.logs:
+            self._in_turn(delete)
         else:
+            if partition is not None:
+                self.resign(partition)
             settle(Error.NONE)
+
+    def _unhost(self, partition: Partition, then: Callable[[], None]) -> None:
+        """Host it no more; `then` takes its log out of the directory, when nothing is under way."""
+        self.resign(partition)
+        del self.partitions[partition.log.partition]
+        if not partition.log.is_busy:  # whoever waits for a flush under way, it serves
+            self._directory.forsake(partition.log)
+        partition.when_idle(partial(self._in_turn, then))
 
     def resign(self, partition: Partition) -> None:
         """Lead it no more; it stays hosted."""
@@ -195,9 +204,6 @@ class Hosting:
         partition.resign()
         if was_leader:
             _tell(self.on_resign, partition)
-
-    def _deletion(self, key: TopicPartition, settle: Settle) -> Callable[[], None]:
-        return partial(self._take_out, self._directory.delete, key, settle)
 
     def _take_out(
         self, how: Callable[[TopicPartition, Done], None], key: TopicPartition, settle: Settle

@@ -1,16 +1,17 @@
 """What a broker does about one partition of a LeaderAndIsr or StopReplica request (pure).
 
     hosted here   log on disk        the controller says          then
-    yes           -                  another topic id             INCONSISTENT_TOPIC_ID
+    yes           -                  another topic id             REPLACE: but nothing is deleted
     yes           -                  an older state               STALE_CONTROLLER_EPOCH
     yes           -                  the same or a newer one      UPDATE
     no            of this topic      anything                     OPEN
-    no            of another topic   anything                     REPLACE: but nothing is deleted
+    no            of another topic   anything                     REPLACE
     no            none               anything                     CREATE
 
 A topic's name is not given again before each broker has deleted what it had of it. So a log of
 another topic id is none that was to be deleted: ZooKeeper was put back to an earlier time, or the
-topic's znodes were removed by hand. It is set aside.
+topic's znodes were removed by hand. It is set aside, also where it is hosted: Kafka's refusal,
+INCONSISTENT_TOPIC_ID, would leave clients writing into a log that is not the topic's.
 
 Source: KIP-516, KIP-570, Kafka's `ReplicaManager.becomeLeaderOrFollower` and `stopReplicas`.
 """
@@ -74,7 +75,7 @@ def plan_leadership(
         return Error.UNKNOWN_TOPIC_OR_PARTITION
     if hosted is not None:
         if not _may_be_same(told.topic_id, hosted.topic_id):
-            return Error.INCONSISTENT_TOPIC_ID
+            return Plan.REPLACE
         if _age(told.state) < _age(hosted.state):
             return Error.STALE_CONTROLLER_EPOCH
         return Plan.UPDATE

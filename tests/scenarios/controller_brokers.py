@@ -100,9 +100,9 @@ class FakeBroker:
     def _lead_one(self, topic: Any, state: Any) -> LeaderAndIsrPartitionResult:
         partition = TopicPartition(topic.topic_name, state.partition_index)
         error = self.refusals.pop(0) if self.refusals else Error.NONE
-        if self.logs.get(partition, topic.topic_id) != topic.topic_id:
-            error = Error.INCONSISTENT_TOPIC_ID
         if error is Error.NONE:
+            # No name is given again before all replicas of its last topic are deleted.
+            assert self.logs.get(partition, topic.topic_id) == topic.topic_id
             assert self.id in state.replicas
             before = self.led.get(partition)
             assert before is None or before.leader_epoch <= state.leader_epoch

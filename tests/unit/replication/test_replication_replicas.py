@@ -126,7 +126,6 @@ def test_records_are_there_after_a_restart_once_the_controller_says_who_leads(
     ("changes", "error"),
     [
         ({"replicas": [2, 3]}, Error.UNKNOWN_TOPIC_OR_PARTITION),
-        ({"topic_id": OTHER_ID, "leader_epoch": 6}, Error.INCONSISTENT_TOPIC_ID),
         ({"leader_epoch": 3}, Error.STALE_CONTROLLER_EPOCH),
         ({"partition_epoch": 4}, Error.STALE_CONTROLLER_EPOCH),
     ],
@@ -268,6 +267,38 @@ def test_a_log_of_another_topic_found_at_start_makes_room_and_is_not_deleted(wor
     assert b"old" in world.disk.read(f"/d01/{stray}/{0:020d}.log")
     path = f"/d01/{stray}/partition.metadata"
     assert decode_partition_metadata(world.disk.read(path), path) == TOPIC_ID
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_hosted_log_of_another_topic_takes_no_more_records(world: World, is_made: bool) -> None:
+    """As when the topic's znodes were removed by hand, and it was created again."""
+    world.tell(leader_epoch=5)
+    before = world.replicas.get(CLICKS)
+    if is_made:
+        append(world, before, b"old")
+    assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
+    partition = world.replicas.get(CLICKS)
+    assert not before.is_leader
+    append(world, partition, b"new")
+    world.settle(120_000)
+    world.restart()
+    assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
+    assert world.replicas.get(CLICKS).log.end_offset == 1
+    strays = [name for name in world.disk.list("/d01") if name.endswith("-stray")]
+    assert [b"old" in world.disk.read(f"/d01/{each}/{0:020d}.log") for each in strays] == (
+        [True] if is_made else []
+    )
+
+
+def test_a_write_under_way_into_the_log_of_another_topic_is_waited_for(world: World) -> None:
+    partition = world.lead()
+    partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
+    heard: list[Any] = []
+    append(world, partition, b"x", heard=heard)
+    assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
+    assert [outcome.start_offset for outcome in heard] == [0]
+    assert world.replicas.get(CLICKS).log.end_offset == 0
+    assert not world.failures
 
 
 @pytest.mark.parametrize("content", [None, b"garbage"])
