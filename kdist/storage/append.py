@@ -59,10 +59,13 @@ def note(
     end = position + measured.size
     if len(batches) > 1 and segment.note_group(position, end, measured.newest_ms, interval_bytes):
         return
-    for (header, data), offset in zip(batches, offsets, strict=True):
-        last_offset = offset + header.last_offset_delta
-        segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
-        position += len(data)
+    try:
+        for (header, data), offset in zip(batches, offsets, strict=True):
+            last_offset = offset + header.last_offset_delta
+            segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
+            position += len(data)
+    finally:
+        segment.size = end  # also where an index could not be written
 
 
 def reserve_space(segment: Segment, end: int) -> None:

@@ -169,9 +169,10 @@ class Log:
         offsets = assign(batches, start_offset, leader_epoch)
         if leader_epoch > self.epochs.latest:
             self._begin_epoch(leader_epoch, start_offset)
-        self._reserved_position = position + measured.size
-        if self._reserved_position > segment.preallocated:
-            self._preallocate(segment)
+        end = position + measured.size
+        if end > segment.preallocated:
+            self._preallocate(segment, end)
+        self._reserved_position = end
         try:
             segment.file.write([data for _, data in batches], position)
         except BaseException:
@@ -200,6 +201,8 @@ class Log:
             measured = measure(batches)
         self._make_room(measured, now_ms)
         position, start_offset = self._reserved_position, self.reserved_offset
+        end = position + measured.size
+        self._preallocate(self.segments[-1], end)  # which may fail
         append = Append(self.segments[-1], position, start_offset, batches, measured)
         append.place(leader_epoch)
         if measured.has_producers:
@@ -207,9 +210,8 @@ class Log:
         if leader_epoch > self.epochs.latest:
             self._begin_epoch(leader_epoch, start_offset)
         self.reserved_offset = append.end_offset
-        self._reserved_position += measured.size
+        self._reserved_position = end
         self._under_way.append(append)
-        self._preallocate(append.segment)
         return append
 
     def _make_room(self, measured: Measured, now_ms: int) -> None:
@@ -265,12 +267,12 @@ class Log:
         has_interval = min(settings.flush_ms, settings.flush_messages) < INT64_MAX
         return step if step and has_interval else FILE_BYTES_MAX
 
-    def _preallocate(self, segment: Segment) -> None:
-        """Reserve disk space ahead of what is reserved here, if there is more than must stay free.
+    def _preallocate(self, segment: Segment, end: int) -> None:
+        """Have disk space ahead of `end`, where an append ends, if more is free than must stay so.
 
         A small segment has as much as it holds, so that many small ones do not fill the disk.
         """
-        settings, end, world = self.settings, self._reserved_position, self.world
+        settings, world = self.settings, self.world
         if settings.preallocate and not segment.size:
             ahead = settings.segment_bytes - end
         else:
@@ -300,7 +302,7 @@ class Log:
         now_ms: int,
     ) -> None:
         """The log now ends behind these batches: what follows from that."""
-        note(segment, position, batches, offsets, measured, self.settings.index_interval_bytes)
+        # First its end: if an index cannot be written, the bytes are in the file all the same.
         recent, start_offset = self.recent, offsets[0]
         if len(recent) >= _RECENT_MAX:
             recent.clear()
@@ -308,6 +310,7 @@ class Log:
         self.end_offset = end_offset = start_offset + measured.offset_count
         self.is_changed = True
         segment.modified_ms = now_ms
+        note(segment, position, batches, offsets, measured, self.settings.index_interval_bytes)
         world = self.world
         if self.unflushed_since_ms is None:
             self.unflushed_since_ms = now_ms
@@ -350,8 +353,8 @@ class Log:
         self.sealed_unsynced.append(self.active)
         self.segments.append(following)
         self.renamed_in.add(self.directory)
-        self.save_producers()
         self.forget_reserved()
+        self.save_producers()
         self._roll_watch = RollWatch(self.settings, self.world.chance)
         self.world.metrics.rolled_segments += 1
         self.world.want_flush(self)
