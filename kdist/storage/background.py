@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from kdist.errors import OutOfDescriptors
+from kdist.errors import DiskFull
 from kdist.runtime.files import Files
 from kdist.runtime.tasks import Tasks
 from kdist.storage.segment import Segment
@@ -48,8 +48,6 @@ class Background:
             self._files.remove_tree(path)
         except FileNotFoundError:
             pass  # somebody who needed the room was faster; what is left goes at the next start
-        except OutOfDescriptors as error:
-            logger.warning("%s: the next start removes it", error)
 
     def start_writeback(self, segment: Segment) -> None:
         """Let the kernel begin to write what the segment has got since the last time."""
@@ -86,7 +84,10 @@ class Background:
 
     def _removed(self, error: BaseException | None) -> None:
         self._removals.popleft()
-        self._end(error)
+        if isinstance(error, DiskFull):
+            logger.warning("%s: the next start removes it", error)
+        else:
+            self._end(error)
         if self._removals:
             self._remove_next()
 

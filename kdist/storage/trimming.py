@@ -161,10 +161,11 @@ def _limits(log: Log, high_watermark: int) -> RetentionLimits:
 def retire(log: Log, segments: Sequence[Segment]) -> None:
     """Take segments out of the log, in the order given, and have their files unlinked later."""
     for segment in segments:
+        paths = segment.retire()  # first: if the disk refuses, the next look finds it again
         log.segments.remove(segment)
         log.world.metrics.deleted_segments += 1
         log.world.metrics.deleted_bytes += segment.size
-        log.world.discard(segment.retire(), log.settings.file_delete_delay_ms)
+        log.world.discard(paths, log.settings.file_delete_delay_ms)
         log.renamed_in.add(log.directory)
     # Nor is the one that is the last now: it grows again, and a flush cuts what is sealed to size.
     log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]

@@ -106,6 +106,20 @@ def retired(count: int) -> tuple[World, CountedTasks, Background]:
     return world, tasks, background
 
 
+def test_files_that_a_full_disk_does_not_unlink_are_left_to_the_next_start() -> None:
+    """Where an unlink itself takes a block, a broker that ends for it frees none."""
+    world = World()
+    append(world, world.log(), 3)
+    world.delete()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "remove_tree")
+    world.settle(61_000)
+    assert world.failures == []
+    world.disk.heal()
+    world.restart()
+    world.settle(1000)
+    assert not [name for name in world.disk.list("/d01") if name.endswith("-delete")]
+
+
 def test_removals_leave_threads_to_flushes() -> None:
     """A topic's thousands of partitions go in the same minute, and each may take its time."""
     world, tasks, _ = retired(20)

@@ -103,6 +103,22 @@ def test_retention_goes_on_for_the_other_logs_where_one_cannot_roll_on_a_full_di
     assert world.failures == []
 
 
+def test_a_segment_that_a_full_disk_keeps_from_being_renamed_goes_later() -> None:
+    """A longer name may need a block. It was forgotten, and its files stayed until a start."""
+    world = World()
+    log = grown(world, 60, retention_bytes=2000)
+    first = world.path_of(0, Suffix.LOG)
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "rename" and first in call.path)
+    retain(world)
+    assert log.start_offset > 0
+    assert lines(log) == expected_lines(log.end_offset)
+    world.disk.heal()
+    retain(world)
+    assert log.segments[0].base_offset == log.start_offset
+    assert not world.disk.exists(first)
+    assert world.failures == []
+
+
 def test_retention_frees_a_full_disk() -> None:
     world = World()
     log = grown(world, 60, retention_bytes=2000)
