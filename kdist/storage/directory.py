@@ -62,7 +62,7 @@ class LogDirectory:
         self.is_clean = False  # what the last stop was, as the marker says
         self.found = 0  # how many logs there are to open
         self._is_open = False
-        # The partitions that the checkpoints on the disk tell of, and those in a save under way.
+        # The partitions that the checkpoints on the disk may tell of, and those in the last save.
         self._named: set[TopicPartition] = set()
         self._being_named: set[TopicPartition] = set()
         try:
@@ -240,15 +240,14 @@ class LogDirectory:
         if log.is_busy:
             self.flusher.request(log, lambda _: self._take_out(partition, state, done))
             return
-        retire = partial(self._retire, log, state)
-        if log.is_made and (error := self._refusal(retire)) is not None:
+        remove = partial(self._retire, state=state) if log.is_made else self._maker.forget
+        if (error := self._refusal(partial(remove, log))) is not None:
             done(error)
             return
         del self.logs[partition]
         self.forsake(log)
         self.world.unflushed.discard(log)
         if not log.is_made:
-            self._maker.forget(log)
             done(None)
             return
         log.close()
@@ -345,6 +344,7 @@ class LogDirectory:
     def _encode_checkpoints(self) -> dict[str, bytes]:
         logs = [(partition, log) for partition, log in self.logs.items() if log.is_made]
         self._being_named = {partition for partition, _ in logs}
+        self._named |= self._being_named  # if it is refused half-way, one of the two tells of them
         # Also where it is the first segment's base offset: a dropped one may come back (see
         # `drop`).
         starts = {partition: log.start_offset for partition, log in logs if log.start_offset}

@@ -64,10 +64,10 @@ class Maker:
             self._tasks.call_later(_DELAY_MS, self._make_next)
 
     def forget(self, log: Log) -> None:
-        """It was deleted before it had files."""
-        del self._unmade[log]
+        """It is deleted before it had files. `DiskFull` if what there is cannot be removed."""
         if log in self._half_made:
             self._remove(log)
+        del self._unmade[log]
 
     def make(self, log: Log) -> None:
         """Put its files there. Raises `DiskFull`, and then there are none; `DiskFailed`."""

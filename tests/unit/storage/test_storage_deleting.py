@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 from storage_world import CLICKS, World, append, expected_lines, lines
 
-from kdist.errors import DiskFull
+from kdist.errors import ApiError, DiskFull
 from kdist.runtime.virtual_tasks import VirtualTasks
 from kdist.storage.background import Background
-from kdist.storage.names import Suffix
+from kdist.storage.names import LOG_START_OFFSETS, RECOVERY_POINTS, Suffix
 from kdist.storage.reading import read
 
 
@@ -118,6 +118,28 @@ def test_files_that_a_full_disk_does_not_unlink_are_left_to_the_next_start() -> 
     world.restart()
     world.settle(1000)
     assert not [name for name in world.disk.list("/d01") if name.endswith("-delete")]
+
+
+def test_a_deleted_partition_is_told_of_by_a_save_that_was_refused_half_way() -> None:
+    """Its recovery point is on the disk, and a log made anew would be believed up to there."""
+    world = World()
+    append(world, world.log(), 30)
+    world.flush(world.log())
+    world.disk.fail(errno.ENOSPC, when=lambda call: LOG_START_OFFSETS in call.path)
+    with pytest.raises(DiskFull):
+        world.wait(world.directory.saver.request)
+    world.disk.heal()
+    world.disk.fail(errno.ENOSPC, when=lambda call: RECOVERY_POINTS in call.path)
+    with pytest.raises(DiskFull):
+        world.delete()
+    world.disk.heal()
+    with pytest.raises(ApiError, match="still tells of an earlier"):
+        world.log()
+    world.wait(lambda done: world.directory.forget(CLICKS, done))
+    append(world, world.log(), 3)
+    world.flush(world.log())
+    world.lose_power()
+    assert lines(world.open().logs[CLICKS]) == expected_lines(3)
 
 
 def test_removals_leave_threads_to_flushes() -> None:

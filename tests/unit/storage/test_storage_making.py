@@ -103,6 +103,22 @@ def test_files_that_no_descriptor_is_left_to_make_or_to_remove_are_made_later() 
     assert world.failures == []
 
 
+def test_a_log_of_which_something_cannot_be_removed_is_deleted_by_the_next_try() -> None:
+    world = World()
+    log = world.log()
+    world.disk.fail(errno.EMFILE, when=lambda each: each.name in ("create", "remove_tree"))
+    with pytest.raises(OutOfDescriptors):
+        append(world, log, 3)
+    with pytest.raises(OutOfDescriptors):
+        world.delete()
+    world.disk.heal()
+    world.delete()
+    assert partitions(world) == []
+    append(world, world.log(), 3)
+    assert lines(world.log()) == expected_lines(3)
+    assert world.failures == []
+
+
 def test_a_log_is_not_made_where_somebody_has_put_a_file() -> None:
     world = World()
     append(world, world.log(VIEWS), 3)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from storage_world import CLICKS, START_MS, TOPIC_ID, VIEWS, World, append, expected_lines, lines
+from storage_world import CLICKS, START_MS, VIEWS, World, append, expected_lines, lines
 
-from kdist.errors import DiskFull
+from kdist.errors import ApiError, DiskFull
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name
 from kdist.storage.trimming import drop, release
@@ -135,9 +135,11 @@ def test_a_partition_made_anew_keeps_its_files_from_the_retention_of_its_predece
     grown(world, 20, retention_bytes=0)
     world.directory.retain(lambda log: log.end_offset)
     world.directory.delete(CLICKS, lambda _error: None)
-    log = world.directory.create(CLICKS, TOPIC_ID, world.topic)
-    append(world, log, 3)
+    with pytest.raises(ApiError, match="still tells of an earlier"):  # the save that is under way
+        world.log()
     world.settle()
+    log = world.log()
+    append(world, log, 3)
     assert world.files.exists(world.path_of(0, Suffix.LOG))
     world.flush(log)
     world.kill()
