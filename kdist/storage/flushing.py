@@ -272,7 +272,9 @@ class Flusher:
             for job in jobs:
                 job.give_up()
         else:
-            # The jobs stay open: after a sync that failed, a second one proves nothing.
+            # The jobs stay open, and none begins: after a sync that failed, a second one proves
+            # nothing, and one of the filesystem proves nothing of any log.
+            self._running = list(jobs)
             self._on_failure(error)
         for wish in wishes.values():
             for waiter in wish.waiters:

@@ -11,6 +11,8 @@ import pytest
 from storage_world import CLICKS, World, append, batch_of, expected_lines, lines, numbered
 
 from kdist.errors import DiskFailed
+from kdist.model import TopicPartition
+from kdist.storage.flushing import SYNC_FILESYSTEM_FROM
 from kdist.storage.group import append_group
 from kdist.storage.log import Log
 
@@ -64,3 +66,22 @@ def test_a_roll_that_finds_no_memory_for_its_snapshot_leaves_no_hole(
         log.roll(world.clock.now_ms())
     monkeypatch.undo()
     check_the_next(world, log)
+
+
+def test_a_sync_of_the_filesystem_after_one_that_failed_confirms_nothing() -> None:
+    """It was told that pages of any log were lost, and is not told again."""
+    world = World()
+    logs = [
+        world.log(TopicPartition("clicks", number)) for number in range(2 * SYNC_FILESYSTEM_FROM)
+    ]
+    heard: list[list[BaseException | None]] = [[], []]
+    for log in logs:
+        append(world, log, 3)
+    world.disk.fail(when=lambda call: call.name == "sync_filesystem", forever=False)
+    for turn in (0, 1):
+        for log in logs[turn::2]:
+            world.directory.flusher.request(log, heard[turn].append)
+        world.settle()
+    assert [type(error) for error in heard[0]] == [DiskFailed] * SYNC_FILESYSTEM_FROM
+    assert heard[1] == []
+    assert [log.recovery_point for log in logs] == [0] * len(logs)
