@@ -209,7 +209,10 @@ class Consumer:
             self._background.loop.call_soon_threadsafe(self._core.kick)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
-        """Records, one after the other; waits for more, and never ends."""
+        """Records, one after the other; waits for more, and never ends.
+
+        Left and begun again, it goes on where it was.
+        """
         return chain.from_iterable(self._runs())
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
@@ -220,9 +223,10 @@ class Consumer:
             return [partition, records] if records else []
 
         while True:
-            iteration.finish()
-            partition, records = self._taken(take, None)
-            yield iteration.begin(partition, records)
+            yield iteration.left  # of a loop that was left, or is beside this one, too
+            if iteration.is_given:
+                iteration.finish()
+                iteration.begin(*self._taken(take, None))
 
     def wakeup(self) -> None:
         """Have `poll`, now or the next time, raise `WakenUp`. From any thread; closed: nothing."""

@@ -20,23 +20,28 @@ class Iteration:
     def __init__(self) -> None:
         self._partition: Partition | None = None
         self._records: list[ConsumedRecord] = []
-        self._left: Iterator[ConsumedRecord] = iter(())
+        self.left: Iterator[ConsumedRecord] = iter(())  # of the run
         self._end = 0
+        self._position = 0  # as it was set here: the loop may have looked up another since
 
-    def begin(
-        self, partition: Partition, records: list[ConsumedRecord]
-    ) -> Iterator[ConsumedRecord]:
+    @property
+    def is_given(self) -> bool:
+        """Whether there is nothing left of the run."""
+        return not length_hint(self.left)
+
+    def begin(self, partition: Partition, records: list[ConsumedRecord]) -> None:
         """Give `records`, which the partition has just given."""
         assert partition.position is not None
-        self._partition, self._records, self._end = partition, records, partition.position
-        self._left = iter(records)
-        return self._left
+        self._partition, self._records = partition, records
+        self._end = self._position = partition.position
+        self.left = iter(records)
 
     def settle(self) -> None:
         """Have the partition's position be that of the next record to give."""
-        partition, left = self._partition, length_hint(self._left)
-        if partition is not None and partition.position is not None:
-            partition.position = self._records[-left].offset if left else self._end
+        partition, left = self._partition, length_hint(self.left)
+        if partition is not None and partition.position == self._position:
+            self._position = self._records[-left].offset if left else self._end
+            partition.position = self._position
 
     def finish(self) -> None:
         """The run was given to its end."""
@@ -45,12 +50,12 @@ class Iteration:
 
     def rest(self, count: int) -> list[ConsumedRecord]:
         """Up to `count` of what was not given yet, which now are."""
-        rest = list(islice(self._left, count))
+        rest = list(islice(self.left, count))
         self.settle()
         return rest
 
     def drop(self, is_dropped: Callable[[Partition], bool] = lambda _: True) -> None:
         """Give no more of the run, if it is of such a partition."""
         if self._partition is not None and is_dropped(self._partition):
-            list(self._left)
+            list(self.left)
             self._partition, self._records = None, []

@@ -206,7 +206,8 @@ def test_records_before_one_that_is_not_decoded_are_given() -> None:
 def test_iteration_over_a_run_knows_how_far_it_is(count: int) -> None:
     shelf, partition = shelved(b"".join(numbered(first, 2) for first in (0, 2, 4)))
     iteration = Iteration()
-    left = iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    left = iteration.left
     for _ in range(count):
         next(left)
     iteration.settle()

@@ -125,7 +125,8 @@ def test_iteration_knows_how_far_it_is(count: int, is_settled_between: bool) -> 
     put(shelf, one, 5)
     found, records = shelf.take_run(10)
     assert found is one
-    left = iteration.begin(one, records)
+    iteration.begin(one, records)
+    left = iteration.left
     for _ in range(count):
         next(left)
         if is_settled_between:
@@ -141,7 +142,8 @@ def test_iteration_knows_how_far_it_is(count: int, is_settled_between: bool) -> 
 def test_iteration_drops_what_is_no_longer_wanted() -> None:
     shelf, one, iteration = Shelf(), partition(), Iteration()
     put(shelf, one, 5)
-    left = iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    left = iteration.left
     next(left)
     iteration.drop(lambda each: each.key.partition == 9)
     assert next(left).offset == 1
@@ -150,3 +152,17 @@ def test_iteration_drops_what_is_no_longer_wanted() -> None:
     one.seek(3)
     iteration.settle()
     assert one.position == 3
+
+
+def test_iteration_leaves_a_position_that_was_looked_up_meanwhile() -> None:
+    """The log lost what iteration still gives, and the loop went back to its end."""
+    shelf, one, iteration = Shelf(), partition(), Iteration()
+    put(shelf, one, 5)
+    iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]
+    next(iteration.left)
+    one.seek(2)
+    iteration.settle()
+    assert one.position == 2
+    assert [record.offset for record in iteration.left] == [1, 2, 3, 4]
+    iteration.finish()
+    assert one.position == 2
