@@ -38,6 +38,7 @@ from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers, given_brokers
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.client.shared_settings import Servers
+from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -141,7 +142,13 @@ class Consumer:
         while True:
             left_s = None if end_s is None else end_s - core.world.now_s()
             await core.ready(left_s)
-            taken = take()
+            try:
+                taken = take()
+            except KdistError:
+                raise
+            except BaseException:  # interrupted: what it had by then would be given to nobody
+                core.shelf.take_back()
+                raise
             if core.shelf.is_hungry:
                 core.shelf.is_hungry = False
                 core.kick()

@@ -39,6 +39,7 @@ from kdist.client.consumer.settings import read_settings
 from kdist.client.discovery import find_brokers
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.client.shared_settings import Servers
+from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -173,6 +174,17 @@ class Consumer:
         return True
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
+        """What `take` gives; of what is interrupted before it is here, nothing was given."""
+        self._shelf.begun = {}
+        try:
+            return self._taken_in_time(take, timeout_s)
+        except KdistError:
+            raise
+        except BaseException:
+            self._call(self._shelf.take_back)
+            raise
+
+    def _taken_in_time(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core, shelf = self._core, self._shelf
         end_s = checked_end(timeout_s, core.world.now_s())
         if taken := self._taken_soon(take, end_s):

@@ -191,6 +191,7 @@ class Shelf:
     def __init__(self) -> None:
         self._partitions: deque[Partition] = deque()
         self.is_hungry = False  # whether there is room for more, where there was none
+        self.begun: dict[Partition, int | None] = {}  # positions before what was taken last
 
     def put(self, partition: Partition, found: Iterable[Ready]) -> None:
         """Called by the loop: `found` is ready, behind what was."""
@@ -249,6 +250,12 @@ class Shelf:
         self._take_each(take, found)
         return found[0] if found else (None, [])
 
+    def take_back(self) -> None:
+        """On the loop: what was being taken did not come to who asked, and is fetched again."""
+        for partition, position in self.begun.items():
+            if position is not None and not partition.is_revoked:
+                partition.seek(position)
+
     def _take_each(self, take: Callable[[Partition], bool], taken: Sized) -> None:
         """Call `take` with the first in the row until it wants no more, or there is no more.
 
@@ -256,9 +263,11 @@ class Shelf:
         raised, unless something was taken: then it will be the next time.
         """
         row = self._partitions
+        begun = self.begun = {}
         while row:
             partition = row[0]
             if partition.ready and partition.may_give:
+                begun.setdefault(partition, partition.position)
                 try:
                     wants_more = take(partition)
                     if partition.ready_bytes < partition.starved_above_bytes:
@@ -271,7 +280,7 @@ class Shelf:
                     row.rotate(-1)
                     return
             else:
+                partition.is_shelved = False  # first: interrupted here, it is only there twice
                 row.popleft()
-                partition.is_shelved = False
                 if partition.may_give:
                     self.offer(partition)  # the loop may have put something there meanwhile

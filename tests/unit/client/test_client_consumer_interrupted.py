@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -54,3 +58,76 @@ def test_loops_beside_each_other_share_what_there_is(consumer: Consumer) -> None
     one, other = iter(consumer), iter(consumer)
     assert [next(each).offset for _ in range(4) for each in (one, other)] == list(range(8))
     assert consumer.position(T0) == 8
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_a_poll_had_when_it_was_interrupted_counts_as_not_given(
+    consumer: Consumer, error: type[BaseException]
+) -> None:
+    def decode(value: bytes) -> bytes:
+        if value == b"7":
+            raise error
+        return value
+
+    put(consumer, [5, 5], decode)
+    assert len(consumer.poll(1, max_records=2)) == 2
+    with pytest.raises(error):
+        consumer.poll(1, max_records=100)
+    assert consumer.position(T0) == 2
+    assert consumer._core.partitions[T0].fetch_position == 2
+    put(consumer, [5])
+    assert [record.offset for record in consumer.poll(1)] == [2, 3, 4, 5, 6]
+
+
+def test_a_poll_that_is_interrupted_while_it_waits_gives_nothing_twice(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    put(consumer, [5])
+    assert len(consumer.poll(1)) == 5
+    monkeypatch.setattr(consumer._core.world.news, "wait_in_thread", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    assert consumer.position(T0) == 5
+
+
+@pytest.mark.parametrize("kind", ["records", "batches"])
+def test_wherever_a_poll_is_interrupted_the_next_goes_on_where_it_began(
+    consumer: Consumer, kind: str
+) -> None:
+    """At each line in turn; not before a `with`, at whose end Python lets no signal in."""
+
+    def interrupt(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        name = frame.f_code.co_filename
+        if "/client/consumer/" not in name:
+            return None
+        if event == "line" and not linecache.getline(name, frame.f_lineno).strip().startswith("w"):
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return interrupt
+
+    lines, found = 0, list[Any]()
+    while not found:
+        consumer.seek(T0, 0)
+        put(consumer, [3, 2, 4])
+        left = lines
+        sys.settrace(interrupt)
+        try:
+            found = consumer.poll(1) if kind == "records" else consumer.poll_batches(1)
+        except KeyboardInterrupt:
+            lines += 1
+        finally:
+            sys.settrace(None)
+        position = consumer.position(T0)
+        assert position == (9 if found else 0)
+        fetched = consumer._core.partitions[T0].fetch_position
+        if fetched < 9:
+            put(consumer, [9 - fetched])
+        offsets = range(9) if not found else []
+        assert [each.offset for each in consumer.poll(0)] == list(offsets)
+    assert lines > 50
