@@ -184,9 +184,13 @@ class TurnLoop(asyncio.SelectorEventLoop):
         """
         if not self._has_rung:
             self._has_rung = True
-            with self._ringing:  # or its number might be another file's by the time of the write
-                if not self._bell.closed:  # else nobody is there to hear
-                    self._bell.write(_RING)
+            try:
+                with self._ringing:  # or its number might be another file's by the write
+                    if not self._bell.closed:  # else nobody is there to hear
+                        self._bell.write(_RING)
+            except BaseException:  # interrupted: the next must ring, or nobody would ever again
+                self._has_rung = False
+                raise
 
     def _hear(self, _events: int) -> None:
         self._bell.read(len(_RING))

@@ -372,3 +372,27 @@ def test_a_loop_is_not_closed_under_who_rings_it() -> None:
     closing.join()
     assert bell.closed
     assert not bell.was_closed_amid_ringing
+
+
+def test_a_bell_that_was_interrupted_is_rung_by_the_next() -> None:
+    loop, heard = TurnLoop(), threading.Event()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    bell, loop._bell = loop._bell, Interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        loop.call_soon_threadsafe(heard.set)
+    loop._bell = bell
+    loop.call_soon_threadsafe(lambda: None)
+    assert heard.wait(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+class Interrupted:
+    """A bell before whose ring Ctrl-C comes."""
+
+    closed = False
+
+    def write(self, _: bytes) -> int:
+        raise KeyboardInterrupt
