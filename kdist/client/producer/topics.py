@@ -121,9 +121,14 @@ class Topics:
         await asyncio.shield(self._changed)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Ask no more; who waits looks whether it was closed."""
         if self._asking is not None:
             self._asking.cancel()
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     async def _ask(self) -> None:
         """Until all that is wanted has leaders, or cannot be, or nobody needs it any more."""
@@ -141,8 +146,7 @@ class Topics:
                     [topic.name for topic in answer.topics if topic.name and self._take(topic)]
                 )
                 self._on_change()
-            if self._changed is not None and not self._changed.done():
-                self._changed.set_result(None)
+            self._tell_changed()
             if self._wanted:
                 await asyncio.sleep(_PAUSE_S)
                 self._wanted = {name for name in self._wanted if self._is_needed(name)}

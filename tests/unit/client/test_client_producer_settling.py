@@ -215,3 +215,16 @@ def test_what_nobody_takes_is_not_waited_for_for_ever() -> None:
         assert scene.brokers.loop.time() - begun_s < 3
 
     play(work)
+
+
+def test_who_waits_for_a_topic_hears_that_the_producer_is_closed() -> None:
+    async def work(scene: Scene) -> None:
+        scene.brokers.topic_errors["t"] = Error.LEADER_NOT_AVAILABLE
+        producer = await scene.producer().start()
+        sending = asyncio.ensure_future(producer.send("t", b"a"))
+        await asyncio.sleep(1)
+        await producer.close()
+        with pytest.raises(ProducerClosed):
+            await asyncio.wait_for(sending, 1)
+
+    play(work)
