@@ -305,8 +305,8 @@ class Accumulator:
             return NeedRoom(limit)
         batch = Batch(queue, queue.take_number(), self._now_s(), self._clock.now_ms())
         batch.limit_bytes = batch.held_bytes = limit
+        self.active[queue] = None  # first: interrupted here, no batch is where nobody looks
         queue.open = batch
-        self.active[queue] = None
         self._kick(NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s)
         return batch
 

@@ -48,7 +48,12 @@ class Asking:
         self._codec = codec
 
     def encode(self, batch: Batch, version: int) -> None:
-        """Make the batch's frame of its records, which are let go of. Not numbered, not sealed."""
+        """Make the batch's frame of its records, which are let go of. Not numbered, not sealed.
+
+        `ValueError` if it has none: who opened it was interrupted. No broker takes such a batch.
+        """
+        if not batch.values:
+            raise ValueError("a batch without records")
         prefix = self._prefix(batch.queue, version)
         room = len(prefix) + HEADER_SIZE
         timestamps = batch.timestamps

@@ -77,9 +77,8 @@ class PartitionQueue:
         return self.last_number
 
     def batches(self) -> Iterable[Batch]:
-        """All that are not settled."""
-        yield from self.flying
-        yield from self.waiting
+        """All that are not settled. From any thread: the loop may go on meanwhile."""
+        yield from (*self.flying, *self.waiting)
         if self.open is not None:
             yield self.open
 

@@ -79,8 +79,12 @@ class Sender:
     def kick(self) -> None:
         """Look soon; from any thread."""
         if not self._is_kicked and not self._is_closed:
-            self._is_kicked = True
-            self._ring()
+            try:
+                self._is_kicked = True
+                self._ring()
+            except BaseException:  # interrupted: who kicks next must not rely on it
+                self._is_kicked = False
+                raise
 
     def kick_by(self, when_s: float) -> None:
         """Look by then at the latest; from any thread."""
@@ -313,12 +317,13 @@ class Sender:
         batch = queue.waiting[0]
         is_new = batch.frame is None
         if is_new:
-            if self._on_dequeue is not None and not batch.attempts:
-                self._on_dequeue(batch)
             try:
+                if self._on_dequeue is not None and not batch.attempts:
+                    self._on_dequeue(batch)
                 self._asking.encode(batch, version)
-            except (TypeError, ValueError) as error:  # of records that were changed since
+            except (TypeError, ValueError, RuntimeError, MemoryError) as error:  # its own alone
                 self._settling.fail(queue.waiting.popleft(), error)
+                self.kick()  # perhaps no answer is to come that has those behind it looked at
                 return None
         if (self._identities is not None and queue.number(batch)) or is_new:
             stamp(batch)
@@ -327,10 +332,17 @@ class Sender:
     def _post(self, link: Link, batches: Sequence[Batch]) -> None:
         for batch in batches:
             batch.attempts += 1
-        if len(batches) == 1:
-            frame = self._asking.frame(batches[0], link.version)
-        else:
-            frame = self._asking.join(batches, link.version)
+        try:
+            if len(batches) == 1:
+                frame = self._asking.frame(batches[0], link.version)
+            else:
+                frame = self._asking.join(batches, link.version)
+        except MemoryError as error:
+            for batch in batches:
+                batch.queue.land(batch)
+                self._settling.fail(batch, error)
+            self.kick()
+            return
         assert link.pipe is not None, "asked before"
         link.in_flight += 1
         link.batches_in_flight += len(batches)
