@@ -61,16 +61,20 @@ class Chunk:
             raise refusal
         if not self._batches:
             return False
-        batch = self._batches.popleft()
+        batch, rest, refusal = self._batches[0], None, None
         try:
             records = batch.records()
         except NotDecoded as refused:
-            self._refusal = refused
-            self._batches.appendleft(batch.part(refused.offset + 1, batch.end))
+            refusal, rest = refused, batch.part(refused.offset + 1, batch.end)
             batch = batch.part(batch.start, refused.offset)
             records = batch.records()
         self.messages = map(_as_message, records)
         self._end = batch.end
+        # Last: what was interrupted while it was decoded comes next.
+        self._batches.popleft()
+        if rest is not None:
+            self._batches.appendleft(rest)
+        self._refusal = refusal
         return True
 
     def put_back(self, message: Message) -> None:
@@ -144,31 +148,35 @@ class Stream:
             self._chunk.claim.settle()
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages, one after the other. `ConsumerTimeout`, `NotDecoded`, what brokers refuse."""
+        """Messages, one after the other. `ConsumerTimeout`, `NotDecoded`, what brokers refuse.
+
+        All loops and `next` share one iteration: each goes on where another was left.
+        """
         self._thread = threading.get_ident()
-        while (chunk := self._next_chunk()) is not None:
-            claim = chunk.claim
-            for message in chunk.messages:
-                if not claim.may_give:
-                    chunk.put_back(message)
-                    break
-                claim.done = claim.given
-                claim.given = message
-                yield message
-            else:
-                if not chunk.open_next():
-                    self._chunk = None
+        if self._giving is None:
+            self._giving = self._give()
+        return self._giving
 
     def __next__(self) -> Message:
         """The next message, as `for` would have it."""
-        self._thread = threading.get_ident()
-        if self._giving is None:
-            self._giving = iter(self)
+        return next(iter(self))
+
+    def _give(self) -> Iterator[Message]:
         try:
-            return next(self._giving)
-        except BaseException:
-            self._giving = None  # what it raised has ended it; the stream goes on
-            raise
+            while (chunk := self._next_chunk()) is not None:
+                claim = chunk.claim
+                for message in chunk.messages:
+                    if not claim.may_give:
+                        chunk.put_back(message)
+                        break
+                    claim.done = claim.given
+                    claim.given = message
+                    yield message
+                else:
+                    if not chunk.open_next():
+                        self._chunk = None
+        finally:
+            self._giving = None  # what is raised ends it; the stream goes on
 
     def _next_chunk(self) -> Chunk | None:
         """A chunk that may give; None at the end."""

@@ -12,6 +12,7 @@ import pytest
 from kdist.client.connector.claim import Claim
 from kdist.client.connector.stream import Chunk, ConsumerTimeout, Stream
 from kdist.client.consumer.batch import Batch, NotDecoded
+from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition
 from kdist.records.batch import iter_headers
 from kdist.records.build import build_batch
@@ -73,6 +74,54 @@ def test_who_stops_in_the_middle_goes_on_there() -> None:
     assert claim.position == 0
     assert [next(stream).value, next(stream).value] == [b"b", b"c"]
     assert claim.position == 2
+
+
+def test_next_and_loops_in_turn_give_every_message_once() -> None:
+    stream, claim = stream_of(), open_claim()
+    batches = [batch_of(at, b"%d" % at, b"%d" % (at + 1), b"%d" % (at + 2)) for at in (0, 3, 6)]
+    stream.put(Chunk(claim, batches))
+    given = [next(stream).offset]
+    for message in stream:
+        given.append(message.offset)
+        if message.offset == 3:
+            break
+    given.append(next(stream).offset)
+    assert given == [0, 1, 2, 3, 4]
+    assert claim.position == 4
+    assert [message.offset for _, message in zip(range(4), stream, strict=False)] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_was_being_decoded_when_it_was_interrupted_is_given_then(
+    error: type[BaseException],
+) -> None:
+    errors = [error()]
+
+    def decode(value: bytes) -> bytes:
+        if value == b"d" and errors:
+            raise errors.pop()
+        return value
+
+    stream, claim = stream_of(), open_claim()
+    batches = [batch_of(0, b"a", b"b", decoder=decode), batch_of(2, b"c", b"d", decoder=decode)]
+    stream.put(Chunk(claim, batches))
+    assert [next(stream).value, next(stream).value] == [b"a", b"b"]
+    with pytest.raises(error):
+        next(stream)
+    assert claim.position == 2
+    assert [next(stream).value, next(stream).value] == [b"c", b"d"]
+
+
+def test_what_is_damaged_is_not_passed_over() -> None:
+    stream, claim = stream_of(), open_claim()
+    damaged = batch_of(1, b"b")
+    damaged.body = b"\xff"
+    stream.put(Chunk(claim, [batch_of(0, b"a"), damaged, batch_of(2, b"c")]))
+    assert next(stream).value == b"a"
+    for _ in range(2):
+        with pytest.raises(CorruptRecords):
+            next(stream)
+        assert claim.position == 1
 
 
 def test_who_settles_is_done_with_what_its_own_thread_was_given() -> None:
