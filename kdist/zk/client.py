@@ -118,6 +118,11 @@ class ZooKeeper(Protocol):
         """The last session's id; what its ephemerals have as `ephemeral_owner`. 0 before any."""
         ...
 
+    @property
+    def session_timeout_ms(self) -> int:
+        """After how much silence the servers end the session: what was asked for, or less."""
+        ...
+
     def add_listener(self, listener: StateListener) -> Callable[[], None]:
         """Call `listener` on the loop with each new state; returns what takes it off again."""
         ...

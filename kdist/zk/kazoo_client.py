@@ -140,6 +140,15 @@ class KazooSession:
             connection_retry=_RECONNECTS,
         )
         self.client.add_listener(self._listen)
+        self.timeout_ms = session_timeout_ms
+        connection = self.client._connection
+        self._connect, connection._connect = connection._connect, self._connected
+
+    def _connected(self, *server: object) -> tuple[float, float]:
+        """In kazoo's thread. kazoo tells nobody what timeout the server granted but by this."""
+        read_timeout_ms, connect_timeout_ms = self._connect(*server)
+        self.timeout_ms = min(self.timeout_ms, round(read_timeout_ms * 3 / 2))
+        return read_timeout_ms, connect_timeout_ms
 
     def start(self) -> None:
         """Begin to connect; `heard` tells when it succeeds."""
@@ -196,6 +205,11 @@ class KazooZooKeeper(SessionClient):
         self._connection_timeout_ms = connection_timeout_ms
         self._session: KazooSession | None = None
         self._opened: asyncio.Future[None] | None = None
+
+    @property
+    def session_timeout_ms(self) -> int:
+        session = self._session
+        return self._session_timeout_ms if session is None else session.timeout_ms
 
     async def _open(self) -> None:
         session = KazooSession(self._connect, self._session_timeout_ms, self._hear)

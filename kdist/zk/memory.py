@@ -212,10 +212,6 @@ class MemoryZooKeeper(SessionClient):
         self._connection: Connection | None = None
         self._opened: asyncio.Future[None] | None = None
 
-    @property
-    def session_timeout_ms(self) -> int:
-        return self._session_timeout_ms
-
     def wants_connection(self) -> bool:
         """Whether it has a session that is not connected, or is opening one."""
         return self._state is SessionState.SUSPENDED or self._opened is not None

@@ -119,6 +119,10 @@ class SessionClient(ABC):
     def session_id(self) -> int:
         return self._session_id
 
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._session_timeout_ms
+
     def add_listener(self, listener: StateListener) -> Callable[[], None]:
         self._listeners.append(listener)
 

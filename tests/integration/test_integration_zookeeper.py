@@ -14,6 +14,7 @@ import pytest
 from zookeeper_server import (
     PATIENT_SESSION_TIMEOUT_MS,
     PATIENT_TICK_MS,
+    TICK_MS,
     ZooKeeperHost,
     free_port,
     real_world,
@@ -112,6 +113,18 @@ async def test_close_does_not_wait_for_a_server_that_is_gone(own_host: ZooKeeper
         async with asyncio.timeout(10):
             await zk.close()
         assert zk.state is SessionState.CLOSED
+
+
+@in_loop
+async def test_a_client_knows_that_the_servers_grant_less_than_it_asked_for(
+    host: ZooKeeperHost,
+) -> None:
+    async with real_world(host.settings) as world:
+        zk = await world.client(session_timeout_ms=60_000)
+        async with asyncio.timeout(10):
+            while zk.session_timeout_ms != 20 * TICK_MS:
+                await asyncio.sleep(0.01)
+        assert (await world.client(session_timeout_ms=500)).session_timeout_ms == 500
 
 
 @in_loop

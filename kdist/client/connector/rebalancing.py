@@ -7,10 +7,10 @@
 
 What stays ours is read on meanwhile; the paper releases all of it first, to the same end. When the
 connection to ZooKeeper goes, the session lives on for a while: all is given as before, for a third
-of the session timeout. Then another may own what we have, so nothing is given until the connection
-is back. If the session has ended by then, all claims are void and it begins anew. What was given
-and not committed is given again, by whoever owns it next. A process that stood still for longer
-than its session may give messages before it hears of that; it commits none of them.
+of the timeout that the servers granted. Then another may own what we have, so nothing is given
+until the connection is back. If the session has ended by then, all claims are void and it begins
+anew. What was given and not committed is given again, by whoever owns it next. A process that stood
+still for longer than its session may give messages before it hears of that; it commits none.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Rebalancer:
             self._hold_timer.cancel()
             self._hold_timer = None
         if state is SessionState.SUSPENDED:
-            delay_s = self._settings.session_timeout_ms / 1000 * _GRACE
+            delay_s = self._zk.session_timeout_ms / 1000 * _GRACE
             loop = asyncio.get_running_loop()
             self._hold_timer = loop.call_later(delay_s, self._hold, True)
         elif state is SessionState.CONNECTED:

@@ -1,6 +1,7 @@
 """Connectors in virtual time: a broker, a ZooKeeper in memory, members who come and go.
 
-At every step it is checked that no two members give messages of one partition.
+At every step it is checked that no two members give messages of one partition; but for one whose
+session was ended before its time, until it hears of that.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Connectors:
         await self.client.negotiate()
         await create(self.client, TOPIC, self.partitions)
         self._watching = self.cluster.loop.create_task(self._watch())
+        self._watching.add_done_callback(lambda done: done.cancelled() or done.result())
 
     async def _watch(self) -> None:
         while True:
@@ -73,6 +75,8 @@ class Connectors:
         """Nobody gives what another does."""
         givers: dict[TopicPartition, str] = {}
         for name, member in self.members.items():
+            if member.zk.session_id == member.ended_session_id:
+                continue
             for each in member.giving:
                 assert each not in givers, f"{each} is given by {givers[each]} and {name}"
                 givers[each] = name
@@ -150,6 +154,7 @@ class Member:
         self.joined = joined
         self.messages: list[Message] = []
         self.is_reading = True
+        self.ended_session_id = 0
         self.task = group.cluster.loop.create_task(self._work())
 
     @property
@@ -178,6 +183,11 @@ class Member:
     def be_cut_off(self, noticed_after_ms: float) -> None:
         """From ZooKeeper only."""
         self.group.cluster.ensemble.suspend(self.zk, noticed_after_ms)
+
+    def lose_session(self) -> None:
+        """Now, which no server does to one that it hears of."""
+        self.ended_session_id = self.zk.session_id
+        self.group.cluster.ensemble.expire(self.zk)
 
     def maybe_be_heard_again(self) -> None:
         """Unless it is gone."""

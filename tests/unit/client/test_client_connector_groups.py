@@ -66,7 +66,7 @@ def test_whoever_comes_goes_and_is_cut_off_every_message_is_given(seed: int) -> 
             elif what < 0.75:
                 await one.leave()
             elif what < 0.85:
-                cluster.ensemble.expire(one.zk)
+                one.lose_session()
             else:
                 one.be_cut_off(cluster.chance.uniform(0, SESSION_MS * 2 / 3))
                 delay_s = cluster.chance.uniform(0, 2 * SESSION_MS / 1000)
@@ -155,6 +155,28 @@ def test_who_is_cut_off_gives_on_for_a_while_and_then_nothing() -> None:
     cluster.run(scenario())
 
 
+def test_who_is_cut_off_gives_no_longer_than_the_servers_keep_its_session() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Connectors(cluster, 2)
+        await group.begin()
+        patient = {"zookeeper_session_timeout_ms": 10 * SESSION_MS}  # more than they grant
+        members = [await group.join(**patient), await group.join(**patient)]
+        await cluster.until(lambda: group.shares == [1, 1])
+        members[0].be_cut_off(SESSION_MS * 2 / 3)
+        began_s = cluster.loop.time()
+        await cluster.until(lambda: group.shares == [0, 2])
+        assert cluster.loop.time() - began_s < 1.5 * SESSION_MS / 1000
+        members[0].maybe_be_heard_again()
+        await cluster.until(lambda: group.shares == [1, 1])
+        for member in members:
+            await member.leave()
+
+    cluster.run(scenario())
+
+
 def test_an_expired_session_begins_anew_and_what_is_not_committed_is_given_again() -> None:
     cluster = Cluster()
 
@@ -165,7 +187,7 @@ def test_an_expired_session_begins_anew_and_what_is_not_committed_is_given_again
         member = await group.join(auto_commit_interval_ms=3_600_000)
         await group.produce(5)
         await cluster.until(lambda: group.is_all_found)
-        cluster.ensemble.expire(member.zk)
+        member.lose_session()
         await cluster.until(lambda: len(member.messages) == 10)
         assert set(group.found.values()) == {2}
         assert group.shares == [1]
@@ -192,7 +214,7 @@ def test_a_listener_is_told_before_what_happens() -> None:
         await cluster.until(lambda: group.shares == [2])
         await group.join()
         await cluster.until(lambda: group.shares == [1, 1])
-        cluster.ensemble.expire(first.zk)
+        first.lose_session()
         await cluster.until(lambda: len(events) == 4 and group.shares == [1, 1])
         await first.leave()
         name = first.joined.id
