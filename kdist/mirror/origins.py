@@ -28,6 +28,7 @@ from kdist.records.record import Record
 
 TOPIC = "__kdist_mirror_origins"
 _PARTITION = TopicPartition(TOPIC, 0)
+_NAMES_MAX = 1_000  # the longest there are, of so many topics, are less than a broker takes at once
 
 
 async def read_origins(cluster: Cluster) -> dict[str, Origin]:
@@ -61,12 +62,14 @@ async def write_origins(
             if error.error is not Error.TOPIC_ALREADY_EXISTS:
                 raise
     names = sorted(origins)
-    batch = build_batch(
-        [_value(origins[name]) for name in names],
-        [name.encode() for name in names],
-        timestamp_ms=now_ms,
-    )
-    await produce(cluster, {_PARTITION: batch}, ACKS_ALL)
+    for start in range(0, len(names), _NAMES_MAX):
+        some = names[start : start + _NAMES_MAX]
+        batch = build_batch(
+            [_value(origins[name]) for name in some],
+            [name.encode() for name in some],
+            timestamp_ms=now_ms,
+        )
+        await produce(cluster, {_PARTITION: batch}, ACKS_ALL)
 
 
 def _value(origin: Origin | None) -> bytes | None:

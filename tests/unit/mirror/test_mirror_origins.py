@@ -43,6 +43,19 @@ def test_the_last_that_was_said_of_a_topic_counts() -> None:
     play(work)
 
 
+def test_thousands_of_topics_are_more_than_a_broker_takes_at_once() -> None:
+    async def work(scene: Scene) -> None:
+        cluster = cluster_of(scene)
+        origins = {f"t{n:05}".ljust(249, "-"): Origin("x" * 249, ("C" * 22,)) for n in range(3_000)}
+        await write_origins(cluster, origins, 1)
+        assert await read_origins(cluster) == origins
+        batches = scene.brokers.log(TopicPartition(TOPIC, 0)).data
+        assert max(map(len, batches)) < 1_000_000
+        cluster.close()
+
+    play(work)
+
+
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"topic": "x"}', b'{"through": []}'])
 def test_a_record_that_is_no_origin_is_not_passed_over(value: bytes) -> None:
     async def work(scene: Scene) -> None:
