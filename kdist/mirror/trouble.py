@@ -17,13 +17,19 @@ FROM_TARGET = frozenset(  # what the target refuses since it knows better where 
         Error.UNKNOWN_PRODUCER_ID,
     )
 )
+_OVERTAKEN = frozenset(  # what was asked was right just before
+    (
+        Error.OFFSET_OUT_OF_RANGE,  # retention of the target, since it said where its log begins
+        Error.REBALANCE_IN_PROGRESS,  # a commit came between two generations of the group
+    )
+)
 
 
 def may_pass(error: ApiError | NoBroker) -> bool:
     """Whether to ask again. A commit that failed: the partition is about to be another's."""
     if isinstance(error, NoBroker | CommitFailed):
         return True
-    return error.error.retriable or error.error in FROM_TARGET
+    return error.error.retriable or error.error in FROM_TARGET | _OVERTAKEN
 
 
 class Trouble:
