@@ -20,7 +20,7 @@ from kdist.spark.load.footers import read_footer
 from kdist.spark.load.layout import FILE_SUFFIX, Run
 from kdist.spark.load.ledger import Ledger
 from kdist.spark.load.manifest import DataFile, Manifest, RowsDisagree
-from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay
+from kdist.spark.load.plan import Plan, Topic, look_at_topic, plan_load, plan_replay, require_same
 from kdist.spark.load.report import RunReport, TopicReport, require_directory, write_report
 from kdist.spark.load.spark_java import ended_java
 from kdist.spark.load.spark_session import spark_session, told_in_a_sentence
@@ -143,6 +143,7 @@ class LoadRun:
                 shape = self._stage(spark, plan, commit.staging)
             world.reached("staged")
             manifest = self._described(plan, shape, commit, run)
+            require_same(self._look_at(plan.topic.name), manifest)
             world.reached("counted")
             commit.publish(manifest, plan.supersedes)
         except (Exception, KeyboardInterrupt):

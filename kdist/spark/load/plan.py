@@ -61,7 +61,7 @@ def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = Fals
     """
     if before is None:
         return Plan(1, topic, dict(topic.offsets), None)
-    _require_same(topic, before)
+    require_same(topic, before)
     starts = {partition: end for partition, (_, end) in before.offsets.items()}
     offsets, lost = _offsets(topic, starts, accept_loss)
     return Plan(before.load + 1, topic, offsets, before, lost=lost)
@@ -74,7 +74,7 @@ def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest])
     not there any more.
     """
     first = replayed[0]
-    _require_same(topic, replayed[-1])
+    require_same(topic, replayed[-1])
     starts = {partition: start for partition, (start, _) in first.offsets.items()}
     offsets, _ = _offsets(topic, starts, accept_loss=False)
     superseded = tuple(each.load for each in replayed)
@@ -99,8 +99,12 @@ def _offsets(
     return found, lost
 
 
-def _require_same(topic: Topic, last: Manifest) -> None:
-    """`UserError` if the topic is not the one that was loaded, or lacks what was, up to `last`."""
+def require_same(topic: Topic, last: Manifest) -> None:
+    """`UserError` if the topic is not the one that was loaded, or lacks what was, up to `last`.
+
+    Also asked once `last` was read, which takes its time: of a topic that was made anew meanwhile
+    it has whatever is there at the same offsets.
+    """
     # Brokers before 2.8 give topics no ids.
     if uuid.UUID(last.topic_id) != topic.id and ZERO_UUID not in (
         topic.id,

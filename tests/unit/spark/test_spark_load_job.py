@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 from test_spark_load_commit import OUTPUT, commit_load, manifest
 
-from kdist.config.load_job import load_job
+from kdist.config.load_job import TopicLoadSettings, load_job
 from kdist.errors import UserError
 from kdist.model import OffsetRange
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, Wish
 from kdist.spark.load.plan import Topic
+from kdist.spark.load.table import Shape
 
 SETTINGS = f"bootstrap.servers=b1:9092\ntopics=clicks\noutput={OUTPUT}\n"
 
@@ -46,6 +47,25 @@ def test_a_load_that_another_run_committed_meanwhile_is_gone_on_from(
 
     outcome = loaded(disk, look, monkeypatch)
     assert (outcome.manifest, outcome.error) == (None, None)
+
+
+def test_a_topic_that_was_made_anew_while_it_was_read_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk(random.Random(1))
+    looks: list[None] = []
+
+    def look() -> Topic:
+        looks.append(None)
+        id_ = uuid.UUID("a" * 32 if len(looks) < 3 else "b" * 32)
+        return Topic("clicks", id_, {0: OffsetRange(0, 10)})
+
+    bytes_only = Shape(None, TopicLoadSettings())
+    monkeypatch.setattr(LoadRun, "_spark", lambda _: None)
+    monkeypatch.setattr(LoadRun, "_stage", lambda *_: bytes_only)
+    outcome = loaded(disk, look, monkeypatch)
+    assert "is not the topic that was loaded before" in str(outcome.error)
+    assert disk.list(f"{OUTPUT}/topic=clicks") == ["_lock"]
 
 
 def test_a_topic_that_is_not_there_leaves_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
