@@ -2,7 +2,7 @@
 
 A value that is one JSON object becomes columns. Its bytes are kept in `record_value` if they are
 anything else, if a field is of another type than its column, or if the object has a field that has
-no column: nothing that was in a record is dropped without a trace.
+no column: no outer field of a record is dropped without a trace. Those of objects within are.
 """
 
 from __future__ import annotations
