@@ -214,18 +214,19 @@ class KazooZooKeeper(SessionClient):
     async def _open(self) -> None:
         session = KazooSession(self._connect, self._session_timeout_ms, self._hear)
         self._session = session
-        self._opened = asyncio.get_running_loop().create_future()
+        self._opened = opened = asyncio.get_running_loop().create_future()
         session.start()
         try:
             async with asyncio.timeout(self._connection_timeout_ms / 1000):
-                await self._opened
+                await opened
         except TimeoutError:
             raise ConnectionLoss(
                 f"no ZooKeeper server of {self._connect} answered within "
                 f"{self._connection_timeout_ms} ms"
             ) from None
         finally:
-            if self._state is not SessionState.CONNECTED and self._session is session:
+            # One that was lost again since is SUSPENDED by now, and kazoo's to connect again.
+            if (opened.cancelled() or not opened.done()) and self._session is session:
                 self._session = None
                 session.end()
 
