@@ -57,13 +57,17 @@ class Loader:
         """The topics whose deletion was asked for, sorted and watched."""
         return await self._zk.children(znodes.TOPIC_DELETIONS.path(), watch)
 
-    async def topics(self, names: Iterable[str], watch: Callable[[str], Watch]) -> list[Topic]:
+    async def topics(
+        self, names: Iterable[str], watch: Callable[[str], Watch]
+    ) -> tuple[list[Topic], set[str]]:
         """Those of the topics that exist, each watched by the `watch` for its name.
 
-        The id of a topic that was written without one is zero.
+        The id of a topic that was written without one is zero. And the names of the topics that
+        exist and make no sense.
         """
-        found = await gather(self._topic(name, watch(name)) for name in names)
-        return [topic for topic in found if topic is not None]
+        unreadable: set[str] = set()
+        found = await gather(self._topic(name, watch(name), unreadable) for name in names)
+        return [topic for topic in found if topic is not None], unreadable
 
     async def states(self, topics: Iterable[Topic]) -> tuple[list[FoundState], set[str]]:
         """The states of those partitions that have had a leader.
@@ -101,7 +105,7 @@ class Loader:
             return None
         return LiveBroker(int(name), stat.czxid, registration, endpoint.listener)
 
-    async def _topic(self, name: str, watch: Watch) -> Topic | None:
+    async def _topic(self, name: str, watch: Watch, unreadable: set[str]) -> Topic | None:
         path = znodes.TOPIC.path(name)
         try:
             data, stat = await self._zk.get(path, watch)
@@ -112,6 +116,7 @@ class Loader:
             return None
         except CorruptZnode as error:
             logger.error("a topic is ignored: %s", error)
+            unreadable.add(name)
             return None
         topic_id = found.topic_id or ZERO_UUID
         return Topic(name, topic_id, found.partitions, stat.version, found.adding, found.removing)

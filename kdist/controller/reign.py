@@ -202,13 +202,14 @@ class Reign:
         Brokers that have registered anew since they became leader of one are returned.
         """
         cluster = self.cluster
-        found = await self._loader.topics(names, self._on_topic)
+        found, unreadable = await self._loader.topics(names, self._on_topic)
         new = [topic for topic in found if topic.name not in cluster.topics]
-        states, unreadable = await self._loader.states(new)
+        states, stateless = await self._loader.states(new)
+        unreadable |= stateless
         entered = {topic.name: topic for topic in found if topic.name not in unreadable}
         if not cluster.unreadable.isdisjoint(entered):  # nobody was told of what they have
             raise OutOfDate("a topic can be read that could not be")
-        cluster.unreadable.update(set(names) - entered.keys())
+        cluster.unreadable |= unreadable
         for topic in entered.values():
             await self._enter(topic)
         cluster.put_states({each.partition: each.state for each in states})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from controller_world import Cluster
 
@@ -71,6 +73,22 @@ def test_who_asks_for_a_topic_that_cannot_be_read_hears_that_it_exists(topic: by
         await zk.delete("/brokers/topics/broken")
         assert await cluster.create("views") == "NONE"
         assert await cluster.create("broken") == "NONE"
+        await cluster.converge()
+
+    cluster.run(scenario())
+
+
+def test_a_topic_that_there_never_was_can_be_created_after_its_deletion_was_asked_for() -> None:
+    cluster = Cluster(seed=22)
+
+    async def scenario() -> None:
+        await cluster.start()
+        zk = cluster.nodes[3].zk
+        assert zk
+        await zk.create("/admin/delete_topics/ghost")
+        while await zk.exists("/admin/delete_topics/ghost") is not None:
+            await asyncio.sleep(0.1)
+        assert await cluster.create("ghost") == "NONE"
         await cluster.converge()
 
     cluster.run(scenario())
