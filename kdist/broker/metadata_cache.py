@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
+from collections.abc import Container
 from typing import NamedTuple
 
 from kdist.controller.cluster import LEADER_DURING_DELETION, NO_LEADER
@@ -43,7 +44,10 @@ class MetadataCache:
         self._flat: Counter[str] = Counter()  # names as `flat` has them; an old tool's may be twins
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take what the controller says; the partitions that are gone are returned."""
+        """Take what the controller says; the partitions that are gone are returned.
+
+        Not those of topics that it names without any: it cannot say what they have, for now.
+        """
         before = self.topics
         if request.type == FULL:
             self.topics, self._names, self._flat = {}, {}, Counter()
@@ -53,7 +57,10 @@ class MetadataCache:
         for topic in request.topic_states:
             gone += self._update_topic(topic)
         if request.type == FULL:
-            gone += _missing(before, self.topics)
+            doubtful = {
+                each.topic_name for each in request.topic_states if not each.partition_states
+            }
+            gone += _missing(before, self.topics, doubtful)
         self.told.set()
         return gone
 
@@ -131,11 +138,13 @@ class MetadataCache:
         return [broker for broker in found if broker is not None]
 
 
-def _missing(before: dict[str, KnownTopic], after: dict[str, KnownTopic]) -> list[TopicPartition]:
+def _missing(
+    before: dict[str, KnownTopic], after: dict[str, KnownTopic], doubtful: Container[str]
+) -> list[TopicPartition]:
     """The partitions of topics that went, or were made anew, without our being told."""
     return [
         TopicPartition(name, index)
         for name, known in before.items()
-        if name not in after or after[name].id != known.id
+        if name not in doubtful and (name not in after or after[name].id != known.id)
         for index in known.partitions
     ]

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from kdist.controller.cluster import LEADER_DURING_DELETION, Cluster, LiveBroker
-from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
 from kdist.protocol.leader_and_isr import (
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
@@ -86,7 +86,8 @@ def update_metadata(
     """All brokers alive, and the state of `partitions`; of all, if `is_full`.
 
     `gone` are partitions of deleted topics, with the topic's id. They stand first, since a topic
-    of the same name may have been created since.
+    of the same name may have been created since. If `is_full`, what is not named is gone; so topics
+    that cannot be read are named, without any partition.
     """
     told = _states(cluster, cluster.partitions() if is_full else partitions)
     removed = [
@@ -105,12 +106,16 @@ def update_metadata(
         )
         for name, members in _by_topic(told)
     ]
+    doubtful = [
+        UpdatedTopic(topic_name=name, topic_id=ZERO_UUID, partition_states=[])
+        for name in sorted(cluster.unreadable - cluster.topics.keys() if is_full else ())
+    ]
     return UpdateMetadataRequest(
         controller_id=author.controller_id,
         type=FULL if is_full else INCREMENTAL,
         controller_epoch=author.controller_epoch,
         broker_epoch=to.epoch,
-        topic_states=removed + current,
+        topic_states=removed + current + doubtful,
         live_brokers=[_live_broker(broker) for _, broker in sorted(cluster.brokers.items())],
     )
 

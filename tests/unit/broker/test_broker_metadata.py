@@ -338,6 +338,13 @@ def test_a_full_update_replaces_all_and_says_what_is_gone() -> None:
     assert (cache.name_of(ID), cache.name_of(uuid.UUID(int=3))) == (None, "b")
 
 
+def test_a_topic_of_which_nothing_can_be_said_is_not_known_and_not_gone() -> None:
+    cache = MetadataCache()
+    cache.update(update(2, ("a", ID, {0: 1}), ("b", uuid.UUID(int=2), {0: 1})))
+    assert cache.update(update(2, ("a", uuid.UUID(int=0), {}))) == [TopicPartition("b", 0)]
+    assert not cache.topics
+
+
 def test_a_deleted_topic_and_its_successor_may_come_in_one_update() -> None:
     cache = MetadataCache()
     cache.update(update(1, ("a", ID, {0: 1, 1: 1})))

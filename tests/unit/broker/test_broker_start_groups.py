@@ -177,3 +177,29 @@ def test_what_is_asked_behind_a_commit_finds_it_done_however_long_its_flush_take
             assert both == [0, (0, offset)]
 
     run(scenario)
+
+
+def test_what_was_committed_outlives_a_time_when_the_topic_cannot_be_read() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        assert await commit(client, "g", 5) == 0
+        zk, path = broker.world.zk, "/brokers/topics/clicks"
+        good, _ = await zk.get(path)
+        clicks = TopicPartition("clicks", 0)
+        await zk.set(path, b"{")
+        await zk.delete("/controller")  # the next one loads all that is there
+        await cluster.until(lambda: not broker.service.cache.has(clicks))
+        await zk.set(path, good)
+        await zk.delete("/controller")
+        await cluster.until(lambda: broker.service.cache.has(clicks))
+        assert await committed(client, "g") == (0, 5)
+        await broker.stop()
+        broker = await cluster.started()
+        client = await cluster.client()
+        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+        assert await committed(client, "g") == (0, 5)
+
+    run(scenario)

@@ -87,6 +87,17 @@ def test_partitions_of_a_deleted_topic_come_before_those_of_the_one_created_agai
     ]
 
 
+def test_a_full_update_names_topics_that_cannot_be_read_and_says_nothing_of_them() -> None:
+    made = cluster()
+    made.unreadable = {"views"}
+    told = update_metadata(made, AUTHOR, live(1), [], {}, is_full=True).topic_states
+    assert [(each.topic_name, len(each.partition_states)) for each in told] == [
+        ("clicks", 2),
+        ("views", 0),
+    ]
+    assert not update_metadata(made, AUTHOR, live(1), [], {}, is_full=False).topic_states
+
+
 def test_a_doomed_topic_is_in_no_request_but_the_one_to_stop() -> None:
     doomed = cluster()
     doomed.doomed.add("clicks")
