@@ -1,7 +1,9 @@
 """Topics' own settings, from `/config/topics`: at start, for new topics, and as they change.
 
 Who changes settings writes the topic's znode first and then a notification below
-`/config/changes`. A notification only says where to look; each is looked at once.
+`/config/changes`. A notification only says where to look. With each that is new the oldest are
+looked at too, and removed once they have had their time; who was away for longer than that comes
+back with a new session, and looks at all its topics.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class TopicOverrides:
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._ids: dict[str, uuid.UUID] = {}
         self._seen: set[str] = set()
+        self._told_in = 0  # the session in which all was read that has changed before
         self._watcher: ChildrenWatcher | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -62,6 +65,7 @@ class TopicOverrides:
 
     async def load_all(self) -> None:
         """Read the settings of all topics that have any. What changes from now on `watch` sees."""
+        self._told_in = self._zk.session_id
         self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
         names = await self._zk.children(znodes.TOPIC_SETTINGS.parent)
         topics = [znodes.TOPIC_SETTINGS.names(f"{znodes.TOPIC_SETTINGS.parent}/{n}") for n in names]
@@ -105,14 +109,27 @@ class TopicOverrides:
             self._looking.cancel()
 
     def _hear(self, names: list[str] | None) -> None:
-        new = [name for name in names or () if name not in self._seen]
-        self._seen = set(names or ())
-        if new:
-            self._looking = asyncio.ensure_future(self._look_at(new, self._looking))
+        told = names or []
+        new = [name for name in told if name not in self._seen]
+        self._seen = set(told)
+        is_elsewhere = self._told_in != self._zk.session_id
+        self._told_in = self._zk.session_id
+        if new or is_elsewhere:
+            oldest = told[: len(new) + 1]
+            names = list(dict.fromkeys([*oldest, *new]))
+            self._looking = asyncio.ensure_future(
+                self._look_at(names, self._looking, list(self._overrides) if is_elsewhere else [])
+            )
 
-    async def _look_at(self, names: list[str], before: asyncio.Task[None] | None) -> None:
+    async def _look_at(
+        self, names: list[str], before: asyncio.Task[None] | None, topics: list[str]
+    ) -> None:
         if before is not None:
             await asyncio.wait([before])
+        try:
+            await self.look_at(*topics)
+        except (ConnectionLoss, SessionExpired):
+            self._told_in = 0  # again when the connection is back
         for name in names:
             try:
                 await self._look_at_one(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
@@ -121,13 +138,15 @@ class TopicOverrides:
             except CorruptZnode as error:
                 logger.warning("a change of settings is not understood: %s", error)
 
-    async def look_at(self, topic: str) -> None:
-        """Go by what it has now. One that is not known, or not any more, is read once it is."""
-        (overrides,) = await self._read([topic])
-        if self._overrides.get(topic, overrides) != overrides:
-            self._overrides[topic] = overrides
-            self._apply(topic, self.settings_of(topic))
-            logger.info("topic %s has settings of its own now: %s", topic, overrides)
+    async def look_at(self, *topics: str) -> None:
+        """Go by what they have now. One that is not known, or not any more, is read once it is."""
+        for start in range(0, len(topics), _READS_AT_ONCE):
+            some = topics[start : start + _READS_AT_ONCE]
+            for topic, overrides in zip(some, await self._read(some), strict=True):
+                if self._overrides.get(topic, overrides) != overrides:
+                    self._overrides[topic] = overrides
+                    self._apply(topic, self.settings_of(topic))
+                    logger.info("topic %s has settings of its own now: %s", topic, overrides)
 
     async def _look_at_one(self, path: str) -> None:
         try:

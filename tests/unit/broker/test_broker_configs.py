@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from kdist.config.layers import Source
@@ -267,6 +269,45 @@ def test_any_broker_takes_changes_and_the_leader_hears_of_them() -> None:
         assert await own(client) == {"retention.ms": "77"}
         log = cluster.brokers[1].service.directory.logs[CLICKS]
         await cluster.until(lambda: log.settings.retention_ms == 77)
+
+    cluster.run(scenario())
+
+
+def test_a_change_that_is_told_of_no_more_is_found_in_a_new_session() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await with_topic(cluster)
+        await cluster.started(2)
+        other = await cluster.client(2)
+        cluster.ensemble.suspend(cluster.zks[1])
+        cluster.ensemble.expire(cluster.zks[1])
+        assert (await change(other, ("retention.ms", SET, "77"))).error_code == 0
+        zk, changes = cluster.zks[2], znodes.SETTINGS_CHANGES.path()
+        for name in await zk.children(changes):
+            await zk.delete(f"{changes}/{name}")
+        cluster.ensemble.resume(cluster.zks[1])
+        log = cluster.brokers[1].service.directory.logs[CLICKS]
+        await cluster.until(lambda: log.settings.retention_ms == 77)
+
+    cluster.run(scenario())
+
+
+def test_what_tells_of_changes_is_removed_in_time() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        client = await with_topic(cluster)
+        zk, changes = cluster.zks[1], znodes.SETTINGS_CHANGES.path()
+        for value in range(1, 5):
+            await change(client, ("retention.ms", SET, str(value)))
+        assert len(await zk.children(changes)) == 4
+        await asyncio.sleep(16 * 60)
+        client = await cluster.client()  # that one was idle for too long
+        for value in range(5, 9):
+            await change(client, ("retention.ms", SET, str(value)))
+            await asyncio.sleep(1)
+        assert len(await zk.children(changes)) == 4  # the last ones
 
     cluster.run(scenario())
 
