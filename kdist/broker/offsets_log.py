@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from kdist.errors import ApiError, CorruptRecords, Error, ProtocolError
+from kdist.errors import ApiError, CorruptRecords, DiskFull, Error, ProtocolError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.loading import Loading
 from kdist.groups.world import LogRecord
@@ -27,6 +27,7 @@ from kdist.storage.reading import Slice, read
 logger = logging.getLogger(__name__)
 
 _STEP_BYTES = 1 << 16  # about 4 ms of work
+_RETRY_MS = 500
 
 
 class PartitionedOffsetsLog:
@@ -102,6 +103,10 @@ class OffsetsLoader:
             if part is None:
                 self._coordinator.finish_loading(loading)
                 return
+        except DiskFull as error:  # no descriptor left, for now
+            logger.warning("%s is read on soon: %s", partition.key, error)
+            self._tasks.call_later(_RETRY_MS, partial(self._read, partition, loading, offset))
+            return
         except (ApiError, ProtocolError) as error:
             self._give_up(loading, error)
             return

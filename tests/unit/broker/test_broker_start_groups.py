@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
+from kdist.broker import offsets_log
 from kdist.broker.broker import Broker
-from kdist.errors import Error
+from kdist.errors import Error, OutOfDescriptors
 from kdist.model import TopicPartition
 from kdist.network.client import Client
 from kdist.protocol.envelope import encode_request
@@ -19,6 +22,8 @@ from kdist.protocol.offset_commit import (
     OffsetCommitTopic,
 )
 from kdist.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchTopic
+from kdist.storage.log import Log
+from kdist.storage.reading import Slice
 from tests.unit.broker.broker_cluster import Cluster, create
 from tests.unit.broker.test_broker_dispatch import raw
 
@@ -197,6 +202,32 @@ def test_what_was_committed_outlives_a_time_when_the_topic_cannot_be_read() -> N
         await cluster.until(lambda: broker.service.cache.has(clicks))
         assert await committed(client, "g") == (0, 5)
         await broker.stop()
+        broker = await cluster.started()
+        client = await cluster.client()
+        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+        assert await committed(client, "g") == (0, 5)
+
+    run(scenario)
+
+
+def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, faults = offsets_log.read, [OutOfDescriptors("0.log") for _ in range(5)]
+
+    def wanting(log: Log, offset: int, bytes_max: int) -> Slice | None:
+        if faults:
+            raise faults.pop()
+        return read(log, offset, bytes_max)
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        assert await commit(client, "g", 5) == 0
+        await broker.stop()
+        monkeypatch.setattr(offsets_log, "read", wanting)
         broker = await cluster.started()
         client = await cluster.client()
         await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
