@@ -87,7 +87,7 @@ class OffsetsLoader:
         if partition.key.topic != OFFSETS_TOPIC or number in self._led:
             return
         loading = self._led[number] = self._coordinator.begin_loading(number)
-        self._read(partition, loading, partition.log.start_offset)
+        self._read(partition, loading, 0)
 
     def end(self, partition: Partition) -> None:
         """This broker leads the partition no more."""
@@ -98,6 +98,7 @@ class OffsetsLoader:
     def _read(self, partition: Partition, loading: Loading, offset: int) -> None:
         if self._led.get(loading.partition) is not loading:
             return  # led elsewhere meanwhile
+        offset = max(offset, partition.log.start_offset)  # retention may have moved that meanwhile
         try:
             part = read(partition.log, offset, _STEP_BYTES)
             if part is None:

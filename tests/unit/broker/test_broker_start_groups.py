@@ -234,3 +234,30 @@ def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_
         assert await committed(client, "g") == (0, 5)
 
     run(scenario)
+
+
+def test_offsets_whose_log_loses_its_beginning_amid_the_reading_are_read_on_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = offsets_log.read
+
+    def retaining(log: Log, offset: int, bytes_max: int) -> Slice | None:
+        part = read(log, offset, bytes_max)
+        log.start_offset = log.end_offset - 1  # cleanup.policy=compact,delete
+        return part
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.started()
+        client = await cluster.client()
+        await create(client, "clicks")
+        await with_offsets_topic(cluster, broker)
+        for number in range(100):  # more than one step
+            assert await commit(client, "g", number, "m" * 1200) == 0
+        await broker.stop()
+        monkeypatch.setattr(offsets_log, "read", retaining)
+        broker = await cluster.started()
+        client = await cluster.client()
+        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+        assert await committed(client, "g") == (0, 99)
+
+    run(scenario)
