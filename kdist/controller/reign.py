@@ -191,8 +191,12 @@ class Reign:
 
     async def _load_and_begin(self, names: list[str]) -> None:
         """Give states to the new partitions of topics that are new or have grown."""
-        await self._load_topics(names)
         topics, doomed = self.cluster.topics, self.cluster.doomed
+        new = [name for name in names if name not in topics]
+        await self._load_topics(names)
+        come = (each for name in new if name in topics for each in topics[name].partitions)
+        if any(self.cluster.leader_and_isr(each) for each in come):
+            raise OutOfDate("a topic came with leaders, of whom nobody was told")
         living = [topics[name] for name in names if name in topics and name not in doomed]
         await self._executor.elect_first(each for topic in living for each in topic.partitions)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from controller_world import Cluster
 
-from kdist.zk.client import Create, Set
+from kdist.zk.client import Create, Delete, Set
 
 NINES = "9" * 5_000  # more digits than Python reads
 STATE = "/brokers/topics/broken/partitions/0/state"
@@ -90,5 +90,29 @@ def test_a_topic_that_there_never_was_can_be_created_after_its_deletion_was_aske
             await asyncio.sleep(0.1)
         assert await cluster.create("ghost") == "NONE"
         await cluster.converge()
+
+    cluster.run(scenario())
+
+
+def test_a_topic_whose_znodes_were_removed_and_put_back_is_told_of_again() -> None:
+    cluster = Cluster(seed=23)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.create("broken")
+        zk = cluster.nodes[3].zk
+        assert zk
+        root = "/brokers/topics/broken"
+        paths = [root, f"{root}/partitions"]
+        for number in await zk.children(f"{root}/partitions"):
+            partition = f"{root}/partitions/{number}"
+            paths += [partition, f"{partition}/state"]
+        data = [cluster.ensemble.tree.get(path).data for path in paths]
+        await zk.multi([Delete(path) for path in reversed(paths)])
+        await asyncio.sleep(5)
+        await zk.multi([Create(path, each) for path, each in zip(paths, data, strict=True)])
+        await asyncio.sleep(5)
+        await cluster.converge()
+        assert await cluster.create("broken") == "TOPIC_ALREADY_EXISTS"
 
     cluster.run(scenario())
