@@ -95,7 +95,9 @@ class OffsetsLoader:
             self._led.pop(partition.key.partition, None)
             self._coordinator.unload(partition.key.partition)
 
-    def _read(self, partition: Partition, loading: Loading, offset: int) -> None:
+    def _read(
+        self, partition: Partition, loading: Loading, offset: int, *, is_told: bool = False
+    ) -> None:
         if self._led.get(loading.partition) is not loading:
             return  # led elsewhere meanwhile
         offset = max(offset, partition.log.start_offset)  # retention may have moved that meanwhile
@@ -105,8 +107,10 @@ class OffsetsLoader:
                 self._coordinator.finish_loading(loading)
                 return
         except DiskFull as error:  # no descriptor left, for now
-            logger.warning("%s is read on soon: %s", partition.key, error)
-            self._tasks.call_later(_RETRY_MS, partial(self._read, partition, loading, offset))
+            if not is_told:
+                logger.warning("%s is read on once it can be: %s", partition.key, error)
+            again = partial(self._read, partition, loading, offset, is_told=True)
+            self._tasks.call_later(_RETRY_MS, again)
             return
         except (ApiError, ProtocolError) as error:
             self._give_up(loading, error)

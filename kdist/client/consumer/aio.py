@@ -142,6 +142,7 @@ class Consumer:
         while True:
             left_s = None if end_s is None else end_s - core.world.now_s()
             await core.ready(left_s)
+            core.shelf.begun = {}
             try:
                 taken = take()
             except KdistError:

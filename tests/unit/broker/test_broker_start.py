@@ -14,6 +14,7 @@ from kdist.protocol.join_group import JoinGroupProtocol, JoinGroupRequest
 from kdist.zk import znodes
 from kdist.zk.cluster_values import EntitySettings, SettingsChange
 from kdist.zk.election import claim
+from kdist.zk.memory import MemoryZooKeeper
 from tests.unit.broker.broker_cluster import Cluster, create, produce, produce_request
 
 
@@ -44,14 +45,20 @@ def test_a_broker_that_is_ready_creates_a_topic_at_the_first_try(seed: int) -> N
     cluster.run(scenario())
 
 
+async def silent_controller(cluster: Cluster) -> MemoryZooKeeper:
+    """The session of a controller that tells nobody anything."""
+    zk = cluster.ensemble.client()
+    await zk.connect()
+    await make_starting_paths(zk)
+    assert await claim(zk, 7, 0)
+    return zk
+
+
 def test_a_broker_is_not_ready_before_a_controller_has_told_it_of_the_cluster() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
-        other = cluster.ensemble.client()  # a controller that tells nobody anything
-        await other.connect()
-        await make_starting_paths(other)
-        assert await claim(other, 7, 0)
+        other = await silent_controller(cluster)
         broker = cluster.broker()
         starting = cluster.loop.create_task(broker.start())
         await asyncio.sleep(30)
@@ -70,10 +77,7 @@ def test_a_broker_that_was_told_of_no_topic_yet_calls_none_unknown() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
-        other = cluster.ensemble.client()
-        await other.connect()
-        await make_starting_paths(other)
-        assert await claim(other, 7, 0)
+        other = await silent_controller(cluster)
         starting = cluster.loop.create_task(cluster.broker().start())
         await asyncio.sleep(30)
         answer = await produce(await cluster.client(), "clicks", b"early")
@@ -90,10 +94,7 @@ def test_a_failure_ends_the_wait_for_a_controller() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
-        other = cluster.ensemble.client()
-        await other.connect()
-        await make_starting_paths(other)
-        assert await claim(other, 7, 0)
+        await silent_controller(cluster)
         broker = cluster.broker()
         starting = cluster.loop.create_task(broker.start())
         await asyncio.sleep(30)

@@ -52,6 +52,13 @@ async def committed(client: Client, group: str) -> tuple[int, int]:
     return 0, answer.topics[0].partitions[0].committed_offset
 
 
+async def committed_after_start(cluster: Cluster) -> tuple[int, int]:
+    """Of group g, of a broker that is started now and has read all offsets."""
+    broker = await cluster.started()
+    await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
+    return await committed(await cluster.client(), "g")
+
+
 async def with_offsets_topic(cluster: Cluster, broker: Broker) -> None:
     broker.service.creation.create_offsets_topic()
     last = TopicPartition("__consumer_offsets", 2)
@@ -202,16 +209,13 @@ def test_what_was_committed_outlives_a_time_when_the_topic_cannot_be_read() -> N
         await cluster.until(lambda: broker.service.cache.has(clicks))
         assert await committed(client, "g") == (0, 5)
         await broker.stop()
-        broker = await cluster.started()
-        client = await cluster.client()
-        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
-        assert await committed(client, "g") == (0, 5)
+        assert await committed_after_start(cluster) == (0, 5)
 
     run(scenario)
 
 
 def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     read, faults = offsets_log.read, [OutOfDescriptors("0.log") for _ in range(5)]
 
@@ -228,12 +232,10 @@ def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_
         assert await commit(client, "g", 5) == 0
         await broker.stop()
         monkeypatch.setattr(offsets_log, "read", wanting)
-        broker = await cluster.started()
-        client = await cluster.client()
-        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
-        assert await committed(client, "g") == (0, 5)
+        assert await committed_after_start(cluster) == (0, 5)
 
     run(scenario)
+    assert caplog.text.count("is read on once it can be") == 3  # once for each partition
 
 
 def test_offsets_whose_log_loses_its_beginning_amid_the_reading_are_read_on_from_there(
@@ -255,9 +257,6 @@ def test_offsets_whose_log_loses_its_beginning_amid_the_reading_are_read_on_from
             assert await commit(client, "g", number, "m" * 1200) == 0
         await broker.stop()
         monkeypatch.setattr(offsets_log, "read", retaining)
-        broker = await cluster.started()
-        client = await cluster.client()
-        await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
-        assert await committed(client, "g") == (0, 99)
+        assert await committed_after_start(cluster) == (0, 99)
 
     run(scenario)

@@ -27,25 +27,17 @@ from kdist.protocol.envelope import (
 )
 from kdist.protocol.fetch import API, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from kdist.protocol.headers import RequestHeader
-from kdist.storage.reading import Slice
-from tests.unit.broker.broker_fetches import Broker
+from tests.unit.broker.broker_fetches import Broker, Connection
 from tests.unit.replication.replication_world import CLICKS, VIEWS, append
 
 VERSIONS = range(7, 13)
 
 
-def sent(chunk: Any) -> bytes:
-    if not isinstance(chunk, Slice):
-        return bytes(chunk)
-    data = chunk.read()
-    chunk.release()
-    return data
-
-
-class Consumer:
+class Consumer(Connection):
     """A client of a broker of its own, and its connection: `answers` is what came."""
 
     def __init__(self, version: int, *, is_short: bool, **limits: int) -> None:
+        super().__init__()
         self.broker = Broker()
         self.broker.lead(CLICKS)
         self.broker.lead(VIEWS)
@@ -56,15 +48,6 @@ class Consumer:
         self.taken = self.asked = 0
         self.session_id = 0
         self.epoch = 0
-        self.answers: list[bytes] = []
-
-    def reserve(self) -> Consumer:
-        return self
-
-    def send(self, chunks: Sequence[Any]) -> None:
-        self.answers.append(b"".join(map(sent, chunks)))
-
-    answer = send
 
     def fetch(
         self,
