@@ -122,7 +122,8 @@ class FlowSettings(Settings):
         "start",
         default="earliest",
         subject=FLOW,
-        doc="Where a partition begins that was never mirrored.",
+        doc="Where partitions begin that were there before the flow first found their topic;"
+        " all that come later are mirrored from their first record.",
     )
 
 

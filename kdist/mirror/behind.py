@@ -56,15 +56,17 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
 async def _positions(flow: RunningFlow) -> dict[TopicPartition, int]:
     """Where the streams stand; of those that are still finding it out, by what was committed.
 
-    A partition that is new is behind by all that it has, if its flow starts with the earliest.
+    A partition that is new is behind by all that it has, if it begins with the earliest.
     """
     known = {partition: stream.position for partition, stream in flow.streams.items()}
     unknown = [partition for partition, position in known.items() if position is None]
     committed = await flow.commits(unknown) if unknown else {}
-    first = 0 if flow.flow.settings.start == "earliest" else None
+    assert flow.topics is not None, "looked at first"
     for partition in unknown:
-        found = committed[partition]
-        known[partition] = first if found is None else found.offset
+        if (found := committed[partition]) is not None:
+            known[partition] = found.offset
+        elif flow.topics.begin_at(partition) == "earliest":
+            known[partition] = 0
     return {partition: position for partition, position in known.items() if position is not None}
 
 

@@ -273,7 +273,8 @@ class RunningFlow(RebalanceListener):
         return await self._consumer.committed(partitions)
 
     async def start_offset(self, partition: TopicPartition) -> int:
-        return await self._offset(partition, self.flow.settings.start)
+        assert self.topics is not None, "subscribed with the first refresh"
+        return await self._offset(partition, self.topics.begin_at(partition))
 
     def fault_of(self, partition: TopicPartition) -> Loss | None:
         return self.topics.loss(partition.topic) if self.topics is not None else None

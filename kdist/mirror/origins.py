@@ -1,8 +1,9 @@
 """The topic `__kdist_mirror_origins` of a cluster: which of its topics are mirrored, from where.
 
     key     the topic's name here
-    value   {"topic": its name there, "through": [cluster id, ...], "id": its id there},
-            the first home first; null: the topic is this cluster's own from now on
+    value   {"topic": its name there, "through": [cluster id, ...], "id": its id there,
+            "old_partitions": how many it had when its mirror began}, the first home first;
+            null: the topic is this cluster's own from now on
 
 One partition, compacted; the last record of a key counts. A flow writes a topic's origin to its
 target before it sends the first record, and then reads what its source has: of two flows that would
@@ -85,6 +86,8 @@ def _apply(record: Record, origins: dict[str, Origin]) -> None:
         return
     try:
         said = json.loads(record.value)
-        origins[name] = Origin(said["topic"], tuple(said["through"]), said.get("id", ""))
+        origins[name] = Origin(
+            said["topic"], tuple(said["through"]), said.get("id", ""), said.get("old_partitions")
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecords(f"{TOPIC} has a record that is no origin: {error!r}") from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kdist.config.mirror import Flow
-from kdist.model import topic_name_fault
+from kdist.model import TopicPartition, topic_name_fault
 
 INTERNAL = "__"  # topics whose names begin so are a cluster's own
 
@@ -15,16 +15,37 @@ class Origin(NamedTuple):
     """Where a topic was mirrored from: the clusters on its way, its first home first.
 
     `id` is the topic's in the cluster that it was last mirrored from; empty if that is not known.
+    Its first `old_partitions` are older than their mirror, all of them if that is not known.
     """
 
     topic: str
     through: tuple[str, ...]
     id: str = ""
+    old_partitions: int | None = None
 
     def is_made_anew(self, now: Origin) -> bool:
         """Whether `now` is another topic of the same name in the same place."""
-        is_same_place = (self.topic, self.through) == (now.topic, now.through)
-        return is_same_place and "" not in (self.id, now.id) and self.id != now.id
+        return self._is_same_place(now) and "" not in (self.id, now.id) and self.id != now.id
+
+    def seen_again(self, now: Origin) -> Origin:
+        """`now`, but that its partitions are no older than they were."""
+        return now._replace(old_partitions=self.old_partitions) if self._is_same_place(now) else now
+
+    def _is_same_place(self, now: Origin) -> bool:
+        return (self.topic, self.through) == (now.topic, now.through)
+
+
+def begin_at(
+    flow: Flow, partition: TopicPartition, origins: Mapping[str, Origin]
+) -> Literal["earliest", "latest"]:
+    """Where a partition of the source begins to be mirrored; `origins` are what its target knows.
+
+    What is newer than its mirror is mirrored whole.
+    """
+    noted = origins.get(flow.renamed(partition.topic))
+    if noted is None or noted.old_partitions is None or partition.partition < noted.old_partitions:
+        return flow.settings.start
+    return "earliest"
 
 
 class Selection(NamedTuple):

@@ -16,7 +16,7 @@ from kdist.errors import UserError
 from kdist.mirror.behind import Lag, look_behind
 from kdist.mirror.copying import count_partitions
 from kdist.mirror.origins import read_origins
-from kdist.mirror.selection import Selection, select
+from kdist.mirror.selection import Selection, begin_at, select
 from kdist.mirror.standing import why_stopped
 from kdist.model import TopicPartition
 
@@ -49,6 +49,7 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     counts = await count_partitions(source)
     selection = await _selection(flow, source, target, counts)
     committed = await group_commits(source, flow.group)
+    noted = await read_origins(target)
     partitions = [
         TopicPartition(topic, number)
         for topic in selection.mirrored
@@ -59,7 +60,7 @@ async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int)
     for each in partitions:
         found, (start, end) = committed.get(each), ranges[each]
         position, stopped = (found.offset, why_stopped(found.metadata)) if found else (None, None)
-        first = start if flow.settings.start == "earliest" else end
+        first = start if begin_at(flow, each, noted) == "earliest" else end
         begin = first if position is None else position
         lost = max(0, start - begin)
         lag = await look_behind(source, each, (max(begin, start), end), now_ms)

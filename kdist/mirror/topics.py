@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Literal
 
 from kdist.client.admin.topics import list_topics
 from kdist.client.cluster import Cluster
@@ -18,7 +19,8 @@ from kdist.errors import UserError
 from kdist.mirror.copying import count_partitions, follow_topics
 from kdist.mirror.loss import Loss, loss_of_topic
 from kdist.mirror.origins import read_origins, write_origins
-from kdist.mirror.selection import Origin, Selection, select, without
+from kdist.mirror.selection import Origin, Selection, begin_at, select, without
+from kdist.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class FlowTopics:
         self._source = source
         self._target = target
         self._source_id, self._target_id = cluster_ids
+        self._first_seen: frozenset[str] | None = None  # the source's topics at the first look
         self._noted: dict[str, Origin] | None = None  # what the target knows
         self._made_anew: frozenset[str] = frozenset()  # since they were mirrored first
         self._copies: dict[str, str] = {}  # ids of the target's topics, as they were seen last
@@ -45,10 +48,13 @@ class FlowTopics:
         topics = [each for each in await list_topics(self._source) if not each.is_internal]
         counts = {each.name: len(each.partitions) for each in topics}
         ids = {each.name: str(each.id or "") for each in topics}
+        if self._first_seen is None:
+            self._first_seen = frozenset(counts)
+        old = {name: count if name in self._first_seen else 0 for name, count in counts.items()}
         while True:
             origins = await read_origins(self._source)
             selection = select(self._flow, counts, origins, self._target_id)
-            if not await self._note(self._origins_of(selection, origins, ids), now_ms):
+            if not await self._note(self._origins_of(selection, origins, ids, old), now_ms):
                 break
         refused = await follow_topics(self._source, self._target, selection.mirrored, counts)
         selection = without(selection, refused)
@@ -76,18 +82,26 @@ class FlowTopics:
         """Whether the target had another topic for this one of the source at the look before."""
         return self._flow.renamed(topic) in self._replaced_copies
 
+    def begin_at(self, partition: TopicPartition) -> Literal["earliest", "latest"]:
+        """Where a partition of the source begins that was never mirrored."""
+        return begin_at(self._flow, partition, self._noted or {})
+
     def loss(self, topic: str) -> Loss | None:
         """Why a topic of the source does not follow on its copy, if it does not."""
         return loss_of_topic(topic) if topic in self._made_anew else None
 
     def _origins_of(
-        self, selection: Selection, origins: Mapping[str, Origin], ids: Mapping[str, str]
+        self,
+        selection: Selection,
+        origins: Mapping[str, Origin],
+        ids: Mapping[str, str],
+        old: Mapping[str, int],
     ) -> dict[str, Origin]:
         """What the target is to know of the topics, by their names there."""
         found = {}
         for topic, name in selection.mirrored.items():
             before = origins[topic].through if topic in origins else ()
-            found[name] = Origin(topic, (*before, self._source_id), ids[topic])
+            found[name] = Origin(topic, (*before, self._source_id), ids[topic], old[topic])
         return found
 
     async def _note(self, wanted: Mapping[str, Origin], now_ms: int) -> bool:
@@ -102,14 +116,15 @@ class FlowTopics:
         if kept:
             kept &= (await count_partitions(self._target)).keys()
         self._made_anew = frozenset(wanted[name].topic for name in kept)
-        new: dict[str, Origin | None] = {
-            name: origin
-            for name, origin in wanted.items()
-            if name not in kept and self._noted.get(name) != origin
-        }
+        new = {}
+        for name, origin in wanted.items():
+            noted = self._noted.get(name)
+            origin = noted.seen_again(origin) if noted is not None else origin
+            if name not in kept and noted != origin:
+                new[name] = origin
         if new:
             await write_origins(self._target, new, now_ms)
-            self._noted |= {name: wanted[name] for name in new}
+            self._noted |= new
         return bool(new)
 
     @staticmethod

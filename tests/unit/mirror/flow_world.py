@@ -57,9 +57,9 @@ class FlowScene:
     def has_ended(self) -> bool:
         return self._running is not None and self._running.done()
 
-    async def values(self, topic: str) -> list[bytes | None]:
-        """The values of a topic's partition 0."""
-        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    async def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        """The values of a partition."""
+        asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=topic, partitions=[asked])]
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
         answer = await self.client.send(request)
@@ -71,10 +71,10 @@ class FlowScene:
             for record in read_batch(data, at)
         ]
 
-    async def until_copied(self, topic: str, *values: bytes) -> None:
-        """Wait until the copy of a topic has these, and nothing else."""
+    async def until_copied(self, topic: str, *values: bytes, partition: int = 0) -> None:
+        """Wait until the copy of a partition has these, and nothing else."""
         end_s = self.cluster.loop.time() + PATIENCE_S
-        while await self.values(f"copy.{topic}") != list(values):
+        while await self.values(f"copy.{topic}", partition) != list(values):
             assert self.cluster.loop.time() < end_s, "it was not mirrored in time"
             assert not self.has_ended
             await asyncio.sleep(0.1)
