@@ -341,12 +341,12 @@ class Core:
         return await self._group_commits().committed(list(keys), timeout_s)
 
     def _schedule_commit(self) -> None:
-        settings = self.settings
-        if settings.enable_auto_commit and self.commits is not None:
-            self._commit_at_s = self.world.now_s() + settings.auto_commit_interval_ms / 1000
+        if self.settings.enable_auto_commit and self.commits is not None:
+            self._commit_at_s = self.world.now_s() + self.settings.auto_commit_interval_ms / 1000
 
     def _maybe_commit(self) -> None:
-        if self.world.now_s() >= self._commit_at_s:
+        is_quiet = self.rebalancing is None or self.rebalancing.is_quiet
+        if is_quiet and self.world.now_s() >= self._commit_at_s:  # within a rebalance none is taken
             self._schedule_commit()
             if self.partitions:
                 self.commit_soon(None, _log_failure)

@@ -16,6 +16,8 @@ from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.world import World
 from kdist.model import TopicPartition
 
+_REBALANCE_S = 5.0  # who leaves meanwhile waits so long for its end
+
 Partitions = Collection[TopicPartition]
 
 
@@ -144,9 +146,13 @@ class Rebalancing:
     async def leave(self) -> None:
         """Give back all and leave the group."""
         if self._joining is not None:
-            self._joining.cancel()
-            await asyncio.wait([self._joining])
-            self._joining = None
+            joining, self._joining = self._joining, None
+            try:
+                if self._partitions:  # within a rebalance nothing can be committed for them
+                    await asyncio.wait([joining], timeout=_REBALANCE_S)
+            finally:
+                joining.cancel()
+                await asyncio.gather(joining, return_exceptions=True)
         try:
             if self._membership.is_lost:
                 await self._lose()

@@ -65,6 +65,7 @@ class Group:
         self.cluster = cluster
         self.partitions = partitions
         self.found: Counter[bytes] = Counter()
+        self.last: dict[int, int] = {}  # the offset that was given last, by partition
         self.owners: dict[TopicPartition, str] = {}
         self.members: dict[str, Member] = {}
         self.produced = 0
@@ -91,11 +92,11 @@ class Group:
             answer = await self._client.send(request)
             assert answer.responses[0].partition_responses[0].error_code == 0
 
-    def join(self, **settings: Any) -> Member:
+    def join(self, kind: type[Member] | None = None, /, **settings: Any) -> Member:
         """Another member, on a host of its own."""
         self._number += 1
         name = f"c{self._number}"
-        self.members[name] = member = Member(self, name, HASTY | settings)
+        self.members[name] = member = (kind or Member)(self, name, HASTY | settings)
         return member
 
     @property

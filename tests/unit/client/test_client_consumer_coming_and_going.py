@@ -1,0 +1,95 @@
+"""Members who come, read as they like and leave in order: each record is given once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from kdist.client.consumer.batch import ConsumedRecord
+from kdist.errors import ApiError
+from tests.unit.broker.broker_cluster import Cluster
+from tests.unit.client.client_group_world import Group, Member
+
+STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
+
+
+class Moody(Member):
+    """A member that polls in all ways, pauses, commits, and sometimes does nothing."""
+
+    async def _work(self) -> None:
+        chance, consumer = self.group.cluster.chance, self.consumer
+        while self.is_polling:
+            assigned = sorted(consumer.assignment())
+            match chance.randrange(6):
+                case 0:
+                    batches_max = chance.choice([1, 2, 200])
+                    for batch in await consumer.poll_batches(chance.uniform(0, 0.5), batches_max):
+                        self._note(list(batch))
+                case 1:
+                    self._note(await consumer.poll(chance.uniform(0, 0.5), chance.choice([1, 500])))
+                case 2 if assigned:
+                    consumer.pause(chance.choice(assigned))
+                case 3 if assigned:
+                    consumer.resume(*assigned)
+                case 4:
+                    with contextlib.suppress(ApiError):  # within a rebalance none is taken
+                        await consumer.commit()
+                case _:
+                    await asyncio.sleep(chance.uniform(0, 2))
+
+    def _note(self, records: list[ConsumedRecord]) -> None:
+        for record in records:
+            before = self.group.last.get(record.partition, -1)
+            assert record.offset == before + 1, f"{self.name} was given {record} behind {before}"
+            self.group.last[record.partition] = record.offset
+            self.group.found[record.value] += 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", [5, 32])
+def test_nobody_is_given_what_another_had(strategy: str, seed: int) -> None:
+    cluster = Cluster(seed)
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 5)
+        await group.begin()
+        for _ in range(30):
+            await group.produce(cluster.chance.randrange(20))
+            await asyncio.sleep(cluster.chance.uniform(0, 4))
+            members = list(group.members.values())
+            if len(members) < 2 or (len(members) < 6 and cluster.chance.random() < 0.5):
+                group.join(Moody, partition_assignment_strategy=strategy)
+            else:
+                await cluster.chance.choice(members).leave()
+        await cluster.until(lambda: group.is_all_found)
+        for member in list(group.members.values()):
+            await member.leave()
+
+    cluster.run(scenario())
+
+
+def test_who_has_no_time_for_the_end_of_a_rebalance_leaves_at_once() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        group = Group(cluster, 4)
+        await group.begin()
+        leaving, silent = (group.join(partition_assignment_strategy=STRATEGIES[-1:]) for _ in "12")
+        await cluster.until(lambda: group.shares == [2, 2])
+        silent.is_polling = False
+        await silent.task
+        group.join(partition_assignment_strategy=STRATEGIES[-1:])  # silent has all wait
+        await cluster.until(lambda: not leaving.consumer._core.is_calm)
+        leaving.is_polling = False
+        await leaving.task
+        assert leaving.consumer.assignment()
+        before_s = cluster.loop.time()
+        await leaving.consumer.close(timeout_s=0.1)
+        assert cluster.loop.time() - before_s < 0.2
+        await asyncio.sleep(60)  # what it left undone would be told of
+
+    cluster.run(scenario())
