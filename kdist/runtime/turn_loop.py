@@ -33,6 +33,7 @@ OnReady = Callable[[int], None]
 """Told what a descriptor is ready for: READABLE, WRITABLE, and the kernel's own flags of errors."""
 
 _EVENTS_MAX = 256  # for one round: then timers and callbacks have their turn
+_WAIT_S_MAX = 86400  # at a time: the kernel takes no more than 24 days
 _RING = (1).to_bytes(8, sys.byteorder)  # an eventfd's unit
 _LONE_TURNS = 3  # in which nobody is looked for who comes late, after one that nobody else was in
 _Events = list[tuple[selectors.SelectorKey, int]]
@@ -107,7 +108,10 @@ class _Selector(selectors.EpollSelector):
         if self.wanted or loop._ready or loop._stopping:
             return 0
         timers = loop._scheduled
-        return max(0.0, timers[0].when() - loop.time()) if timers else None
+        if not timers:
+            return None
+        left: float = timers[0].when() - loop.time()
+        return 0 if left <= 0 else left if left < _WAIT_S_MAX else _WAIT_S_MAX
 
     def serve(self) -> None:
         """What is ready. If one raises, those behind it are found again in the next round."""

@@ -232,6 +232,27 @@ def test_what_a_watcher_raises_goes_to_the_loops_exception_handler(
     assert [type(each) for each in raised] == [KeyError]
 
 
+def test_a_timer_months_ahead_is_waited_for_while_others_are_served(
+    socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    """The kernel counts the milliseconds of a wait in 31 bits."""
+    mine, other = pair
+    seen: list[bytes] = []
+
+    def on_ready(_: int) -> None:
+        seen.append(mine.recv(1))
+        if len(seen) == 2:
+            socket_loop.stop()
+        other.send(b"2")
+
+    late = socket_loop.call_later(40 * 86400, print)
+    watch(socket_loop, mine.fileno(), READABLE, on_ready)
+    other.send(b"1")
+    socket_loop.run_forever()
+    assert seen == [b"1", b"2"]
+    late.cancel()
+
+
 def test_what_ends_the_process_passes_through(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
