@@ -121,7 +121,7 @@ class Client(FrameReceiver):
         nothing was sent.
         """
         if self._is_blocked or len(self._waiting) >= self._settings.in_flight_max:
-            await self._room(self._settings.in_flight_max)
+            await self._room(self._settings.in_flight_max, timeout_ms)
         return await self.ask(request, version, timeout_ms)
 
     def ask(
@@ -139,13 +139,25 @@ class Client(FrameReceiver):
         await self._room()
         self._send(request, version)
 
-    async def _room(self, in_flight_max: int | None = None) -> None:
-        """Until the broker has taken what was sent, and owes few enough answers; or the end."""
+    async def _room(
+        self, in_flight_max: int | None = None, timeout_ms: float | None = None
+    ) -> None:
+        """Until the broker has taken what was sent, and owes few enough answers; or the end.
+
+        As `send` if it does neither for so long: those that it owes answers may wait no more.
+        """
+        limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         while not self.is_closed and (
             self._is_blocked or (in_flight_max is not None and len(self._waiting) >= in_flight_max)
         ):
             self._may_go_on.clear()
-            await self._may_go_on.wait()
+            try:
+                async with asyncio.timeout(limit_ms / 1000):
+                    await self._may_go_on.wait()
+            except TimeoutError:
+                why = "did not take a request in time"
+                self._end(self._network_exception(f"it {why}"))
+                raise ApiError(Error.REQUEST_TIMED_OUT, f"{self.name} {why}") from None
 
     def _send(self, request: Any, version: int | None) -> tuple[int, Api, int]:
         """Send it: its correlation id, what it is, and in which version."""
@@ -170,7 +182,7 @@ class Client(FrameReceiver):
             ) from None
         except UnicodeEncodeError as error:
             raise UserError(f"{error.object!r} is no text in UTF-8") from None
-        except (AttributeError, TypeError) as error:  # a codec takes what it is
+        except (AttributeError, TypeError, ValueError) as error:  # a codec takes what it is
             raise UserError(f"{api.name} has no room for what was given: {error}") from error
         assert frame.splices is None, "requests are bytes"
         return frame
@@ -292,6 +304,9 @@ class Client(FrameReceiver):
                 _, answer = decode_response(waiting.api, version, self._kept(frame))
         except ProtocolError as error:
             _fail(waiting, self._misunderstood(error))
+            raise
+        except BaseException:
+            self._waiting.appendleft(waiting)  # and hears with the others that it is the end
             raise
         if not waiting.answered.done():
             waiting.answered.set_result(answer)

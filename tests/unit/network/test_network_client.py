@@ -11,6 +11,7 @@ import pytest
 from network_world import WORLDS, Answering, Served, World, framed, real_world, until
 
 from kdist.errors import ApiError, Error, UserError
+from kdist.network import client as module
 from kdist.network.client import Client, ClientSettings
 from kdist.network.connection import Connection, Reply
 from kdist.network.world import AsyncioNetwork, P
@@ -342,6 +343,9 @@ def test_a_number_that_a_request_has_no_room_for_is_the_callers_mistake(world: W
                 with pytest.raises(UserError, match="Heartbeat has no room for what was given"):
                     await client.send(heartbeat(2, name), 1)  # type: ignore[arg-type]
             assert (await client.send(heartbeat(2), 1)).throttle_time_ms == 2
+            client._settings = ClientSettings("x" * 40_000)
+            with pytest.raises(UserError, match=r"no room for .* a string of 40000 bytes"):
+                await client.send(heartbeat(2), 1)
             client.close()
 
     world.run(scenario())
@@ -379,3 +383,62 @@ def test_what_cannot_be_a_hosts_name_is_nobody_who_answers(host: str) -> None:
             await Client.connect(network, host, 1, ClientSettings("test"))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("asking", ["send", "tell"])
+def test_who_finds_no_room_hears_of_a_broker_that_does_nothing(world: World, asking: str) -> None:
+    """Those whose requests are under way wait no more: their limits end nothing."""
+
+    async def scenario() -> None:
+        async with Served(world, Broker()) as served:
+            client = await connect(served, in_flight_max=1, request_timeout_ms=50)
+            under_way = client.ask(heartbeat(1, "later"), 1)
+            under_way.cancel()
+            if asking == "tell":
+                client.pause_writing()
+            with pytest.raises(ApiError, match="REQUEST_TIMED_OUT"):
+                await getattr(client, asking)(heartbeat(2), 1)
+            assert client.is_closed
+
+    world.run(scenario())
+
+
+def test_who_finds_no_room_waits_on_while_others_are_answered(world: World) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        async with Served(world, broker) as served:
+            client = await connect(served, in_flight_max=1, request_timeout_ms=300)
+            sending = [
+                asyncio.ensure_future(client.send(heartbeat(n, "later"), 1)) for n in range(5)
+            ]
+            for n in range(5):
+                await until(lambda n=n: len(broker.waiting) > n)  # type: ignore[misc]
+                await asyncio.sleep(0.1)
+                broker.answer(*broker.waiting[n])
+            assert len(await asyncio.gather(*sending)) == 5
+            client.close()
+
+    world.run(scenario())
+
+
+def test_what_goes_wrong_as_an_answer_is_read_is_heard_by_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lack_memory(*_: object) -> None:
+        raise MemoryError
+
+    raised: list[object] = []
+    for world in real_world():
+
+        async def scenario(world: World = world) -> None:
+            async with Served(world, Broker()) as served:
+                client = await connect(served)
+                monkeypatch.setattr(module, "decode_response", lack_memory)
+                world.loop.set_exception_handler(
+                    lambda _, context: raised.append(type(context["exception"]))
+                )
+                with pytest.raises(ApiError, match="NETWORK_EXCEPTION"):
+                    await asyncio.wait_for(client.send(heartbeat(1), 1), 5)
+
+        world.run(scenario())
+    assert raised == [MemoryError]
