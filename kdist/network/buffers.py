@@ -18,7 +18,6 @@ _SMALLEST = 1 << 9
 _STEP = 1 << 16  # above it lengths are multiples of it, since doubling would waste a megabyte
 _FREE_BYTES_MAX = 16 << 20
 _LENT_BYTES_MAX = 16 << 20
-_REFERENCES_HERE = 2  # of a local name, and of an argument: every view of a buffer is one more
 
 
 def _length(size: int) -> int:
@@ -29,6 +28,15 @@ def _length(size: int) -> int:
 
 def _pages(length: int) -> mmap.mmap:
     return mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _references_unseen() -> int:
+    """What `getrefcount` says of what only a local name is of: Python 3.14 counts one less."""
+    buffer = bytearray()
+    return getrefcount(buffer)
+
+
+_REFERENCES_UNSEEN = _references_unseen()  # every view of a buffer is one more
 
 
 class Buffers:
@@ -46,14 +54,16 @@ class Buffers:
     def take(self, size: int) -> memoryview:
         """A buffer of `size` bytes or somewhat more, with anything in it."""
         length = _length(size)
-        self.taken_bytes += length
         free = self._free[length]
         if not free and self._lent:
             self._take_back()
-        if not free:
-            return memoryview(bytearray(length) if length <= MAPPED_FROM else _pages(length))
-        self.free_bytes -= length
-        return free.pop()
+        if free:
+            self.free_bytes -= length
+            buffer = free.pop()
+        else:
+            buffer = memoryview(bytearray(length) if length <= MAPPED_FROM else _pages(length))
+        self.taken_bytes += length
+        return buffer
 
     def lend(self, buffer: memoryview) -> None:
         """Somebody keeps parts of `buffer`, and will not say when they are done.
@@ -71,7 +81,7 @@ class Buffers:
         """Have those that were lent and are seen by nobody now among the free."""
         for _ in range(len(self._lent)):
             buffer = self._lent.popleft()
-            if getrefcount(buffer) == _REFERENCES_HERE:
+            if getrefcount(buffer) == _REFERENCES_UNSEEN:
                 self._lent_bytes -= len(buffer)
                 self.free_bytes += len(buffer)
                 self._free[len(buffer)].append(memoryview(buffer))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import importlib
+import sys
 
 import pytest
 from hypothesis import given
@@ -193,6 +196,34 @@ def test_a_buffer_that_was_lent_is_taken_again_once_nobody_sees_it() -> None:
     del part
     assert buffers.take(1_000_000)[:4] == b"mark"
     assert buffers.free_bytes == 0
+
+
+def test_a_buffer_that_is_seen_is_nobodys_however_python_counts_references(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Python 3.14 does, which does not count what a call borrows from a local name."""
+    count = sys.getrefcount
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "getrefcount", lambda thing: count(thing) - 2)
+        counting_less = importlib.reload(importlib.import_module(Buffers.__module__))
+        pool = counting_less.Buffers()
+        lent = pool.take(1_000_000)
+        seen = lent[10:20]
+        pool.lend(lent)
+        del lent
+        assert pool.take(1_000_000).obj is not seen.obj
+    importlib.reload(counting_less)
+
+
+def test_a_buffer_that_there_is_no_memory_for_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    pool = Buffers()
+    monkeypatch.setitem(Buffers.take.__globals__, "_pages", refuse)
+    with pytest.raises(OSError, match="no memory"):
+        pool.take(100 << 20)
+    assert pool.taken_bytes == 0
 
 
 def test_of_lent_buffers_only_so_many_are_waited_for() -> None:
