@@ -135,6 +135,7 @@ class Sender:
         """Only so many bytes of `data` went there, or none."""
         assert self._sockets is not None
         self._in_transport = len(data)
+        self.is_blocked = True  # until it took the rest; for good if it is lost
         self._sockets.go_on(data, sent)
 
     def _send_bytes(self, data: Bytes) -> None:
@@ -257,6 +258,7 @@ class Sender:
             self._progressed()
 
     def _abort(self) -> None:
+        self.is_blocked = True  # nothing must follow the part of an answer that was sent
         self._transport.abort()
         self.close()
 

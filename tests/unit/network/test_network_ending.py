@@ -7,6 +7,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -26,6 +27,7 @@ from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import FileRange
 from kdist.network.connection import Connection
 from kdist.network.sending import COPIED_BYTES_MAX, Sender
+from kdist.runtime.disk import Disk
 from kdist.runtime.inline_tasks import InlineTasks
 
 
@@ -227,6 +229,38 @@ class _Transport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
+
+
+def test_nothing_follows_an_answer_whose_file_was_cut_while_it_was_sent(
+    socket_world: World, tmp_path: Path
+) -> None:
+    """Though the turn may end early, for want of room, and more of the peer's come in the same."""
+    path = tmp_path / "log"
+    path.write_bytes(bytes(10))
+    file = Disk().open_readonly(str(path))
+
+    class Cut(_Range):
+        def __init__(self) -> None:
+            super().__init__()
+            self.file = file
+
+    class Cutting(Answering):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            if frame == b"cut":
+                connection.reserve().send((b"head", cast(FileRange, Cut())))
+            else:
+                socket_world.server.turn.end()
+                super().on_frame(connection, frame)
+
+    async def scenario() -> None:
+        async with Served(socket_world, Cutting()) as served:
+            peer = await served.peer()
+            peer.send(b"cut", b"behind it")
+            await peer.closed()
+            assert peer.received == b"head" + bytes(10)
+
+    socket_world.run(scenario())
+    file.close()
 
 
 def test_an_answer_given_between_a_failed_send_and_the_end_is_let_go() -> None:

@@ -131,6 +131,29 @@ def test_a_socket_that_fails_loses_its_connection_and_no_other(world: World) -> 
     world.run(scenario())
 
 
+def test_nothing_follows_an_answer_that_could_not_be_sent(world: World) -> None:
+    """There may be no memory for it now, and some for the next, if the turn ends early."""
+
+    class Ending(Answering):
+        def on_frame(self, connection: Connection, frame: memoryview) -> None:
+            super().on_frame(connection, frame)
+            world.server.turn.end()
+
+    def refuse(_data: bytes) -> int:
+        raise OSError(errno.ENOBUFS, "no memory")
+
+    async def scenario() -> None:
+        async with Served(world, Ending()) as served:
+            peer = await served.peer()
+            await until(lambda: bool(served.handler.connected))
+            Sends(served.handler.connected[0]).refuse = refuse
+            peer.send(b"first", b"second")
+            await peer.closed()
+            assert peer.received == b""
+
+    world.run(scenario())
+
+
 def test_who_is_finished_in_the_turn_of_its_answer_still_gets_it(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Leaving(Connection.finish)) as served:
