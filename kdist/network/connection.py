@@ -360,7 +360,7 @@ class Connection(FrameReceiver):
         self.finish()
         if self._end_timer is None and not self.is_closed:
             # A fetch may wait for days, and an end of the peer is not seen now.
-            self._end_timer = self._connections.loop.call_later(_REFUSED_S, self.close)
+            self._end_timer = self._connections.loop.call_later(_REFUSED_S, self.abort)
 
     def close(self) -> None:
         """Close now. What the transport still holds is sent, all else is let go."""

@@ -271,6 +271,23 @@ def test_a_refused_connection_does_not_wait_for_ever(
     world.run(scenario())
 
 
+def test_a_refused_connection_does_not_wait_for_a_reader_that_takes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kdist.network.connection._REFUSED_S", 0.05)
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.transport.pause_reading()
+            peer.send(b"park", b"bad")
+            await until(lambda: served.metrics.failed_connections == 1)
+            served.handler.parked[0][0].send((bytes(32 << 20),))
+            await until(lambda: len(served.handler.lost) == 1)
+
+    world.run(scenario())
+
+
 def test_a_frame_over_the_limit_closes_the_connection_before_it_comes(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, socket_request_max_bytes=1000) as served:
