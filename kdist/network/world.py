@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kdist.errors import UserError
@@ -84,25 +84,18 @@ class AsyncioNetwork:
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
     ) -> Server:
+        sockets: list[socket.socket] = []
         try:
             bound = await self.loop.create_server(
                 make, host or None, port, reuse_address=True, start_serving=False
             )
+            sockets.extend(each.dup() for each in bound.sockets)
+            bound.close()
+            _listen(sockets, options)
         except OSError as error:
+            for each in sockets:
+                each.close()
             raise UserError(_sentence(error, host, port)) from error
-        sockets = [each.dup() for each in bound.sockets]
-        bound.close()
-        for listening in sockets:
-            # Those that it accepts inherit all of it, and begin with a window that fits.
-            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, size in (
-                (socket.SO_SNDBUF, options.send_buffer_bytes),
-                (socket.SO_RCVBUF, options.receive_buffer_bytes),
-            ):
-                if size >= 0:
-                    listening.setsockopt(socket.SOL_SOCKET, option, size)
-            listening.listen(options.backlog)
         return Accepting(self.loop, sockets, make)
 
     async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
@@ -110,6 +103,20 @@ class AsyncioNetwork:
         protocol = make()
         SocketTransport(self.loop, connected, connected.getpeername(), protocol)
         return protocol
+
+
+def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:
+    for listening in sockets:
+        # Those that it accepts inherit all of it, and begin with a window that fits.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, size in (
+            (socket.SO_SNDBUF, options.send_buffer_bytes),
+            (socket.SO_RCVBUF, options.receive_buffer_bytes),
+        ):
+            if size >= 0:
+                listening.setsockopt(socket.SOL_SOCKET, option, size)
+        listening.listen(options.backlog)
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:

@@ -8,10 +8,12 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from network_world import RawPeer, Served, World, real_world, turning_world
 
+from kdist.errors import UserError
 from kdist.network import accepting, socket_transport
 
 
@@ -98,6 +100,32 @@ def test_accepted_connections_send_without_delay_and_are_kept_alive(world: World
             assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
             assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert found.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
+
+    world.run(scenario())
+
+
+def test_who_listens_a_moment_later_than_another_process_is_told_in_a_sentence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may have the port as long as neither listens, as of brokers that start together."""
+    create, others = world.loop.create_server, list[socket.socket]()
+
+    async def create_beside(*given: Any, **named: Any) -> Any:
+        server = await create(*given, **named)
+        others.append(socket.socket())
+        others[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        others[0].bind(server.sockets[0].getsockname())
+        others[0].listen()
+        return server
+
+    monkeypatch.setattr(world.loop, "create_server", create_beside)
+
+    async def scenario() -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(UserError, match="another process does already"):
+            await world.server.listen(RawPeer, world.host, 0)
+        others[0].close()
+        assert len(os.listdir("/proc/self/fd")) == before
 
     world.run(scenario())
 
