@@ -269,10 +269,6 @@ class SparseIndex:
             self._blocks.clear()
         self._last_key = self._around_key = self._pending_block = None
 
-    def clear(self) -> None:
-        """Drop all entries."""
-        self.keep(0)
-
     def begin_anew(self) -> None:
         """Drop all entries; those to come replace the file as a whole, with `put_in_place`."""
         self.forget_pending()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kdist.errors import DiskFull
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
 from kdist.runtime.files import File, Files
@@ -293,11 +294,6 @@ class Segment:
         if damage is not None:
             raise damage
 
-    def _forget_indexes(self) -> None:
-        self.offset_index.clear()
-        self.time_index.clear()
-        self._largest, self._bytes_since_entry = None, 0
-
     def restart_indexes(self, offset: int) -> int:
         """Keep the indexes' part below `offset` if it can be trusted; the position it reaches.
 
@@ -308,16 +304,16 @@ class Segment:
         times = self.time_index.sorted_count()
         reach = self.time_index[times - 1].value if times else -1
         number = self.offset_index.floor_number(min(offset - self.base_offset, reach))
+        position = count = 0
         if 0 <= number < self.offset_index.sorted_count():
             entry = self.offset_index[number]
             if self._is_batch_end(entry):
-                self.offset_index.keep(number + 1)
-                self.time_index.keep(min(times, self.time_index.count_up_to(entry.key)))
-                self._largest = None
-                self._bytes_since_entry = 0
-                return entry.value
-        self._forget_indexes()
-        return 0
+                position, count = entry.value, number + 1
+                times = min(times, self.time_index.count_up_to(entry.key))
+        self.offset_index.keep(count)
+        self.time_index.keep(times if count else 0)
+        self._largest, self._bytes_since_entry = None, 0
+        return position
 
     def _is_batch_end(self, entry: IndexEntry) -> bool:
         if not 0 <= entry.value < self.size:
@@ -351,9 +347,8 @@ class Segment:
         A sealed segment's indexes are among them, as nobody will rebuild them once the recovery
         point has passed; the active one's are rebuilt from the recovery point on.
         """
-        return (
-            [self.file, self.offset_index.file, self.time_index.file] if is_sealed else [self.file]
-        )
+        indexes = [self.offset_index.file, self.time_index.file] if is_sealed else []
+        return [self.file, *indexes]
 
     def pin(self) -> None:
         """Keep the files open until `unpin`, and what is in them in place: somebody uses them."""
@@ -381,14 +376,19 @@ class Segment:
             self._close()
 
     def retire(self) -> list[str]:
-        """Rename the files to `.deleted` so that no start finds them; the paths to unlink later."""
-        retired = []
-        for suffix in (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX):
-            path = self._path(suffix)
-            if self._files.exists(path):
-                name = segment_name(self.base_offset, suffix, FileState.DELETED)
-                retired.append(f"{self._directory}/{name}")
-                self._files.rename(path, retired[-1])
+        """Rename the files to `.deleted` so that no start finds them; the paths to unlink later.
+
+        `DiskFull` if the `.log` cannot be; an index that cannot be is left to the next start.
+        """
+        retired: list[str] = []
+        paths = map(self._path, (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX))
+        for path in filter(self._files.exists, paths):
+            try:
+                self._files.rename(path, f"{path}{FileState.DELETED}")
+                retired.append(f"{path}{FileState.DELETED}")
+            except DiskFull:
+                if not retired:
+                    raise
         self.close()
         return retired
 

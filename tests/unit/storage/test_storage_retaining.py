@@ -119,6 +119,25 @@ def test_a_segment_that_a_full_disk_keeps_from_being_renamed_goes_later() -> Non
     assert world.failures == []
 
 
+@pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
+def test_a_segment_whose_index_a_full_disk_keeps_from_being_renamed_goes_with_its_log(
+    suffix: Suffix,
+) -> None:
+    """It stayed in the log, without its file."""
+    world = World()
+    log = grown(world, 60, retention_bytes=2000)
+    index = world.path_of(0, suffix)
+    log.rest()
+    world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "rename" and index in call.path)
+    retain(world)
+    assert lines(log) == expected_lines(log.end_offset, log.start_offset)
+    assert world.disk.exists(index)
+    world.disk.heal()
+    world.restart()
+    assert not world.disk.exists(index)
+    assert lines(world.log()) == expected_lines(300, log.start_offset)
+
+
 def test_retention_frees_a_full_disk() -> None:
     world = World()
     log = grown(world, 60, retention_bytes=2000)
