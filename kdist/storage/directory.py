@@ -35,15 +35,7 @@ from kdist.storage.recovery import SavedOffsets
 from kdist.storage.space import DiskSpace
 from kdist.storage.steps import Steps, run_steps
 from kdist.storage.surroundings import Identity, Surroundings
-from kdist.storage.trimming import (
-    batch_start,
-    delete_records,
-    drop,
-    forget_epochs,
-    release,
-    start_over,
-    truncate,
-)
+from kdist.storage.trimming import delete_records, drop, forget_epochs, release, truncate
 
 logger = logging.getLogger(__name__)
 
@@ -273,25 +265,22 @@ class LogDirectory:
         if offset >= log.end_offset:
             done(None)
             return
-        start = batch_start(log, offset)
-        if start < log.start_offset:  # only the batch that the start lies in is left, and goes
-            work = partial(start_over, log, self.around.clock.now_ms())
-        else:
-            work = partial(truncate, log, start)
         log.is_busy = True
-        log.recovery_point = min(log.recovery_point, start)
+        base_offset = log.segments[log.segment_index(offset)].base_offset
+        log.recovery_point = min(log.recovery_point, base_offset)
+        work = partial(truncate, log, offset, self.around.clock.now_ms())
 
         def cut(error: BaseException | None) -> None:
-            log.is_busy = False
             error = error or self._refusal(work)
-            if error is None:
-                self.flusher.request(log, done)
+            # After a sync that failed, a flush would confirm what is lost: then it stays busy.
+            if not isinstance(error, DiskFailed):
+                log.is_busy = False
+                # If it was refused: one that was asked for in the meantime has waited.
+                self.flusher.request(log, done if error is None else None)
                 end_offset = log.end_offset
                 self.flusher.cut(log, end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
-                return
-            if isinstance(error, DiskFull):
-                self.flusher.request(log)  # one that was asked for in the meantime has waited
-            done(error)
+            if error is not None:
+                done(error)
 
         self.saver.request(cut)
 
@@ -332,7 +321,7 @@ class LogDirectory:
         """
         try:
             work()
-        except DiskFull as error:
+        except ApiError as error:
             return error
         except DiskFailed as error:
             self.around.on_failure(error)

@@ -248,7 +248,7 @@ def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bo
     log = _load(files, saved, cut, retired)
     if log.end_offset > cut.end_offset:
         log.recovery_point = min(log.recovery_point, cut.end_offset)
-        truncate(log, cut.end_offset)
+        truncate(log, cut.end_offset, now_ms=0)  # which is for a new segment: none is begun
     log.complete()
     flush_now(files, cut.partition.directory, [log])
     log.close()

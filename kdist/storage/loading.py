@@ -84,9 +84,9 @@ def load_log(
     log.forget_reserved()
     is_current = has_epochs and end_offset is not None
     yield from _complete_epochs(log, has_epochs=has_epochs, is_current=is_current)
-    log.producers = yield from loaded_producers(log)
+    log.producers = yield from loaded_producers(log, log.end_offset)
     log.producers.expire(now_ms, world.settings.producer_id_expiration_ms)
-    discard_snapshots(log)
+    discard_snapshots(log, log.end_offset)
     if end_offset is None:
         log.recovery_point = min(saved.recovery_point, log.end_offset)
         log.is_changed = True
@@ -170,7 +170,7 @@ def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> Steps[N
     """
     if not has_epochs:
         pace = Pace()
-        for _, _, header in readable_headers(log, log.segments[0].base_offset):
+        for _, _, header in readable_headers(log, log.segments[0].base_offset, log.end_offset):
             log.note_epoch(header)
             if pace.is_over(0):
                 yield None

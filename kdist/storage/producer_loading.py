@@ -21,16 +21,16 @@ from kdist.storage.steps import Pace, Steps, run_steps
 logger = logging.getLogger(__name__)
 
 
-def load_producers(log: Log) -> ProducerStates:
-    """The producers as they were at the log's end. A snapshot that is damaged is removed."""
-    return run_steps(loaded_producers(log))
+def load_producers(log: Log, end_offset: int) -> ProducerStates:
+    """The producers as they were at `end_offset`. A snapshot that is damaged is removed."""
+    return run_steps(loaded_producers(log, end_offset))
 
 
-def loaded_producers(log: Log) -> Steps[ProducerStates]:
+def loaded_producers(log: Log, end_offset: int) -> Steps[ProducerStates]:
     """As `load_producers`, in steps."""
-    offset, states = _newest_snapshot(log)
+    offset, states = _newest_snapshot(log, end_offset)
     pace = Pace()
-    for segment, position, header in readable_headers(log, offset):
+    for segment, position, header in readable_headers(log, offset, end_offset):
         if pace.is_over(0):
             yield None
         if header.producer_id < 0:
@@ -42,7 +42,7 @@ def loaded_producers(log: Log) -> Steps[ProducerStates]:
     return states
 
 
-def _newest_snapshot(log: Log) -> tuple[int, ProducerStates]:
+def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
     files = log.world.files
     live = map(parse_segment_name, files.list(log.directory))
     offsets = {
@@ -52,7 +52,7 @@ def _newest_snapshot(log: Log) -> tuple[int, ProducerStates]:
     }
     for offset in sorted(offsets, reverse=True):
         path = f"{log.directory}/{segment_name(offset, Suffix.SNAPSHOT)}"
-        if offset > log.end_offset or path in log.files_to_save:
+        if offset > end_offset or path in log.files_to_save:
             continue
         try:
             return offset, load_snapshot(files, path)
@@ -62,18 +62,22 @@ def _newest_snapshot(log: Log) -> tuple[int, ProducerStates]:
     return log.start_offset, ProducerStates()
 
 
-def readable_headers(log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """Segment, position and header of each batch that ends at or behind `offset`.
+def readable_headers(
+    log: Log, offset: int, end_offset: int
+) -> Iterator[tuple[Segment, int, BatchHeader]]:
+    """Segment, position and header of each batch from the one with `offset` to `end_offset`.
 
     A damaged header hides the rest of its segment, as it does from every reader.
     """
-    if offset >= log.end_offset:
+    if offset >= end_offset:
         return
-    for segment in log.segments[log.segment_index(offset) :]:
+    for segment in log.segments[log.segment_index(offset) : log.segment_index(end_offset - 1) + 1]:
         try:
             found = with_sound_index(log, segment, lambda segment: segment.find(offset))
             if found is not None:
                 for position, header in segment.walk_headers(found[0]):
+                    if header.next_offset > end_offset:
+                        break
                     yield segment, position, header
         except DamagedSegment as damage:
             logger.error("%s: what is behind it in this segment cannot be read", damage)

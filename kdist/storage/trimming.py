@@ -8,7 +8,8 @@ no hole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from kdist.errors import ApiError, DiskFull, Error
 from kdist.storage.log import Log
@@ -16,68 +17,80 @@ from kdist.storage.names import Suffix, parse_segment_name
 from kdist.storage.producer_loading import load_producers
 from kdist.storage.reading import with_sound_index
 from kdist.storage.retention import RetentionLimits, SegmentFacts, plan_retention
+from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
 
-def batch_start(log: Log, offset: int) -> int:
-    """Where the batch that holds `offset` begins: what a truncation to `offset` really cuts to."""
-    found = with_sound_index(log, _segment_of(log, offset), lambda segment: segment.find(offset))
-    return offset if found is None else min(offset, found[1].base_offset)
+def truncate(log: Log, offset: int, now_ms: int) -> None:
+    """Drop the batch that holds `offset` and all behind it.
 
-
-def truncate(log: Log, offset: int) -> None:
-    """Drop all batches from `offset` on, which is the start of one (`batch_start`).
-
-    Nothing may be under way in the log, and its recovery point, as saved, may not be above
-    `offset`: what is appended from here on is not on the disk, whatever a checkpoint said of these
-    offsets.
+    Nothing may be under way in the log, and its recovery point, as saved, may not be above where
+    that batch begins: what is appended from here on is not on the disk, whatever a checkpoint said
+    of these offsets. Upon `DiskFull` the log is as it was, or ends where one of its segments began,
+    and goes on from there or is truncated again.
     """
     assert not log.is_appending
-    assert log.recovery_point <= offset <= log.end_offset
-    segment = _segment_of(log, offset)
-    retire(log, log.segments[log.segments.index(segment) + 1 :][::-1])
-    log.end_offset = offset
-    discard_snapshots(log)
+    offset = max(offset, log.start_offset)
+    segment = log.segments[log.segment_index(offset)]
+    found = with_sound_index(log, segment, lambda segment: segment.find(offset))
+    position, start = segment.size, offset
+    if found is not None:  # else nothing in the segment is at or behind `offset`
+        position, start = found[0], min(offset, found[1].base_offset)
+    assert log.recovery_point <= start
+    while log.active is not segment:
+        _end_at(log, log.active.base_offset, partial(retire, log, [log.active]))
+    discard_snapshots(log, max(start, log.start_offset))
     # What came back after a power loss, a segment or a snapshot, would belong to records that were
     # cut, and stand among those appended from here on.
     log.world.files.sync_directory(log.directory)
-    _cut(log, segment, offset)
-    log.forget_reserved()
-    log.epochs.truncate_from_end(offset)
-    log.save_epochs()
-    log.producers = load_producers(log)
-    log.is_changed = True
+    if start < log.start_offset:  # only the batch that the start lies in is left, and goes
+        start_over(log, now_ms)
+    else:
+        _end_at(log, start, partial(_cut, log, position, start))
 
 
 def start_over(log: Log, now_ms: int) -> None:
     """Nothing is left at or above the start offset: begin anew there, with an empty log."""
-    # Created first: if the disk has no room even for that, all is as it was.
-    empty = Segment.create(log.world.files, log.directory, log.start_offset, now_ms)
-    retire(log, log.segments[::-1])
-    log.segments.append(empty)
-    log.end_offset = log.start_offset
-    discard_snapshots(log)
-    log.world.files.sync_directory(log.directory)
+    gone = log.segments[::-1]
+    _end_at(log, log.start_offset, partial(_begin_anew, log, now_ms))
+    retire(log, gone)  # what the disk refuses is below the start, and goes with the next retention
+
+
+def _end_at(log: Log, offset: int, cut: Callable[[], None]) -> None:
+    """Let the log end at `offset` once `cut` has seen to its files. Refused, it changes nothing.
+
+    So what has to be read for it, and may be refused too, is read first.
+    """
+    producers = load_producers(log, offset)
+    cut()
+    log.end_offset = offset
     log.forget_reserved()
-    log.epochs.truncate_from_end(log.end_offset)
+    log.epochs.truncate_from_end(offset)
     log.save_epochs()
-    log.producers = load_producers(log)
+    log.producers = producers
     log.is_changed = True
 
 
-def _segment_of(log: Log, offset: int) -> Segment:
-    return log.segments[log.segment_index(offset)]
+def _begin_anew(log: Log, now_ms: int) -> None:
+    log.segments.append(Segment.create(log.world.files, log.directory, log.start_offset, now_ms))
+    log.renamed_in.add(log.directory)
 
 
-def _cut(log: Log, segment: Segment, offset: int) -> None:
-    found = with_sound_index(log, segment, lambda segment: segment.find(offset))
-    if found is None:  # nothing in the segment is at or behind `offset`
+def _cut(log: Log, position: int, offset: int) -> None:
+    """Cut the active segment at `position`, where the batch at `offset` begins; its indexes too."""
+    segment = log.active
+    if position == segment.size:
         return
-    segment.cut(found[0])
-    for position, header in segment.walk_headers(segment.restart_indexes(offset)):
-        segment.note_header(position, header, log.settings.index_interval_bytes)
+    segment.sync_targets(is_sealed=True)  # opens what is used here: no descriptor is wanted later
+    segment.cut(position)
+    try:
+        for place, header in segment.walk_headers(segment.restart_indexes(offset)):
+            segment.note_header(place, header, log.settings.index_interval_bytes)
+    except DamagedSegment as damage:  # below the cut, and no worse by it
+        logger.error("%s: what is behind it in this segment cannot be read", damage)
+        segment.size = position
 
 
 def delete_records(log: Log, offset: int) -> None:
@@ -131,7 +144,7 @@ def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None
         retire(log, [segment])
         if not is_start_saved:
             log.world.files.sync_directory(log.directory)
-    discard_snapshots(log)
+    discard_snapshots(log, log.end_offset)
     forget_epochs(log)
 
 
@@ -171,9 +184,9 @@ def retire(log: Log, segments: Sequence[Segment]) -> None:
     log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
 
 
-def discard_snapshots(log: Log) -> None:
-    """Remove the producer snapshots that belong to no segment's start and not to the log's end."""
-    wanted = {segment.base_offset for segment in log.segments} | {log.end_offset}
+def discard_snapshots(log: Log, end_offset: int) -> None:
+    """Remove the producer snapshots that belong to no segment's start and not to `end_offset`."""
+    wanted = {segment.base_offset for segment in log.segments} | {end_offset}
     files = log.world.files
     on_disk = {f"{log.directory}/{name}" for name in files.list(log.directory)}
     for path in on_disk | log.files_to_save.keys():

@@ -373,7 +373,7 @@ def test_a_segment_that_a_truncation_has_made_the_last_one_grows_during_its_flus
     append(world, log, 3)
     log.roll(world.clock.now_ms())
     append(world, log, 3)
-    truncate(log, 3)
+    truncate(log, 3, world.clock.now_ms())
     grow_during_a_flush(world, log)
     assert lines(log) == expected_lines(9)
 

@@ -126,7 +126,7 @@ def test_what_was_remembered_of_a_log_is_forgotten_where_it_is_cut() -> None:
     log.recent.clear()
     for offset in range(9):
         fetch(log, offset)
-    truncate(log, 3)
+    truncate(log, 3, START_MS)
     append(world, log, 1, size=50)
     append(world, log, 5)
     log.recent.clear()
