@@ -208,14 +208,18 @@ class Disk:
         mode = self._mode(path)
         return mode is not None and stat.S_ISDIR(mode)
 
+    def is_link(self, path: str) -> bool:
+        mode = self._mode(path, follow=False)
+        return mode is not None and stat.S_ISLNK(mode)
+
     def exists(self, path: str) -> bool:
         return self._mode(path) is not None
 
-    def _mode(self, path: str) -> int | None:
+    def _mode(self, path: str, *, follow: bool = True) -> int | None:
         """As `os.path.exists` looks, but an error of the disk is not taken for absence."""
         try:
             with translated(path):
-                return os.stat(path).st_mode
+                return os.stat(path, follow_symlinks=follow).st_mode
         except (FileNotFoundError, NotADirectoryError):
             return None
 

@@ -116,6 +116,10 @@ class Files(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
+    def is_link(self, path: str) -> bool:
+        """Whether it is a symbolic link, which all other calls follow. It need not be there."""
+        ...
+
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:

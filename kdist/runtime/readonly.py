@@ -82,6 +82,9 @@ class ReadOnlyFiles:
     def is_directory(self, path: str) -> bool:
         return self._files.is_directory(path)
 
+    def is_link(self, path: str) -> bool:
+        return self._files.is_link(path)
+
     def exists(self, path: str) -> bool:
         return self._files.exists(path)
 

@@ -186,6 +186,10 @@ class SimulatedDisk(Faults):
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
+    def is_link(self, path: str) -> bool:
+        with self.call("is_link", path):
+            return False
+
     def exists(self, path: str) -> bool:
         with self.call("exists", path):
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Self
 
@@ -29,7 +29,7 @@ from kdist.storage.meta import (
     load_clean_shutdown,
     save_clean_shutdown,
 )
-from kdist.storage.names import DirectoryState
+from kdist.storage.names import DirectoryState, some_of
 from kdist.storage.offset_saver import OffsetSaver
 from kdist.storage.recovery import SavedOffsets
 from kdist.storage.space import DiskSpace
@@ -110,7 +110,7 @@ class LogDirectory:
         start_offsets = self._load_checkpoint(names.LOG_START_OFFSETS)
         compacted = self._load_checkpoint(names.CLEANER_OFFSETS)
         self._named = {*recovery_points, *start_offsets}
-        found = list(self._find_partitions())
+        found = self._find_partitions()
         self.found = len(found)
         for partition in found:
             yield None
@@ -151,15 +151,27 @@ class LogDirectory:
             logger.warning("%s: the checkpoint is not used", fault)
             return {}
 
-    def _find_partitions(self) -> Iterator[TopicPartition]:
+    def _find_partitions(self) -> list[TopicPartition]:
+        found: list[TopicPartition] = []
+        others: list[str] = []
         for name in self.files.list(self.path):
-            parsed = names.parse_directory_name(name)
-            if parsed is None or not self.files.is_directory(f"{self.path}/{name}"):
-                continue
-            if parsed.state is DirectoryState.LIVE:
-                yield parsed.partition
-            elif parsed.state is DirectoryState.DELETED:
-                self.background.remove_tree(f"{self.path}/{name}")
+            path, parsed = f"{self.path}/{name}", names.parse_directory_name(name)
+            is_directory = self.files.is_directory(path)
+            if parsed and self.files.is_link(path):
+                raise UserError(
+                    f"{path} is a symbolic link: flushes reach this filesystem only, so put the"
+                    " partition's own directory there"
+                )
+            if parsed and is_directory and parsed.state is DirectoryState.LIVE:
+                found.append(parsed.partition)
+            elif parsed and is_directory and parsed.state is DirectoryState.DELETED:
+                self.background.remove_tree(path)
+            elif parsed or (is_directory and name != names.LOST_AND_FOUND):
+                others.append(name)
+        if others:
+            told = "%d entries of %s are no partitions to open, and are left alone: %s"
+            logger.warning(told, len(others), self.path, some_of(others))
+        return found
 
     def _load(
         self,

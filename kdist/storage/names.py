@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 import re
 import uuid
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kdist.model import TopicPartition, topic_name_fault
@@ -27,6 +28,7 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
+LOST_AND_FOUND = "lost+found"  # ext4's own
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -34,6 +36,7 @@ PARTITION_METADATA = "partition.metadata"
 DIRECTORY_NAME_MAX = 255  # bytes, what Linux filesystems allow a name
 _OFFSET_MAX = 2**63 - 1
 _PARTITION_MAX = 2**31 - 1
+_SOME = 5
 
 
 class Suffix(enum.StrEnum):
@@ -139,3 +142,9 @@ def parse_directory_name(name: str) -> DirectoryName | None:
     if number > _PARTITION_MAX or topic_name_fault(topic) is not None:
         return None
     return DirectoryName(TopicPartition(topic, number), DirectoryState(match[3] or ""))
+
+
+def some_of(found: Sequence[object]) -> str:
+    """The first few of these for a line of the log, and how many there are besides."""
+    left = len(found) - _SOME
+    return ", ".join(map(str, found[:_SOME])) + (f" and {left} more" if left > 0 else "")

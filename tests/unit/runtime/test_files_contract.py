@@ -202,6 +202,7 @@ def test_a_directory_is_not_a_file_nor_a_file_a_directory(place: Place) -> None:
     assert not files.exists(f"{file}/a")
     assert files.is_directory(directory)
     assert not files.is_directory(file)
+    assert not any(map(files.is_link, (directory, file, f"{directory}/missing", f"{file}/a")))
 
 
 def test_a_list_is_sorted_and_of_one_directory(place: Place) -> None:

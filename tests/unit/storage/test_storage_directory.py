@@ -290,17 +290,6 @@ def test_a_partition_made_anew_is_not_read_by_the_checkpoints_of_its_predecessor
         assert lines(log) in (expected_lines(3), expected_lines(6))
 
 
-def test_directories_that_are_no_partitions_are_left_alone() -> None:
-    world = stopped()
-    for name in ("lost+found", "clicks-007", "clicks-1.abc-stray"):
-        world.disk.make_directory(f"/d01/{name}")
-    overwrite(world.disk, "/d01/clicks-5", b"a file")
-    world.open()
-    world.settle(1000)
-    assert sorted(world.directory.logs) == [CLICKS, VIEWS]
-    assert world.disk.exists("/d01/clicks-1.abc-stray")
-
-
 def test_an_opening_in_steps_tells_how_far_it_is() -> None:
     world = stopped()
     directory = LogDirectory("/d01", IDENTITY, world.surroundings())
