@@ -50,6 +50,7 @@ DRAIN_MS = 5_000  # for what is under way when a broker stops
 _AT_ONCE_MS = 1
 _LAG_CHECK_MS = 500
 _RETRY_MS = 500  # of what is done in ZooKeeper at the start
+_STRAYS_MS = 30_000  # by then a controller has had those deleted that are to be
 _STATUS_NS = 1_000_000_000  # between two lines of progress while logs are opened
 
 
@@ -241,6 +242,7 @@ class Broker:
         self._run("candidate", service.controller.run())
         self._run("lag", self._watch_lag())
         await self._hear_of_cluster(service.cache.told)
+        self._tasks.call_later(_STRAYS_MS, service.replicas.tell_of_strays)
 
     async def _hear_of_cluster(self, told: asyncio.Event) -> None:
         """Return once a controller has told of the cluster, as nobody can be served before that,

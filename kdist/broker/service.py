@@ -93,7 +93,7 @@ class Service:
             measures.replication,
             self.cache.has,
         )
-        self.schedule = Schedule(self.directory, lambda log: log.exposable_offset)
+        self.schedule = Schedule(self.directory, self.replicas.committed_end)
         self.controller = self._make_controller()
         access = ControllerAccess(self.controller, self.cache, listener, self._connect)
         self.creation = AutoCreation(

@@ -40,6 +40,7 @@ from kdist.replication.partition import Partition, PartitionWorld
 from kdist.replication.writer import Writers
 from kdist.storage.directory import LogDirectory
 from kdist.storage.log import Log
+from kdist.storage.names import some_of
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,23 @@ class Replicas:
             log.configure(settings)
         else:
             partition.configure(settings)
+
+    def committed_end(self, log: Log) -> int:
+        """Up to where retention may go: nowhere in a log that is not hosted.
+
+        If nobody knows its topic, what the topic's settings were is not known either.
+        """
+        return log.exposable_offset if log.partition in self.partitions else 0
+
+    def tell_of_strays(self) -> None:
+        """Name the logs, in a line of the log, that are of no partition of the cluster."""
+        strays = sorted(key for key in self.directory.logs if not self._is_known(key))
+        if strays:
+            logger.warning(
+                "%d logs in %s are of no partition of the cluster, and stay: %s (was ZooKeeper put"
+                " back to a backup? Where nobody needs them, stop the broker and remove them)",
+                *(len(strays), self.directory.path, some_of(strays)),
+            )
 
     def _hear_flushed(self, log: Log) -> None:
         partition = self.partitions.get(log.partition)
