@@ -298,7 +298,10 @@ class Broker:
     # Stopping
 
     async def stop(self, drain_ms: float = DRAIN_MS) -> None:
-        """Answer what is under way, say goodbye, leave a directory that needs no recovery."""
+        """Answer what is under way, say goodbye, leave a directory that needs no recovery.
+
+        If something has failed by then, the directory is left as it is: `abandon` comes next.
+        """
         self.state = State.STOPPING
         self.measures.broker.is_ready = 0
         self._tell("stopping")
@@ -317,6 +320,8 @@ class Broker:
         service.schedule.stop()
         await self._tasks.idle()
         self._tasks.close()
+        if self.failure.done():
+            return
         service.directory.close(self._epoch)
         await self.world.zk.close()
         self.state = State.STOPPED

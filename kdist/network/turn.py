@@ -79,8 +79,9 @@ class Turn:
         self._hooks.append(hook)
 
     def remove(self, hook: Callable[[], None]) -> None:
-        """Call `hook` no more."""
-        self._hooks.remove(hook)
+        """Call `hook` no more, if it is called at all."""
+        if hook in self._hooks:
+            self._hooks.remove(hook)
 
     def space(self) -> memoryview:
         """Where to receive next: shared by all connections, since one receives at a time."""
