@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from kdist.errors import DiskFull
 from kdist.runtime.files import Files
@@ -13,6 +14,11 @@ from kdist.runtime.tasks import Tasks
 from kdist.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+
+class _Removal(NamedTuple):
+    path: str  # one of those that go
+    work: Callable[[], None]
 
 
 class Background:
@@ -24,13 +30,13 @@ class Background:
         self._files = files
         self._tasks = tasks
         self._on_failure = on_failure
-        self._removals: deque[Callable[[], None]] = deque()  # the first is under way
+        self._removals: deque[_Removal] = deque()  # the first is under way
         self._is_stopped = False
 
     def discard(self, paths: Sequence[str], delay_ms: int) -> None:
         """Unlink files in `delay_ms`, when reads that are under way have ended."""
         if paths:
-            self._remove_later(delay_ms, partial(self._unlink, paths))
+            self._remove_later(delay_ms, _Removal(paths[0], partial(self._unlink, paths)))
 
     def _unlink(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -41,7 +47,7 @@ class Background:
 
     def remove_tree(self, path: str, delay_ms: int = 0) -> None:
         """Remove a directory with all that is in it, in `delay_ms`."""
-        self._remove_later(delay_ms, partial(self._remove_tree, path))
+        self._remove_later(delay_ms, _Removal(path, partial(self._remove_tree, path)))
 
     def _remove_tree(self, path: str) -> None:
         try:
@@ -66,26 +72,26 @@ class Background:
         """Begin no further removal: the next start finds what is left."""
         self._is_stopped = True
 
-    def _remove_later(self, delay_ms: int, work: Callable[[], None]) -> None:
+    def _remove_later(self, delay_ms: int, removal: _Removal) -> None:
         if delay_ms:
-            self._tasks.call_later(delay_ms, partial(self._remove, work))
+            self._tasks.call_later(delay_ms, partial(self._remove, removal))
         else:
-            self._remove(work)
+            self._remove(removal)
 
-    def _remove(self, work: Callable[[], None]) -> None:
+    def _remove(self, removal: _Removal) -> None:
         """One at a time: thousands come at once, and flushes need a thread meanwhile."""
-        self._removals.append(work)
+        self._removals.append(removal)
         if len(self._removals) == 1:
             self._remove_next()
 
     def _remove_next(self) -> None:
         if not self._is_stopped:
-            self._tasks.run_blocking(self._removals[0], self._removed)
+            self._tasks.run_blocking(self._removals[0].work, self._removed)
 
     def _removed(self, error: BaseException | None) -> None:
-        self._removals.popleft()
-        if isinstance(error, DiskFull):
-            logger.warning("%s: the next start removes it", error)
+        path = self._removals.popleft().path
+        if isinstance(error, DiskFull | OSError):  # it is full, or not ours alone
+            logger.warning("%s is not removed, the next start tries again: %s", path, error)
         else:
             self._end(error)
         if self._removals:
