@@ -356,7 +356,10 @@ class Broker:
         await self.world.zk.close()
 
     async def _undo(self) -> None:
-        """A start that failed leaves no lock, no address and no session."""
+        """A start that failed leaves no lock, no address and no session.
+
+        But if the disk has failed, or there is a bug, the directory is left as it is.
+        """
         await self._cancel_running()
         await self._gateway.close(_AT_ONCE_MS)
         if self._service is not None:
@@ -364,7 +367,8 @@ class Broker:
             self._service.schedule.stop()
             await self._tasks.idle()
             self._tasks.close()
-            self._service.directory.close(self._epoch)
+            if not self.failure.done():
+                self._service.directory.close(self._epoch)
         await self.world.zk.close()
         self.state = State.STOPPED
 

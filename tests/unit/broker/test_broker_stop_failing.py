@@ -1,6 +1,9 @@
-"""A disk that fails while its broker stops: what it failed at is why the broker ends."""
+"""A disk that fails while its broker stops, or starts: that is why the broker ends."""
 
 from __future__ import annotations
+
+import asyncio
+import errno
 
 import pytest
 
@@ -8,7 +11,15 @@ from kdist.broker.broker import Broker
 from kdist.errors import DiskFailed
 from kdist.runtime.simulated_disk import Call
 from kdist.storage.names import CLEAN_SHUTDOWN
+from kdist.zk.election import claim
 from tests.unit.broker.broker_cluster import Cluster, create, produce
+
+
+async def claimed(cluster: Cluster) -> None:
+    """There is a controller, and it tells nobody anything."""
+    zk = cluster.ensemble.client()
+    await zk.connect()
+    assert await claim(zk, 7, 0)
 
 
 def is_sync_of_log(call: Call) -> bool:
@@ -53,5 +64,23 @@ def test_a_disk_that_fails_at_the_last_flush_of_a_stop_is_why_it_ends() -> None:
         with pytest.raises(DiskFailed):
             await broker.stop()
         await broker.abandon()
+
+    cluster.run(scenario())
+
+
+def test_a_start_that_is_cancelled_after_the_disk_failed_leaves_no_clean_marker() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        broker = await cluster.started()
+        await broker.stop()
+        await claimed(cluster)
+        broker = cluster.broker()
+        starting = asyncio.ensure_future(broker.start())
+        await asyncio.sleep(30)
+        broker.fail(DiskFailed("/d", OSError(errno.EIO, "Input/output error")))
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        assert not cluster.disks[1].exists(f"/d/{CLEAN_SHUTDOWN}")
 
     cluster.run(scenario())
