@@ -18,9 +18,10 @@ from kdist.broker.dynamic_settings import DynamicSettings
 from kdist.config.topic import TopicSettings
 from kdist.config.usable import pick_usable
 from kdist.runtime.clock import Clock
+from kdist.runtime.tasks import raise_bug
 from kdist.zk import znodes
 from kdist.zk.client import Znode, ZooKeeper
-from kdist.zk.errors import ConnectionLoss, CorruptZnode, NoNode, SessionExpired
+from kdist.zk.errors import CorruptZnode, NoNode, ZooKeeperError
 from kdist.zk.watching import ChildrenWatcher
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ Apply = Callable[[str, TopicSettings], None]
 
 _READS_AT_ONCE = 200
 _KEPT_MS = 15 * 60_000  # notifications, for brokers that are slow to look
+_RETRY_MS = 5_000  # of what ZooKeeper refused; the connection's loss is told of by itself
 _TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
 
 
@@ -47,6 +49,7 @@ class TopicOverrides:
         self._told_in = 0  # the session in which all was read that has changed before
         self._watcher: ChildrenWatcher | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
 
     def settings_of(self, topic: str) -> TopicSettings:
         """A topic's settings; the broker's defaults instead of those that cannot be used."""
@@ -107,6 +110,8 @@ class TopicOverrides:
             self._watcher.stop()
         if self._looking is not None:
             self._looking.cancel()
+        if self._again is not None:
+            self._again.cancel()
 
     def _hear(self, names: list[str] | None) -> None:
         told = names or []
@@ -120,6 +125,7 @@ class TopicOverrides:
             self._looking = asyncio.ensure_future(
                 self._look_at(names, self._looking, list(self._overrides) if is_elsewhere else [])
             )
+            self._looking.add_done_callback(raise_bug)
 
     async def _look_at(
         self, names: list[str], before: asyncio.Task[None] | None, topics: list[str]
@@ -128,15 +134,26 @@ class TopicOverrides:
             await asyncio.wait([before])
         try:
             await self.look_at(*topics)
-        except (ConnectionLoss, SessionExpired):
-            self._told_in = 0  # again when the connection is back
+        except ZooKeeperError as error:
+            self._told_in = 0
+            self._look_again(error)
         for name in names:
             try:
                 await self._look_at_one(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
-            except (ConnectionLoss, SessionExpired):
-                self._seen.discard(name)  # told of again when the connection is back
             except CorruptZnode as error:
                 logger.warning("a change of settings is not understood: %s", error)
+            except ZooKeeperError as error:
+                self._seen.discard(name)
+                self._look_again(error)
+
+    def _look_again(self, error: ZooKeeperError) -> None:
+        """What could not be read counts as new when it is told of once more."""
+        logger.warning("settings that may have changed are not read, again soon: %s", error)
+        assert self._watcher is not None, "it told of them"
+        loop = asyncio.get_running_loop()
+        if self._again is not None:
+            self._again.cancel()
+        self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.tell_again)
 
     async def look_at(self, *topics: str) -> None:
         """Go by what they have now. One that is not known, or not any more, is read once it is."""

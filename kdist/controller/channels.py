@@ -19,6 +19,7 @@ from kdist.controller.requests import Author
 from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
 from kdist.model import TopicPartition
+from kdist.runtime.tasks import raise_bug
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Channel:
         self._wake = asyncio.Event()
         self._wake.set()
         self._task = asyncio.create_task(self._run(), name=f"controller to broker {broker.id}")
-        self._task.add_done_callback(_raise_what_it_raised)
+        self._task.add_done_callback(raise_bug)
 
     def tell(self, news: Pending) -> None:
         """Send it with the next round."""
@@ -212,9 +213,3 @@ class Channel:
                 "broker %d refused %s for %s: %s", self.broker.id, api, partition, error.name
             )
         return {each for each, error in refused.items() if error.retriable}
-
-
-def _raise_what_it_raised(task: asyncio.Task[None]) -> None:
-    """A bug in a channel goes to the loop's exception handler, which ends the process."""
-    if not task.cancelled():
-        task.result()

@@ -35,6 +35,7 @@ from kdist.mirror.target import Target, result_of
 from kdist.mirror.trace import Run, run_for
 from kdist.mirror.trouble import FROM_TARGET, Trouble, may_pass
 from kdist.model import NO_EPOCH, TopicPartition
+from kdist.runtime.tasks import raise_bug
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class Stream:
     def start(self) -> None:
         """Find the position, and send what comes."""
         self._task = asyncio.get_running_loop().create_task(self._live())
-        self._task.add_done_callback(_raise_bug)
+        self._task.add_done_callback(raise_bug)
 
     def put(self, batches: Iterable[Batch]) -> None:
         """The next batches of the source. What was read before a doubt is passed over."""
@@ -362,12 +363,6 @@ class Stream:
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _raise_bug(task: asyncio.Task[None]) -> None:
-    """What a stream's task has not caught goes to the loop's handler, which ends the mirror."""
-    if not task.cancelled():
-        task.result()
 
 
 def _retrieve(answered: asyncio.Future[Any]) -> None:

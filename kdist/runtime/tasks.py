@@ -8,6 +8,7 @@ simulator's, with asyncio and without; `inline_tasks.py` has no loop and no time
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -39,3 +40,9 @@ class Tasks(Protocol):
         `done` gets None if it raised nothing. Different works may run at once and end in any order.
         """
         ...
+
+
+def raise_bug(task: asyncio.Task[None]) -> None:
+    """A task's done callback: what it raised goes to the loop's exception handler at once."""
+    if not task.cancelled():
+        task.result()

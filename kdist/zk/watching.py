@@ -45,6 +45,10 @@ class Watcher(ABC, Generic[Value]):
         """Tell nothing from here on."""
         self._task.cancel()
 
+    def tell_again(self) -> None:
+        """Tell the value once more, as whoever was told could do nothing with it."""
+        self._is_stale.set()
+
     def _hear_state(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
             self._is_stale.set()
