@@ -56,6 +56,7 @@ class Controller:
         self._reign: Reign | None = None
         self._reigning: asyncio.Task[None] | None = None
         self._is_standing = True
+        self._watches_registration = False  # one watch is enough for all the elections of a session
         self._changed = asyncio.Event()  # the session's state, or who is controller
         metrics = world.metrics
         metrics.brokers = self._reading(lambda cluster: len(cluster.brokers))
@@ -133,7 +134,13 @@ class Controller:
         """A broker stands once it is registered, else it would place topics without itself."""
         zk = self._world.zk
         path = znodes.BROKER.path(self._world.broker_id)
-        stat = await zk.exists(path, self._hear_registration)
+        watch = None if self._watches_registration else self._hear_registration
+        self._watches_registration = True  # before the request: the watch may have fired by its end
+        try:
+            stat = await zk.exists(path, watch)
+        except ZooKeeperError:
+            self._watches_registration = False
+            raise
         return stat is not None and stat.ephemeral_owner == zk.session_id
 
     async def _reign_with(self, leadership: Leadership) -> None:
@@ -196,6 +203,7 @@ class Controller:
 
     def _hear_registration(self, _: WatchEvent) -> None:
         """Perhaps of this session, perhaps the end of the last one's."""
+        self._watches_registration = False
         self._changed.set()
 
     # What handlers ask for

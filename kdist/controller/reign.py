@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import NamedTuple
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 WATCH_OWN_MS = 250
 
 Event = Callable[[], Awaitable[None]]
+Look = Callable[["Reign"], Awaitable[None]]
 
 
 class World(NamedTuple):
@@ -115,9 +117,9 @@ class Reign:
     async def take_up(self) -> None:
         """Load the picture, and finish what is half done; raises as `run`."""
         cluster = self.cluster
-        cluster.brokers = await self._loader.brokers(self._on(self._look_at_brokers))
+        cluster.brokers = await self._loader.brokers(self._on(Reign._look_at_brokers))
         doomed = await self._read_doomed()
-        names = await self._loader.topic_names(self._on(self._look_at_topics))
+        names = await self._loader.topic_names(self._on(Reign._look_at_topics))
         overtaken = await self._load_topics(names)
         cluster.doomed |= cluster.topics.keys() & doomed  # before elections: these get no leader
         logger.info("controller of %d brokers and %d topics", len(cluster.brokers), len(names))
@@ -130,7 +132,7 @@ class Reign:
     async def _look_at_brokers(self) -> None:
         """Brokers registered, went, or registered anew."""
         before = self.cluster.brokers
-        after = await self._loader.brokers(self._on(self._look_at_brokers))
+        after = await self._loader.brokers(self._on(Reign._look_at_brokers))
         gone = {i for i, broker in before.items() if after.get(i) != broker}
         come = {i for i, broker in after.items() if before.get(i) != broker}
         if not gone | come:
@@ -153,7 +155,7 @@ class Reign:
 
         Ours are known and only lack a watch: that waits until whoever created them has an answer.
         """
-        names = set(await self._loader.topic_names(self._on(self._look_at_topics)))
+        names = set(await self._loader.topic_names(self._on(Reign._look_at_topics)))
         for name in sorted(self.cluster.topics.keys() - names):
             self._executor.forget(self.cluster.topics[name])
         self._watched &= names
@@ -237,7 +239,7 @@ class Reign:
 
     async def _read_doomed(self) -> set[str]:
         """The topics whose deletion was asked for; none while deleting is off."""
-        doomed = set(await self._loader.doomed(self._on(self._look_at_deletions)))
+        doomed = set(await self._loader.doomed(self._on(Reign._look_at_deletions)))
         if self._world.config().broker.delete_topic_enable:
             return doomed
         for name in sorted(doomed):
@@ -259,19 +261,24 @@ class Reign:
 
     # Where events come from
 
-    def _on(self, event: Event) -> Watch:
+    def _on(self, look: Look) -> Watch:
+        reign = weakref.ref(self)  # a watch stays until it fires, and may outlive the reign by days
+
         def fired(_: WatchEvent) -> None:
-            self._events.put_nowait(event)
+            if (of := reign()) is not None:
+                of._events.put_nowait(partial(look, of))
 
         return fired
 
     def _on_topic(self, name: str) -> Watch:
         """Topics that are written one after the other are looked at together."""
+        reign = weakref.ref(self)
 
         def fired(_: WatchEvent) -> None:
-            if not self._written:
-                self._events.put_nowait(self._look_at_written)
-            self._written.add(name)
+            if (of := reign()) is not None:
+                if not of._written:
+                    of._events.put_nowait(of._look_at_written)
+                of._written.add(name)
 
         return fired
 

@@ -1,0 +1,56 @@
+"""Watches, which stay until they fire: controllers come and go, and none is left behind by each."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from controller_world import Cluster
+
+from kdist.controller.reign import Reign
+from kdist.zk import znodes
+
+CHANGES = 5
+
+
+async def change_controllers(cluster: Cluster) -> list[weakref.ref[Reign]]:
+    """Of one session each: an operator deletes the claim. The reigns that have ended."""
+    reigns: list[weakref.ref[Reign]] = []
+    for _ in range(CHANGES):
+        assert cluster.controller is not None
+        assert cluster.controller._reign is not None
+        reigns.append(weakref.ref(cluster.controller._reign))
+        zk = cluster.nodes[1].zk
+        assert zk is not None
+        await zk.delete(znodes.CONTROLLER.path())
+        await cluster.until(lambda: reigns[-1]() is None or cluster.controller is None)
+        await cluster.until(lambda: cluster.controller is not None)
+        await cluster.converge()
+    return reigns
+
+
+def test_a_candidate_watches_its_registration_once() -> None:
+    cluster = Cluster(seed=31)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await change_controllers(cluster)
+        for node in cluster.nodes.values():
+            assert node.zk is not None
+            watches = cluster.ensemble._connections[node.zk].data_watches
+            assert len(watches[znodes.BROKER.path(node.id)]) == 1
+
+    cluster.run(scenario())
+
+
+def test_the_watches_of_a_reign_that_has_ended_do_not_keep_its_picture() -> None:
+    cluster = Cluster(seed=32, brokers=1)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.create("clicks")
+        reigns = await change_controllers(cluster)
+        gc.collect()
+        assert [each() for each in reigns] == [None] * CHANGES
+
+    cluster.run(scenario())
