@@ -122,10 +122,14 @@ class CreateTopics(NamedTuple):
 
 
 class GrowTopics(NamedTuple):
-    """Add partitions to topics, or only say whether they could be added."""
+    """Add partitions to topics, or only say whether they could be added.
+
+    It may be carried out again, as `CreateTopics`: `begun` has topics as they may have become.
+    """
 
     topics: Sequence[GrownTopic]
     validate_only: bool
+    begun: dict[str, Topic]
 
     @property
     def names(self) -> list[str | None]:
@@ -134,17 +138,27 @@ class GrowTopics(NamedTuple):
 
     async def carry_out(self, bench: Bench) -> Carried:
         """See `Command`."""
+        planned: dict[str, Topic] = {}
         counts = Counter(self.names)
         outcomes = [
-            _judged(grown.name, partial(self._plan, grown, bench, counts)) for grown in self.topics
+            _judged(grown.name, partial(self._plan, grown, bench, counts, planned))
+            for grown in self.topics
         ]
         if not self.validate_only:
-            await bench.executor.assign([each.topic for each in outcomes if each.topic])
+            self.begun.update(planned)
+            await bench.executor.assign(list(planned.values()))
         return await _with_leaders(outcomes, bench.executor, self.validate_only)
 
-    def _plan(self, grown: GrownTopic, bench: Bench, counts: Counts) -> Topic:
+    def _plan(
+        self, grown: GrownTopic, bench: Bench, counts: Counts, planned: dict[str, Topic]
+    ) -> Topic:
         check_once(grown.name, counts)
-        return plan_growth(grown, bench.executor.cluster)
+        cluster = bench.executor.cluster
+        found, begun = cluster.topics.get(grown.name), self.begun.get(grown.name)
+        if found and begun and (found.id, found.assignment) == (begun.id, begun.assignment):
+            return found
+        made = planned[grown.name] = plan_growth(grown, cluster)
+        return made
 
 
 class DeleteTopics(NamedTuple):

@@ -223,7 +223,7 @@ class Controller:
         self, topics: Sequence[GrownTopic], timeout_ms: int, validate_only: bool = False
     ) -> list[Outcome]:
         """Add partitions; as `create_topics`."""
-        return await self._ask(GrowTopics(topics, validate_only), timeout_ms)
+        return await self._ask(GrowTopics(topics, validate_only, {}), timeout_ms)
 
     async def delete_topics(self, topics: Sequence[DoomedTopic], timeout_ms: int) -> list[Outcome]:
         """Delete topics and wait, at most `timeout_ms`, until they are gone.
@@ -250,8 +250,8 @@ class Controller:
     async def _carried(self, command: Command, end_s: float) -> Carried:
         """What the reign makes of it. ApiError NOT_CONTROLLER; `TimeoutError` if none answers.
 
-        A creation that the end of a reign cut short goes on in the next: this broker is still the
-        one to ask.
+        A creation or growth that the end of a reign cut short goes on in the next: this broker is
+        still the one to ask.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -261,7 +261,7 @@ class Controller:
             try:
                 return await reign.ask(command)
             except ApiError:
-                if not isinstance(command, CreateTopics):
+                if isinstance(command, DeleteTopics):
                     raise
 
     def _reading(self, count: Callable[[Cluster], int]) -> Reading:

@@ -10,6 +10,7 @@ from controller_world import SESSION_TIMEOUT_MS, Cluster
 from kdist.controller.commands import Outcome
 from kdist.controller.controller import NOT_LOADED, Controller
 from kdist.errors import Error
+from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic
 from kdist.zk import znodes
 
@@ -104,6 +105,29 @@ def test_a_creation_that_a_blink_cuts_short_is_carried_out_once(turns: int) -> N
         assert (await outcome_of(asked)).error is Error.NONE
         await cluster.converge()
         assert cluster.topics() == ["clicks"]
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(0, 40, 2))
+def test_a_growth_that_a_blink_cuts_short_is_carried_out_once(turns: int) -> None:
+    cluster = Cluster(seed=30)
+
+    async def scenario() -> None:
+        await cluster.start()
+        assert await cluster.create("clicks", 2) == "NONE"
+        zk, controller = cluster.nodes[1].zk, cluster.nodes[1].controller
+        assert zk is not None
+        assert controller is not None
+        grown = GrownTopic(name="clicks", count=5, assignments=None)
+        asked = asyncio.ensure_future(controller.create_partitions([grown], 30_000))
+        cluster.loop.arm(turns + 1, lambda: cluster.ensemble.suspend(zk))
+        await asyncio.sleep(1)
+        cluster.ensemble.resume(zk)
+        outcome = await outcome_of(asked)
+        assert (outcome.error, outcome.sentence) == (Error.NONE, None)
+        await cluster.converge()
+        assert len(cluster.states()) == 5
 
     cluster.run(scenario())
 
