@@ -75,7 +75,8 @@ class FindCoordinatorHandler:
         cache = self._cache
         topic = cache.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            self._creation.create_offsets_topic()
+            if cache.told.is_set():  # else it may be there
+                self._creation.create_offsets_topic()
             return None
         partition = TopicPartition(OFFSETS_TOPIC, partition_for(group_id, len(topic.partitions)))
         return cache.broker(cache.leader_of(partition), listener)

@@ -1,0 +1,51 @@
+"""A broker that has registered and that no controller has told of the cluster yet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kdist.controller.channels import Channel
+from kdist.errors import Error
+from kdist.protocol.find_coordinator import FindCoordinatorRequest
+from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.unit.broker.test_broker_metadata import ask
+
+
+def test_a_broker_that_was_told_nothing_yet_asks_for_no_topic_of_offsets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is there as like as not. Clients ask again, and who waits is answered in the end."""
+    cluster = Cluster()
+    may_tell, tell = asyncio.Event(), Channel._tell_metadata
+
+    async def tell_late(channel: Channel, *about: Any) -> None:
+        if channel.broker.id == 2:
+            await may_tell.wait()
+        await tell(channel, *about)
+
+    monkeypatch.setattr(Channel, "_tell_metadata", tell_late)
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        await create(await cluster.client(1), "clicks", 2)
+        broker = cluster.broker(2)
+        starting = cluster.loop.create_task(broker.start())
+        await cluster.until(lambda: broker._gateway.endpoints)
+        client = await cluster.client(2)
+        found = await client.send(FindCoordinatorRequest(key="g"), 3)
+        assert found.error_code == Error.COORDINATOR_NOT_AVAILABLE
+        refused = await produce(client, "clicks", b"x")
+        assert refused.error_code == Error.NOT_LEADER_OR_FOLLOWER
+        asked = cluster.loop.create_task(ask(client, 9, "clicks"))
+        await asyncio.sleep(10)
+        assert not asked.done()
+        may_tell.set()
+        assert len((await asked).topics[0].partitions) == 2
+        await starting
+        assert "__consumer_offsets" not in broker.service.cache.topics
+        assert "is not created" not in caplog.text
+
+    cluster.run(scenario())
