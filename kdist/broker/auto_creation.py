@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable
 
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.config.broker_config import BrokerConfig
+from kdist.controller.topics import BROKER_DEFAULT, completed
 from kdist.errors import ApiError, Error
 from kdist.metrics.broker import BrokerMetrics
 from kdist.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kdist.protocol.create_topics import NewTopic, TopicSetting
+from kdist.protocol.create_topics import NewTopic
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,6 @@ TIMEOUT_MS = 30_000
 
 Create = Callable[[NewTopic, int], Awaitable[Error]]
 """Have the controller create a topic within so many ms. ApiError if it cannot be reached."""
-
-_BROKER_DEFAULT = -1
 
 
 class AutoCreation:
@@ -51,25 +50,22 @@ class AutoCreation:
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         if self._cache.collides(name):  # asking again would not help
             return Error.INVALID_TOPIC_EXCEPTION
-        if name == OFFSETS_TOPIC:
-            self.create_offsets_topic()
-        else:
-            self._begin(_plain_topic(name))
+        self._begin(name)
         return Error.LEADER_NOT_AVAILABLE
 
     def create_offsets_topic(self) -> None:
         """Groups need `__consumer_offsets`, whatever the settings say of other topics."""
-        self._begin(_offsets_topic(self._config()))
+        self._begin(OFFSETS_TOPIC)
 
     def cancel(self) -> None:
         """Wait for no creation any more; those under way may still happen."""
         for task in self._under_way.values():
             task.cancel()
 
-    def _begin(self, new: NewTopic) -> None:
-        if new.name not in self._under_way:
-            task = asyncio.ensure_future(self._carry_out(new))
-            self._under_way[new.name] = task
+    def _begin(self, name: str) -> None:
+        if name not in self._under_way:
+            task = asyncio.ensure_future(self._carry_out(_topic(name, self._config())))
+            self._under_way[name] = task
 
     async def _carry_out(self, new: NewTopic) -> None:
         try:
@@ -84,27 +80,12 @@ class AutoCreation:
             logger.warning("topic %s is not created: %s", new.name, error.sentence)
 
 
-def _plain_topic(name: str) -> NewTopic:
-    return NewTopic(
+def _topic(name: str, config: BrokerConfig) -> NewTopic:
+    new = NewTopic(
         name=name,
-        num_partitions=_BROKER_DEFAULT,
-        replication_factor=_BROKER_DEFAULT,
+        num_partitions=BROKER_DEFAULT,
+        replication_factor=BROKER_DEFAULT,
         assignments=[],
         configs=[],
     )
-
-
-def _offsets_topic(config: BrokerConfig) -> NewTopic:
-    groups = config.groups
-    settings = {
-        "cleanup.policy": "compact",
-        "compression.type": "producer",
-        "segment.bytes": str(groups.offsets_topic_segment_bytes),
-    }
-    return NewTopic(
-        name=OFFSETS_TOPIC,
-        num_partitions=groups.offsets_topic_num_partitions,
-        replication_factor=groups.offsets_topic_replication_factor,
-        assignments=[],
-        configs=[TopicSetting(name=name, value=value) for name, value in settings.items()],
-    )
+    return completed(new, config)

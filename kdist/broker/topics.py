@@ -11,6 +11,7 @@ from collections.abc import Callable
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.commands import Outcome
 from kdist.controller.controller import Controller
+from kdist.controller.topics import completed
 from kdist.errors import Error
 from kdist.model import ZERO_UUID
 from kdist.protocol.create_partitions import (
@@ -48,13 +49,14 @@ class TopicsHandler:
 
     async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
         """One result for each topic of the request; one as well if it names a topic twice."""
+        topics = [completed(new, self._config()) for new in request.topics]
         outcomes = await self._controller.create_topics(
-            request.topics, request.timeout_ms, request.validate_only
+            topics, request.timeout_ms, request.validate_only
         )
         described: dict[Overrides, list[TopicSettingResult]] = {}  # a hundred topics have the same
         results = {
             new.name: self._created(new, outcome, described)
-            for new, outcome in zip(request.topics, outcomes, strict=True)
+            for new, outcome in zip(topics, outcomes, strict=True)
         }
         return CreateTopicsResponse(topics=list(results.values()))
 

@@ -6,6 +6,7 @@ Source: Apache Kafka's `ZkAdminManager` and `AdminZkClient`; KIP-195 for partiti
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import uuid
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from kdist.config.faults import ConfigError
 from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
 from kdist.controller.placement import Assignment, check_explicit, interleave, place, start_of
 from kdist.errors import ApiError, Error
-from kdist.model import INTERNAL_TOPICS, ZERO_UUID, flat, topic_name_fault
+from kdist.model import INTERNAL_TOPICS, OFFSETS_TOPIC, ZERO_UUID, flat, topic_name_fault
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
@@ -53,6 +54,30 @@ def plan_topic(
     chosen = _chosen(new, cluster) if new.assignments else None
     assignment = chosen or _placed(new, cluster, config, chance)
     return Planned(Topic(new.name, new_topic_id(chance), assignment, FIRST_ZK_VERSION), configs)
+
+
+def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
+    """`__consumer_offsets` as brokers want it, in what the request leaves open; others as they are.
+
+    Retention would take from it what groups have committed, so that Kafka's defaults, which it has
+    if a person creates it there, are none for it.
+    """
+    if new.name != OFFSETS_TOPIC:
+        return new
+    groups = config.groups
+    settings = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(groups.offsets_topic_segment_bytes),
+    }
+    given = {each.name for each in new.configs}
+    left = [TopicSetting(name=n, value=value) for n, value in settings.items() if n not in given]
+    made = dataclasses.replace(new, configs=[*new.configs, *left])
+    if not new.assignments and new.num_partitions == BROKER_DEFAULT:
+        made.num_partitions = groups.offsets_topic_num_partitions
+    if not new.assignments and new.replication_factor == BROKER_DEFAULT:
+        made.replication_factor = groups.offsets_topic_replication_factor
+    return made
 
 
 def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:

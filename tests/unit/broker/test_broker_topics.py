@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kdist.errors import Error
-from kdist.model import TopicPartition
+from kdist.model import OFFSETS_TOPIC, TopicPartition
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from kdist.protocol.create_topics import CreateTopicsRequest, NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DeleteTopicsRequest, DoomedTopic
@@ -19,6 +19,7 @@ from kdist.protocol.stop_replica import StopReplicaRequest
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 from kdist.wire.primitives import STRING_BYTES_MAX
 from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.unit.broker.broker_configs import by_name, describe, own
 
 
 def new(name: str = "clicks", replication_factor: int = 1) -> NewTopic:
@@ -46,6 +47,35 @@ def test_a_topic_is_created_in_every_version(version: int) -> None:
             (1, 1) if version >= 5 else (-1, -1)
         )
         assert ("retention.ms" in {each.name for each in made.configs}) == (version >= 5)
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("partitions", "given", "policy", "count"),
+    [
+        (-1, {}, "compact", 3),  # `offsets.topic.num.partitions`
+        (2, {"retention_ms": "5"}, "compact", 2),
+        (2, {"cleanup_policy": "delete"}, "delete", 2),
+    ],
+)
+def test_a_topic_of_offsets_that_a_person_creates_is_compacted_unless_they_say_otherwise(
+    partitions: int, given: dict[str, str], policy: str, count: int
+) -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started()
+        client = await cluster.client()
+        made = await create(client, OFFSETS_TOPIC, partitions, **given)
+        assert (made.error_code, made.num_partitions) == (0, count)
+        told = {each.name: each.value for each in made.configs}
+        described = by_name(await describe(client, OFFSETS_TOPIC))
+        for name in ("cleanup.policy", "retention.ms", "segment.bytes", "compression.type"):
+            assert told[name] == described[name].value
+        assert described["cleanup.policy"].value == policy
+        assert described["segment.bytes"].value == str(100 << 20)
+        assert ("retention.ms" in await own(client, OFFSETS_TOPIC)) == ("retention_ms" in given)
 
     cluster.run(scenario())
 
