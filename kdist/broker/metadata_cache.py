@@ -2,6 +2,10 @@
 
 The controller tells it by UpdateMetadata; everybody here asks it, and nobody asks ZooKeeper. A
 request of type FULL replaces all; another one adds, changes, and removes what is gone.
+
+A topic that a FULL request does not name is not known here any more. But that it was deleted is
+said, or shows when there is another of its name: somebody may have removed its znodes by mistake,
+or written into them what makes no sense, and puts them back.
 """
 
 from __future__ import annotations
@@ -9,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Container
 from typing import NamedTuple
 
 from kdist.controller.cluster import LEADER_DURING_DELETION, NO_LEADER
-from kdist.controller.requests import FULL
 from kdist.model import ZERO_UUID, Broker, TopicPartition, flat
+from kdist.protocol.leader_and_isr import FULL
 from kdist.protocol.update_metadata import (
     LiveBroker,
     UpdatedPartition,
@@ -40,27 +43,20 @@ class MetadataCache:
         self.topics: dict[str, KnownTopic] = {}
         self.controller_id = NO_CONTROLLER
         self.told = asyncio.Event()
+        self._absent: dict[str, KnownTopic] = {}  # not named any more, as they were
         self._names: dict[uuid.UUID, str] = {}
         self._flat: Counter[str] = Counter()  # names as `flat` has them; an old tool's may be twins
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take what the controller says; the partitions that are gone are returned.
-
-        Not those of topics that it names without any: it cannot say what they have, for now.
-        """
-        before = self.topics
+        """Take what the controller says; the partitions that were deleted are returned."""
         if request.type == FULL:
+            self._absent |= self.topics
             self.topics, self._names, self._flat = {}, {}, Counter()
         self.controller_id = request.controller_id
         self.brokers = {broker.id: broker for broker in request.live_brokers}
         gone: list[TopicPartition] = []
         for topic in request.topic_states:
             gone += self._update_topic(topic)
-        if request.type == FULL:
-            doubtful = {
-                each.topic_name for each in request.topic_states if not each.partition_states
-            }
-            gone += _missing(before, self.topics, doubtful)
         self.told.set()
         return gone
 
@@ -75,10 +71,12 @@ class MetadataCache:
         for state in told.partition_states:
             if state.leader == LEADER_DURING_DELETION:
                 gone.append(TopicPartition(name, state.partition_index))
+                self._absent.pop(name, None)
                 if known is not None and known.id == told.topic_id:
                     known.partitions.pop(state.partition_index, None)
                 continue
             if known is None or known.id != told.topic_id:
+                gone += self._made_anew(name, told.topic_id)
                 self._forget(name)
                 known = self.topics[name] = KnownTopic(told.topic_id, {})
                 self._names[told.topic_id] = name
@@ -87,6 +85,13 @@ class MetadataCache:
         if known is not None and not known.partitions:
             self._forget(name)
         return gone
+
+    def _made_anew(self, name: str, topic_id: uuid.UUID) -> list[TopicPartition]:
+        """The partitions of another topic that had the name, of whose end nobody told."""
+        before = self.topics.get(name) or self._absent.pop(name, None)
+        if before is None or before.id == topic_id:
+            return []
+        return [TopicPartition(name, index) for index in before.partitions]
 
     def _forget(self, name: str) -> None:
         known = self.topics.pop(name, None)
@@ -136,15 +141,3 @@ class MetadataCache:
         """All live brokers that have this listener, by id."""
         found = (self.broker(broker_id, listener) for broker_id in sorted(self.brokers))
         return [broker for broker in found if broker is not None]
-
-
-def _missing(
-    before: dict[str, KnownTopic], after: dict[str, KnownTopic], doubtful: Container[str]
-) -> list[TopicPartition]:
-    """The partitions of topics that went, or were made anew, without our being told."""
-    return [
-        TopicPartition(name, index)
-        for name, known in before.items()
-        if name not in doubtful and (name not in after or after[name].id != known.id)
-        for index in known.partitions
-    ]

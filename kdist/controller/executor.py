@@ -114,8 +114,9 @@ class Executor:
         await self._writer.withdraw_deletion(name)
 
     def forget(self, topic: Topic) -> None:
-        """Someone removed the topic's znodes. Its replicas stay: that may have been a mistake."""
+        """Someone removed the topic's znodes. Nobody leads or sees it any more; but its replicas
+        stay, and what groups have committed: that may have been a mistake."""
         logger.warning("topic %s is gone from ZooKeeper; its replicas stay on disk", topic.name)
-        self.switchboard.tell_gone(topic)
         self.cluster.drop_topics([topic.name])
+        self.switchboard.tell_anew()
         self.deletions.end(topic.name)

@@ -13,8 +13,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from kdist.controller.cluster import LEADER_DURING_DELETION, Cluster, LiveBroker
-from kdist.model import ZERO_UUID, LeaderAndIsr, TopicPartition
+from kdist.model import LeaderAndIsr, TopicPartition
 from kdist.protocol.leader_and_isr import (
+    FULL,
+    INCREMENTAL,
     LeaderAndIsrPartition,
     LeaderAndIsrRequest,
     LeaderAndIsrTopic,
@@ -35,7 +37,6 @@ LEADER_AND_ISR_VERSION = 7
 STOP_REPLICA_VERSION = 4
 UPDATE_METADATA_VERSION = 8
 
-INCREMENTAL, FULL = 1, 2
 EPOCH_DURING_DELETION = -2  # a leader epoch that fences nothing (KIP-570)
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -54,22 +55,30 @@ def leader_and_isr(
     partitions: Iterable[TopicPartition],
     is_full: bool,
 ) -> LeaderAndIsrRequest:
-    """What `to` leads and follows of `partitions`; of all, if `is_full`."""
+    """What `to` leads and follows of `partitions`; of all, if `is_full`.
+
+    It leads nothing else then; but of topics that cannot be read, which are named without any
+    partition, it goes on with what it has.
+    """
     told = _states(cluster, cluster.partitions() if is_full else partitions)
     mine = {each: state for each, state in told.items() if to.id in cluster.replicas(each)}
     leaders = {state.leader for state in mine.values()} & cluster.alive
+    doubtful = sorted(cluster.unreadable - cluster.topics.keys()) if is_full else []
     return LeaderAndIsrRequest(
         controller_id=author.controller_id,
         controller_epoch=author.controller_epoch,
         broker_epoch=to.epoch,
         type=FULL if is_full else INCREMENTAL,
         topic_states=[
-            LeaderAndIsrTopic(
-                topic_name=name,
-                topic_id=cluster.topics[name].id,
-                partition_states=[_led(cluster, each, mine[each]) for each in members],
-            )
-            for name, members in _by_topic(mine)
+            *(
+                LeaderAndIsrTopic(
+                    topic_name=name,
+                    topic_id=cluster.topics[name].id,
+                    partition_states=[_led(cluster, each, mine[each]) for each in members],
+                )
+                for name, members in _by_topic(mine)
+            ),
+            *(LeaderAndIsrTopic(topic_name=name, partition_states=[]) for name in doubtful),
         ],
         live_leaders=[_live_leader(cluster.brokers[leader]) for leader in sorted(leaders)],
     )
@@ -86,17 +95,20 @@ def update_metadata(
     """All brokers alive, and the state of `partitions`; of all, if `is_full`.
 
     `gone` are partitions of deleted topics, with the topic's id. They stand first, since a topic
-    of the same name may have been created since. If `is_full`, what is not named is gone; so topics
-    that cannot be read are named, without any partition.
+    of the same name may have been created since. If `is_full`, all that are being deleted are
+    named: the broker may have been away when they were told of.
     """
     told = _states(cluster, cluster.partitions() if is_full else partitions)
+    if is_full:
+        doomed = (cluster.topics[name] for name in cluster.doomed)
+        gone = {**gone, **{each: topic.id for topic in doomed for each in topic.partitions}}
     removed = [
         UpdatedTopic(
             topic_name=name,
             topic_id=gone[members[0]],
             partition_states=[_removed(author, each) for each in members],
         )
-        for name, members in _by_topic({} if is_full else gone)
+        for name, members in _by_topic(gone)
     ]
     current = [
         UpdatedTopic(
@@ -106,16 +118,12 @@ def update_metadata(
         )
         for name, members in _by_topic(told)
     ]
-    doubtful = [
-        UpdatedTopic(topic_name=name, topic_id=ZERO_UUID, partition_states=[])
-        for name in sorted(cluster.unreadable - cluster.topics.keys() if is_full else ())
-    ]
     return UpdateMetadataRequest(
         controller_id=author.controller_id,
         type=FULL if is_full else INCREMENTAL,
         controller_epoch=author.controller_epoch,
         broker_epoch=to.epoch,
-        topic_states=removed + current + doubtful,
+        topic_states=removed + current,
         live_brokers=[_live_broker(broker) for _, broker in sorted(cluster.brokers.items())],
     )
 

@@ -28,6 +28,10 @@ class Switchboard:
         if channel is not None:
             channel.close()
 
+    def tell_anew(self) -> None:
+        """Everybody is to know what there is, and nothing else."""
+        self._tell_all(Pending(is_full=True))
+
     def tell_brokers(self) -> None:
         """The brokers alive are others."""
         self._tell_all(Pending(has_brokers=True))

@@ -19,6 +19,8 @@ from kdist.model import ZERO_UUID
 from kdist.protocol.api import Api
 from kdist.protocol.schema import at, int8, int16, int32, int64, message, string, struct, uuid
 
+INCREMENTAL, FULL = 1, 2  # types of this request, and of UpdateMetadata
+
 
 @struct
 class LeaderAndIsrPartition:
@@ -58,7 +60,9 @@ class LiveLeader:
 
 @message(flexible=4)
 class LeaderAndIsrRequest:
-    """`type` 2 says that all the broker's partitions are here, 1 that only some are, 0 neither."""
+    """FULL says that all the broker's partitions are here, INCREMENTAL that only some are, 0
+    neither.
+    """
 
     controller_id: int32
     is_kraft_controller: bool = at(since=7, default=False)

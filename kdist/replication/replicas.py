@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 
 from kdist.config.topic import TopicSettings
@@ -18,6 +18,7 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.leader_and_isr import (
+    FULL,
     LeaderAndIsrPartitionResult,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -180,12 +181,25 @@ class Replicas:
                     reply(_response(error, told, errors))
                 finished()
 
+            if not error and request.type == FULL:
+                self._resign_others(request, {each.key for each in told})
             countdown = _Countdown(len(told) + 1, finish)
             for each in told:
                 self._hosting.host(each, partial(_settle, errors, each.key, countdown))
             countdown()
 
         self._order(carry_out)
+
+    def _resign_others(self, request: LeaderAndIsrRequest, told: Container[object]) -> None:
+        """What is not named is led here no more: clients would write into what nobody will read.
+
+        Of a topic that is named without any partition nobody knows what it has, for now.
+        """
+        doubtful = {each.topic_name for each in request.topic_states if not each.partition_states}
+        for key, partition in self.partitions.items():
+            if partition.is_leader and key not in told and key[0] not in doubtful:
+                logger.warning("%s is led no more: the cluster does not have it", partition.key)
+                self._hosting.resign(partition)
 
     def apply_stop_replica(
         self,

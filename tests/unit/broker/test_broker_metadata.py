@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kdist.broker.metadata_cache import NO_CONTROLLER, MetadataCache
+from kdist.broker.metadata_cache import NO_CONTROLLER
 from kdist.errors import Error
 from kdist.model import ZERO_UUID, TopicPartition
 from kdist.network.client import Client, ClientSettings
@@ -16,7 +16,6 @@ from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.protocol.find_coordinator import FindCoordinatorRequest
 from kdist.protocol.metadata import MetadataRequest, MetadataTopic
 from kdist.protocol.operations import OMITTED, ON_CLUSTER, ON_TOPIC
-from kdist.protocol.update_metadata import UpdatedPartition, UpdatedTopic, UpdateMetadataRequest
 from tests.unit.broker.broker_cluster import Cluster, create
 
 ID = uuid.UUID(int=1)
@@ -295,95 +294,3 @@ def test_only_groups_have_a_coordinator(key_type: int, error: Error) -> None:
         assert (await (await cluster.client()).send(request, 3)).error_code == error
 
     cluster.run(scenario())
-
-
-# The cache
-
-
-def update(kind: int, *topics: tuple[str, uuid.UUID, dict[int, int]]) -> UpdateMetadataRequest:
-    """Topics as (name, id, leader by partition)."""
-    return UpdateMetadataRequest(
-        controller_id=1,
-        type=kind,
-        controller_epoch=1,
-        topic_states=[
-            UpdatedTopic(
-                topic_name=name,
-                topic_id=topic_id,
-                partition_states=[
-                    UpdatedPartition(
-                        partition_index=index,
-                        controller_epoch=1,
-                        leader=leader,
-                        leader_epoch=0,
-                        isr=[leader],
-                        zk_version=0,
-                        replicas=[leader],
-                    )
-                    for index, leader in leaders.items()
-                ],
-            )
-            for name, topic_id, leaders in topics
-        ],
-        live_brokers=[],
-    )
-
-
-def test_a_full_update_replaces_all_and_says_what_is_gone() -> None:
-    cache = MetadataCache()
-    cache.update(update(2, ("a", ID, {0: 1}), ("b", uuid.UUID(int=2), {0: 1})))
-    gone = cache.update(update(2, ("b", uuid.UUID(int=3), {0: 1})))
-    assert gone == [TopicPartition("a", 0), TopicPartition("b", 0)]
-    assert list(cache.topics) == ["b"]
-    assert (cache.name_of(ID), cache.name_of(uuid.UUID(int=3))) == (None, "b")
-
-
-def test_a_topic_of_which_nothing_can_be_said_is_not_known_and_not_gone() -> None:
-    cache = MetadataCache()
-    cache.update(update(2, ("a", ID, {0: 1}), ("b", uuid.UUID(int=2), {0: 1})))
-    assert cache.update(update(2, ("a", uuid.UUID(int=0), {}))) == [TopicPartition("b", 0)]
-    assert not cache.topics
-
-
-def test_a_deleted_topic_and_its_successor_may_come_in_one_update() -> None:
-    cache = MetadataCache()
-    cache.update(update(1, ("a", ID, {0: 1, 1: 1})))
-    new = uuid.UUID(int=2)
-    gone = cache.update(update(1, ("a", ID, {0: -2, 1: -2}), ("a", new, {0: 1})))
-    assert gone == [TopicPartition("a", 0), TopicPartition("a", 1)]
-    assert (cache.topics["a"].id, list(cache.topics["a"].partitions)) == (new, [0])
-
-
-def test_a_name_collides_with_a_topic_that_is_known_and_with_none_that_is_gone() -> None:
-    cache = MetadataCache()
-    cache.update(update(1, ("a.b", ID, {0: 1}), ("c.d", uuid.UUID(int=2), {0: 1})))
-    assert cache.collides("a_b")
-    assert not cache.collides("a-b")
-    cache.update(update(1, ("a.b", ID, {0: -2})))
-    assert not cache.collides("a_b")
-    cache.update(update(2))
-    assert not cache.collides("c_d")
-
-
-def test_a_name_collides_while_any_of_the_topics_is_left_that_it_collides_with() -> None:
-    cache = MetadataCache()
-    cache.update(update(1, ("a.b", ID, {0: 1}), ("a_b", uuid.UUID(int=2), {0: 1})))  # an old tool's
-    for name, topic_id, collides in (("a.b", ID, True), ("a_b", uuid.UUID(int=2), False)):
-        cache.update(update(1, (name, topic_id, {0: -2})))
-        assert cache.collides("a_b") == collides
-
-
-def test_a_topic_made_anew_counts_once_among_those_that_a_name_collides_with() -> None:
-    cache = MetadataCache()
-    for made in (ID, uuid.UUID(int=2)):
-        cache.update(update(1, ("a.b", made, {0: 1}), ("c", made, {0: 1})))
-    cache.update(update(1, ("a.b", uuid.UUID(int=2), {0: -2})))
-    assert not cache.collides("a_b")
-
-
-def test_a_late_deletion_does_not_touch_a_topic_of_the_same_name() -> None:
-    cache = MetadataCache()
-    new = uuid.UUID(int=2)
-    cache.update(update(1, ("a", new, {0: 1})))
-    cache.update(update(1, ("a", ID, {0: -2})))
-    assert cache.has(TopicPartition("a", 0))

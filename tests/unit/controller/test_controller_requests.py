@@ -8,14 +8,13 @@ from kdist.config.listeners import Listener
 from kdist.controller.cluster import Cluster, LiveBroker, Topic
 from kdist.controller.pending import Pending
 from kdist.controller.requests import (
-    FULL,
-    INCREMENTAL,
     Author,
     leader_and_isr,
     stop_replica,
     update_metadata,
 )
 from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.protocol.leader_and_isr import FULL, INCREMENTAL
 from kdist.zk.registration import BrokerRegistration, Endpoint
 
 AUTHOR = Author(controller_id=1, controller_epoch=9)
@@ -87,25 +86,37 @@ def test_partitions_of_a_deleted_topic_come_before_those_of_the_one_created_agai
     ]
 
 
-def test_a_full_update_names_topics_that_cannot_be_read_and_says_nothing_of_them() -> None:
+def test_a_full_order_names_topics_that_cannot_be_read_and_says_nothing_of_them() -> None:
     made = cluster()
     made.unreadable = {"views"}
-    told = update_metadata(made, AUTHOR, live(1), [], {}, is_full=True).topic_states
+    told = leader_and_isr(made, AUTHOR, live(1), [], is_full=True).topic_states
     assert [(each.topic_name, len(each.partition_states)) for each in told] == [
-        ("clicks", 2),
+        ("clicks", 1),
         ("views", 0),
     ]
-    assert not update_metadata(made, AUTHOR, live(1), [], {}, is_full=False).topic_states
+    assert not leader_and_isr(made, AUTHOR, live(1), [], is_full=False).topic_states
 
 
-def test_a_doomed_topic_is_in_no_request_but_the_one_to_stop() -> None:
+def test_a_doomed_topic_is_led_by_nobody_and_told_to_be_gone() -> None:
     doomed = cluster()
     doomed.doomed.add("clicks")
     assert leader_and_isr(doomed, AUTHOR, live(1), [FIRST], is_full=True).topic_states == []
-    assert update_metadata(doomed, AUTHOR, live(1), [FIRST], {}, is_full=True).topic_states == []
-    [topic] = stop_replica(AUTHOR, live(1), [SECOND, FIRST]).topic_states
-    assert [state.partition_index for state in topic.partition_states] == [0, 1]
-    assert all(s.delete_partition and s.leader_epoch == -2 for s in topic.partition_states)
+    request = update_metadata(doomed, AUTHOR, live(1), [FIRST], {}, is_full=False)
+    assert request.topic_states == []
+    [topic] = update_metadata(doomed, AUTHOR, live(1), [], {}, is_full=True).topic_states
+    assert (topic.topic_id, [s.leader for s in topic.partition_states]) == (NEW_ID, [-2, -2])
+    [stopped] = stop_replica(AUTHOR, live(1), [SECOND, FIRST]).topic_states
+    assert [state.partition_index for state in stopped.partition_states] == [0, 1]
+    assert all(s.delete_partition and s.leader_epoch == -2 for s in stopped.partition_states)
+
+
+def test_what_was_deleted_while_a_broker_was_away_is_told_with_all_there_is() -> None:
+    gone = {TopicPartition("old", 0): OLD_ID}
+    told = update_metadata(cluster(), AUTHOR, live(1), [], gone, is_full=True).topic_states
+    assert [(each.topic_name, each.topic_id) for each in told] == [
+        ("old", OLD_ID),
+        ("clicks", NEW_ID),
+    ]
 
 
 def test_what_is_pending_merges_and_knows_when_it_is_empty() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kdist.errors import Error
 from kdist.model import TopicPartition
+from kdist.protocol.leader_and_isr import FULL, INCREMENTAL, LeaderAndIsrTopic
 from kdist.protocol.update_metadata import UpdateMetadataRequest
 from kdist.replication.leadership import fence
 from tests.unit.replication.replication_world import (
@@ -111,3 +112,23 @@ def test_updates_of_metadata_are_fenced_as_orders_are(
         live_brokers=[],
     )
     assert fence(request, 1, 5) is error
+
+
+# --- all there is ---------------------------------------------------------------------------------
+
+
+def test_what_a_full_order_does_not_name_is_led_no_more_and_stays_on_disk() -> None:
+    world = World()
+    keys = [TopicPartition(name, 0) for name in ("clicks", "gone", "doubtful")]
+    for key in keys:
+        append(world, world.lead(key), b"x")
+    request = leader_request(keys[:1])
+    request.topic_states.append(LeaderAndIsrTopic(topic_name="doubtful", partition_states=[]))
+    for kind, led in ((INCREMENTAL, [True, True, True]), (FULL, [True, False, True])):
+        request.type = kind
+        world.replicas.apply_leader_and_isr(request, 7, lambda _: None)
+        world.settle()
+        assert [world.replicas.partitions[key].is_leader for key in keys] == led
+    assert [world.directory.logs[key].end_offset for key in keys] == [1, 1, 1]
+    world.tell(keys[1])  # its znodes are put back
+    assert world.replicas.partitions[keys[1]].is_leader
