@@ -37,6 +37,7 @@ class Loading:
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
+        self.deleted: set[TopicPartition] = set()  # since it began; the log may tell of them
         self._newest: dict[bytes, _Said] = {}
         self._open: dict[int, dict[bytes, _Said]] = {}  # by producer id
 

@@ -84,6 +84,10 @@ class Registry:
             self.remove(group)
         return gone
 
+    def loadings(self) -> list[Loading]:
+        """What is being loaded."""
+        return list(self._loading.values())
+
     def partitions(self) -> list[int]:
         """All partitions that are owned or loading."""
         return sorted(self._owned | self._loading.keys())

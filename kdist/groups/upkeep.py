@@ -57,6 +57,7 @@ class Upkeep:
             if len(group.members) > self._world.settings.max_size:
                 self._rebalancer.prepare(group, "it has more members than group.max.size")
         logger.info("partition %d: %d groups are loaded", loading.partition, len(groups))
+        self._forget_in(groups, loading.deleted)
 
     def unload(self, partition: int) -> None:
         """Send the members of the partition's groups to look for their new coordinator."""
@@ -74,7 +75,12 @@ class Upkeep:
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were deleted: so is what was committed for them."""
-        for group in list(self._registry):
+        for loading in self._registry.loadings():
+            loading.deleted.update(partitions)
+        self._forget_in(list(self._registry), partitions)
+
+    def _forget_in(self, groups: list[Group], partitions: Collection[TopicPartition]) -> None:
+        for group in groups if partitions else ():
             self._take_back(group, group.offsets.forget(partitions))
 
     def delete(self, group: Group, done: Done) -> None:

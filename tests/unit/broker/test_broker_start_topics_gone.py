@@ -8,6 +8,7 @@ import pytest
 
 from kdist.errors import Error
 from kdist.network.client import Client
+from kdist.protocol.delete_topics import DeleteTopicsRequest
 from kdist.zk.client import Create, Delete
 from kdist.zk.memory import MemoryZooKeeper
 from tests.unit.broker.broker_cluster import Cluster, create, produce
@@ -84,6 +85,32 @@ def test_a_topic_that_is_made_anew_after_somebody_removed_it_from_zookeeper_is_r
         await cluster.zks[1].delete("/config/topics/clicks")
         assert (await create(client, "clicks")).error_code == 0
         assert await committed(client, "g") == (0, -1)
+        await cluster.brokers[1].stop()
+        assert await committed_after_start(cluster) == (0, -1)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("records", [0, 2_000])
+def test_a_topic_whose_deletion_waits_for_a_broker_leaves_nothing_in_the_groups_of_that_one(
+    records: int,
+) -> None:
+    """It reads its groups, which may take long, when it hears of the deletion."""
+
+    async def scenario(cluster: Cluster) -> None:
+        client = await with_a_commit(cluster)  # all is on the one broker that there is yet
+        for number in range(records):
+            assert await commit(client, f"g{number % 9}", number, "m" * 1200) == 0
+        await cluster.started(2)
+        await cluster.brokers[1].stop()
+        far = await cluster.client(2)
+        await cluster.until(lambda: cluster.brokers[2].service.controller.is_active)
+        answer = await far.send(DeleteTopicsRequest(topic_names=["clicks"], timeout_ms=1_000), 1)
+        assert answer.responses[0].error_code == 0
+        assert await committed_after_start(cluster) == (0, -1)
+        while (await create(far, "clicks")).error_code == Error.TOPIC_ALREADY_EXISTS:
+            await asyncio.sleep(0.1)
+        assert await committed(await cluster.client(), "g") == (0, -1)
         await cluster.brokers[1].stop()
         assert await committed_after_start(cluster) == (0, -1)
 
