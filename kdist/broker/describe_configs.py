@@ -8,11 +8,11 @@ when it starts.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
-from kdist.broker.resources import Resources
-from kdist.broker.stored_settings import StoredSettings
+from kdist.broker.resources import Resource, Resources
+from kdist.broker.stored_settings import Overrides, Owner, StoredSettings
 from kdist.config.layers import Described, Source
-from kdist.controller.loading import gather
 from kdist.errors import ApiError, Error
 from kdist.protocol.describe_configs import (
     BROKER,
@@ -23,6 +23,9 @@ from kdist.protocol.describe_configs import (
     DescribedSetting,
     SettingSynonym,
 )
+
+_Alike = tuple[Source, tuple[tuple[str, str], ...], tuple[str, ...]]
+"""What hundreds of topics have in common: their own settings, and which of all are asked for."""
 
 
 class DescribeConfigsHandler:
@@ -36,32 +39,52 @@ class DescribeConfigsHandler:
     async def answer(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """One result for each resource, in the order of the request."""
         await self._told.wait()
-        results = await gather(self._result(each, request) for each in request.resources)
-        return DescribeConfigsResponse(results=list(results))
+        found = [self._find(each) for each in request.resources]
+        resources = (each for each in found if not isinstance(each, ApiError))
+        own = await self._stored.read_all([r.owner for r in resources if not r.is_followed])
+        described: dict[_Alike, list[DescribedSetting]] = {}
+        results = [
+            _result(asked, each, own, described, request)
+            for asked, each in zip(request.resources, found, strict=True)
+        ]
+        return DescribeConfigsResponse(results=results)
 
-    async def _result(
-        self, asked: DescribedResource, request: DescribeConfigsRequest
-    ) -> DescribedResourceResult:
-        result = DescribedResourceResult(
-            error_code=Error.NONE,
-            error_message=None,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
-            configs=[],
-        )
+    def _find(self, asked: DescribedResource) -> Resource | ApiError:
         try:
-            resource = self._resources.find(asked.resource_type, asked.resource_name)
-            found = await resource.describe(self._stored)
+            return self._resources.find(asked.resource_type, asked.resource_name)
         except ApiError as error:
-            result.error_code, result.error_message = error.error, error.detail
-            return result
-        names = asked.configuration_keys
-        result.configs = [
+            return error
+
+
+def _result(
+    asked: DescribedResource,
+    found: Resource | ApiError,
+    read: Mapping[Owner, Overrides | ApiError],
+    described: dict[_Alike, list[DescribedSetting]],
+    request: DescribeConfigsRequest,
+) -> DescribedResourceResult:
+    result = DescribedResourceResult(
+        error_code=Error.NONE,
+        error_message=None,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=[],
+    )
+    own = found if isinstance(found, ApiError) else read.get(found.owner, {})
+    if isinstance(own, ApiError):
+        result.error_code, result.error_message = own.error, own.detail
+        return result
+    assert not isinstance(found, ApiError), "its error was taken for its own settings"
+    names = asked.configuration_keys or ()
+    alike = found.source, tuple(own.items()), tuple(names)
+    if alike not in described:
+        described[alike] = [
             _described(each, asked.resource_type == BROKER and not each.row.is_dynamic, request)
-            for each in found
+            for each in found.describe(own)
             if not names or each.name in names
         ]
-        return result
+    result.configs = described[alike]
+    return result
 
 
 def _described(

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from kdist.broker.dynamic_settings import DynamicSettings
 from kdist.broker.metadata_cache import MetadataCache
-from kdist.broker.stored_settings import Overrides, Owner, StoredSettings
+from kdist.broker.stored_settings import Overrides, Owner
 from kdist.config.broker_config import DYNAMIC_NAMES, describe_given
 from kdist.config.faults import ConfigError
 from kdist.config.layers import Described, Layer, Source, layer_of
@@ -40,8 +40,16 @@ class Resource(Protocol):
     @property
     def source(self) -> Source: ...
 
-    async def describe(self, stored: StoredSettings) -> Iterable[Described]:
-        """Its settings in force; last what it was given in vain, to be seen and taken back."""
+    @property
+    def is_followed(self) -> bool:
+        """Whether this broker knows what is in force, and need not read what it has of its own."""
+        ...
+
+    def describe(self, own: Overrides) -> Iterable[Described]:
+        """Its settings in force; last what it was given in vain, to be seen and taken back.
+
+        `own`: what it has of its own, as read, unless it is followed.
+        """
         ...
 
     def beneath(self) -> Iterable[Described]:
@@ -64,13 +72,13 @@ class TopicResource:
     dynamic: DynamicSettings
     name: str
     source = Source.DYNAMIC_TOPIC_CONFIG
+    is_followed = False  # but another broker may have changed it a moment ago
 
     @property
     def owner(self) -> Owner:
         return Owner(znodes.TOPIC_SETTINGS, self.name)
 
-    async def describe(self, stored: StoredSettings) -> Iterable[Described]:
-        own = await stored.read(self.owner)
+    def describe(self, own: Overrides) -> Iterable[Described]:
         usable = self.usable(own)
         in_force = self.dynamic.config.describe_topic(usable)
         return _with_left_out(in_force, layer_of(self.source, own), own.keys() - usable)
@@ -92,12 +100,13 @@ class BrokerResource:
     dynamic: DynamicSettings
     name: str
     source = Source.DYNAMIC_BROKER_CONFIG
+    is_followed = True
 
     @property
     def owner(self) -> Owner:
         return Owner(znodes.BROKER_SETTINGS, self.name)
 
-    async def describe(self, _stored: StoredSettings) -> Iterable[Described]:
+    def describe(self, _own: Overrides) -> Iterable[Described]:
         own = self.dynamic.given[self.source]
         in_vain = own.keys() - (self.usable(own).keys() & DYNAMIC_NAMES)
         in_force = self.dynamic.config.describe()
@@ -123,10 +132,10 @@ class AllBrokersResource(BrokerResource):
     """All brokers together."""
 
     source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+    is_followed = False
 
-    async def describe(self, stored: StoredSettings) -> Iterable[Described]:
-        given = await stored.read(self.owner)
-        return describe_given(layer_of(self.source, given), given)
+    def describe(self, own: Overrides) -> Iterable[Described]:
+        return describe_given(layer_of(self.source, own), own)
 
 
 def _with_left_out(

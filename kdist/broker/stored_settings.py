@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from kdist.errors import ApiError, Error
 from kdist.zk import znodes
-from kdist.zk.client import Check, Create, Set, ZooKeeper
+from kdist.zk.client import Check, Create, Set, Znode, ZooKeeper
 from kdist.zk.cluster_values import EntitySettings, SettingsChange
 from kdist.zk.errors import CorruptZnode, MultiFailed, NoNode, ZooKeeperError
 from kdist.zk.znodes import ZnodeRow
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 Overrides = Mapping[str, str]
 
+_READS_AT_ONCE = 200
 _NOT_THERE = -1  # the version of a znode that does not exist
 
 
@@ -54,10 +55,23 @@ class StoredSettings:
 
     async def read(self, owner: Owner) -> Overrides:
         """What it has of its own."""
-        try:
-            return (await self._read(owner))[0]
-        except ZooKeeperError as failure:
-            raise _unanswered(failure) from failure
+        found = (await self.read_all([owner]))[owner]
+        if isinstance(found, ApiError):
+            raise found
+        return found
+
+    async def read_all(self, owners: Sequence[Owner]) -> dict[Owner, Overrides | ApiError]:
+        """What each has of its own, or why that is not known; hundreds in one request."""
+        found: dict[Owner, Overrides | ApiError] = {}
+        for start in range(0, len(owners), _READS_AT_ONCE):
+            some = owners[start : start + _READS_AT_ONCE]
+            try:
+                read = await self._zk.get_many([owner.path for owner in some])
+            except ZooKeeperError as failure:
+                found.update(dict.fromkeys(some, _unanswered(failure)))
+            else:
+                found.update(zip(some, map(_stored, some, read), strict=True))
+        return found
 
     async def change(self, owner: Owner, plan: Callable[[Overrides], Overrides]) -> None:
         """Make the settings what `plan` makes of them. It is called again if somebody was faster,
@@ -74,14 +88,10 @@ class StoredSettings:
 
     async def _read(self, owner: Owner) -> tuple[Overrides, int]:
         try:
-            data, stat = await self._zk.get(owner.path)
+            znode = await self._zk.get(owner.path)
         except NoNode:
             return {}, _NOT_THERE
-        try:
-            return owner.row.decode(owner.path, data).settings, stat.version
-        except CorruptZnode as error:  # the owner goes by what is beneath
-            logger.warning("%s", error)
-            return {}, stat.version
+        return _stored(owner, znode), znode.stat.version
 
     async def _try_change(self, owner: Owner, plan: Callable[[Overrides], Overrides]) -> bool:
         """Whether it is done; False if somebody else changed the settings meanwhile."""
@@ -113,6 +123,15 @@ class StoredSettings:
                 raise  # it is not the owner's settings that are others now
             return False
         return True
+
+
+def _stored(owner: Owner, znode: Znode | None) -> Overrides:
+    if znode is not None:
+        try:
+            return owner.row.decode(owner.path, znode.data).settings
+        except CorruptZnode as error:  # the owner goes by what is beneath
+            logger.warning("%s", error)
+    return {}
 
 
 def _unanswered(failure: ZooKeeperError) -> ApiError:
