@@ -33,7 +33,7 @@ from kdist.broker.topic_settings import TopicOverrides
 from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings
-from kdist.errors import UserError
+from kdist.errors import DiskFailed, UserError
 from kdist.metrics.exposition import CONTENT_TYPE
 from kdist.model import OFFSETS_TOPIC
 from kdist.storage.directory import LogDirectory
@@ -300,8 +300,19 @@ class Broker:
     async def stop(self, drain_ms: float = DRAIN_MS) -> None:
         """Answer what is under way, say goodbye, leave a directory that needs no recovery.
 
-        If something has failed by then, the directory is left as it is: `abandon` comes next.
+        It is given up once something has failed: see `failure`.
         """
+        stopping = asyncio.ensure_future(self._stop(drain_ms))
+        try:
+            await asyncio.wait((stopping, self.failure), return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done():
+                stopping.result()
+        except DiskFailed as error:
+            self.fail(error)
+        finally:
+            stopping.cancel()
+
+    async def _stop(self, drain_ms: float) -> None:
         self.state = State.STOPPING
         self.measures.broker.is_ready = 0
         self._tell("stopping")

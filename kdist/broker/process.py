@@ -146,10 +146,7 @@ class Process:
         stop.cancel()
         if not broker.failure.done():
             self._manager.tell("STOPPING=1")
-            try:
-                await broker.stop()
-            except DiskFailed as error:
-                broker.fail(error)
+            await broker.stop()
         return await self._end_failed(broker) if broker.failure.done() else DONE
 
     async def _end_failed(self, broker: Broker) -> int:

@@ -79,7 +79,7 @@ class Turn:
         self._hooks.append(hook)
 
     def remove(self, hook: Callable[[], None]) -> None:
-        """Call `hook` no more, if it is called at all."""
+        """Call `hook` no more; it may have been removed before."""
         if hook in self._hooks:
             self._hooks.remove(hook)
 

@@ -7,12 +7,14 @@ import errno
 
 import pytest
 
-from kdist.broker.broker import Broker
+from kdist.broker.broker import Broker, State
 from kdist.errors import DiskFailed
 from kdist.runtime.simulated_disk import Call
 from kdist.storage.names import CLEAN_SHUTDOWN
+from kdist.zk import znodes
+from kdist.zk.client import SessionState
 from kdist.zk.election import claim
-from tests.unit.broker.broker_cluster import Cluster, create, produce
+from tests.unit.broker.broker_cluster import Cluster, create, produce, produce_request
 
 
 async def claimed(cluster: Cluster) -> None:
@@ -52,18 +54,29 @@ def test_a_flush_that_fails_while_a_broker_stops_is_why_it_ends(seed: int) -> No
     cluster.run(scenario())
 
 
-def test_a_disk_that_fails_at_the_last_flush_of_a_stop_is_why_it_ends() -> None:
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_a_disk_that_fails_while_its_broker_stops_ends_it_at_once(is_under_way: bool) -> None:
+    """Under what a thread writes, which no stop gets the end of, or under the last flush."""
     cluster = Cluster()
 
     async def scenario() -> None:
         broker = await cluster.started()
         client = await cluster.client()
-        assert (await create(client, "clicks")).error_code == 0
-        assert (await produce(client, "clicks", b"v")).error_code == 0
-        cluster.disks[1].fail(when=is_sync_of_log, forever=False)
-        with pytest.raises(DiskFailed):
-            await broker.stop()
+        await create(client, "clicks")
+        await produce(client, "clicks", b"x")
+        if is_under_way:
+            cluster.tasks[1].blocking_ms_max = 2_000
+            writers = broker.service.replicas._hosting._world.writers
+            writers.thread_until_ns = cluster.clock.monotonic_ns() + 10**12
+            await client.tell(produce_request("clicks", b"y"), 9)
+            await asyncio.sleep(0.1)
+        cluster.disks[1].fail(when=lambda call: call.name not in ("read", "list"))
+        async with asyncio.timeout(30):
+            await broker.stop(drain_ms=100)
+        assert isinstance(broker.failure.result(), DiskFailed)
         await broker.abandon()
+        assert (broker.state, cluster.zks[1].state) == (State.STOPPED, SessionState.CLOSED)
+        assert cluster.ensemble.tree.exists(znodes.BROKER.path(1)) is None
 
     cluster.run(scenario())
 
