@@ -48,7 +48,6 @@ T = TypeVar("T")
 DRAIN_MS = 5_000  # for what is under way when a broker stops
 
 _AT_ONCE_MS = 1
-_LAG_CHECK_MS = 500
 _RETRY_MS = 500  # of what is done in ZooKeeper at the start
 _STRAYS_MS = 30_000  # by then a controller has had those deleted that are to be
 _STATUS_NS = 1_000_000_000  # between two lines of progress while logs are opened
@@ -240,7 +239,7 @@ class Broker:
         self._run("membership", self._membership.keep())
         service.controller.on_loss.append(partial(service.cache.forget_controller, self.id))
         self._run("candidate", service.controller.run())
-        self._run("lag", self._watch_lag())
+        self._run("lag", self.measures.watch_lag())
         await self._hear_of_cluster(service.cache.told)
         self._tasks.call_later(_STRAYS_MS, service.replicas.tell_of_strays)
 
@@ -283,13 +282,6 @@ class Broker:
     def _configure_topic(self, topic: str, settings: TopicSettings) -> None:
         if self._service is not None:
             self._service.replicas.configure(topic, settings)
-
-    async def _watch_lag(self) -> None:
-        loop, lag_seconds = self.world.network.loop, self.measures.broker.loop_lag_seconds
-        while True:
-            due_s = loop.time() + _LAG_CHECK_MS / 1000
-            await asyncio.sleep(_LAG_CHECK_MS / 1000)
-            lag_seconds.observe(max(0.0, loop.time() - due_s))
 
     def _tell(self, sentence: str) -> None:
         logger.info("%s", sentence)

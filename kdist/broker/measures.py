@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from kdist.metrics.broker import BrokerMetrics, RequestMetrics
 from kdist.metrics.build import BuildMetrics
 from kdist.metrics.controller import ControllerMetrics
@@ -12,6 +14,8 @@ from kdist.metrics.network import NetworkMetrics
 from kdist.metrics.replication import ReplicationMetrics
 from kdist.metrics.storage import StorageMetrics
 from kdist.storage.directory import LogDirectory
+
+_LAG_CHECK_S = 0.5
 
 
 class Measures:
@@ -50,3 +54,11 @@ class Measures:
             log.end_offset - log.recovery_point for log in logs.values()
         )
         storage.free_bytes = lambda: files.free_bytes(directory.path) - settings.reserved_bytes
+
+    async def watch_lag(self) -> None:
+        """See how late the loop is, again and again."""
+        now_s = asyncio.get_running_loop().time
+        while True:
+            due_s = now_s() + _LAG_CHECK_S
+            await asyncio.sleep(_LAG_CHECK_S)
+            self.broker.loop_lag_seconds.observe(max(0.0, now_s() - due_s))
