@@ -53,7 +53,7 @@ def tiny_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def refusing(code: int) -> Callable[..., NoReturn]:
     """A system call that fails with `code`."""
 
-    def refuse(*_arguments: object) -> NoReturn:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise OSError(code, os.strerror(code))
 
     return refuse
