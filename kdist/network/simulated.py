@@ -84,8 +84,7 @@ class SimulatedNetwork:
         for transport in [each for each in self._transports if each.local.host == host]:
             transport.vanish()
             if not is_power_lost:
-                reset = ConnectionResetError("the peer's process is gone")
-                self.loop.call_soon(transport.peer.lose, reset)
+                transport.send_reset()
 
     # What hosts call
 

@@ -62,7 +62,8 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol = protocol
         self._unsent = bytearray()  # for want of window
         self._window = WINDOW_BYTES
-        self._under_way: deque[tuple[float, bytes]] = deque()  # with due times; b"" is the end
+        # With due times; b"" is the end, None a reset.
+        self._under_way: deque[tuple[float, bytes | None]] = deque()
         self._unread = bytearray()
         self._is_end_wanted = False
         self._is_end_sent = False
@@ -125,9 +126,10 @@ class SimulatedTransport(asyncio.Transport):
             self._maybe_end()
 
     def abort(self) -> None:
-        """Gone at once; the peer's next bytes find nobody."""
-        self.lose(None)
-        self._line.loop.call_soon(self.peer.lose, ConnectionResetError("the peer is gone"))
+        """Gone at once; the peer hears of it behind what is under way, if it is not cut off."""
+        if not self._is_gone:
+            self.lose(None)
+            self.send_reset()
 
     # Sending
 
@@ -141,7 +143,11 @@ class SimulatedTransport(asyncio.Transport):
             self._window -= len(piece)
             self._put_on_the_way(piece)
 
-    def _put_on_the_way(self, piece: bytes) -> None:
+    def send_reset(self) -> None:
+        """Have the peer hear that nobody is here any more."""
+        self._put_on_the_way(None)
+
+    def _put_on_the_way(self, piece: bytes | None) -> None:
         line = self._line
         due = line.loop.time() + line.chance.uniform(0, line.conditions.delay_ms_max) / 1000
         if self._under_way:
@@ -157,6 +163,9 @@ class SimulatedTransport(asyncio.Transport):
                 line.hold(self)
                 return
             _, piece = self._under_way.popleft()
+            if piece is None:
+                self.peer.lose(ConnectionResetError("the peer is gone"))
+                return
             if line.chance.random() < line.conditions.reset_share:
                 self.lose(ConnectionResetError("reset by chance"))
                 self.peer.lose(ConnectionResetError("reset by chance"))

@@ -111,6 +111,27 @@ def test_a_crash_ends_connections_and_power_loss_says_nothing(
     simulation.run(scenario)
 
 
+@pytest.mark.parametrize("ending", ["abort", "crash"])
+def test_who_is_cut_off_does_not_hear_that_its_peer_is_gone(
+    simulation: Simulation, ending: str
+) -> None:
+    async def scenario(served: Served) -> None:
+        peer = await served.peer()
+        peer.send(b"hello")
+        await peer.answers(1)
+        simulation.network.partition({"server"}, {"client"})
+        if ending == "abort":
+            peer.transport.abort()
+        else:
+            simulation.network.crash("client")
+        await asyncio.sleep(60)
+        assert served.handler.lost == []
+        simulation.network.heal()
+        await until(lambda: len(served.handler.lost) == 1)
+
+    simulation.run(scenario)
+
+
 def test_resets_by_chance_are_heard_on_both_ends() -> None:
     simulation = Simulation(conditions=Conditions(reset_share=0.2))
 
