@@ -1,7 +1,7 @@
 """`/metrics` and `/health` over HTTP/1.1: as much of it as a scraper and a load balancer need.
 
-GET and HEAD, one answer for each connection, no bodies in requests. A head of more than 8 KiB, one
-that takes more than 5 s to come, and the 33rd connection at once are turned away.
+GET and HEAD, one answer for each connection, no bodies in requests. A head of more than 8 KiB and
+the 33rd connection at once are turned away; none lasts over 5 s, be its head or its reader slow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 HEAD_BYTES_MAX = 8 << 10
 CONNECTIONS_MAX = 32
-HEAD_S_MAX = 5.0
+LASTING_S_MAX = 5.0
 
 _REASONS = {
     200: "OK",
@@ -69,7 +69,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._around.connections.add(self)
-        self._timer = self._around.loop.call_later(HEAD_S_MAX, self.abort)
+        self._timer = self._around.loop.call_later(LASTING_S_MAX, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever it is
         self._around.connections.discard(self)
