@@ -73,6 +73,8 @@ class Replicas:
         self.broker_epoch = -1
         self.controller_epoch = 0
         self._is_known = is_known
+        # Topics that are named without any partition: nobody knows what they have, for now.
+        self._doubtful: set[str] = set()
         world = PartitionWorld(
             broker_id=broker_id,
             writers=Writers(around.tasks, around.clock, metrics, around.on_failure),
@@ -137,7 +139,11 @@ class Replicas:
 
     def tell_of_strays(self) -> None:
         """Name the logs, in a line of the log, that are of no partition of the cluster."""
-        strays = sorted(key for key in self.directory.logs if not self._is_known(key))
+        strays = sorted(
+            key
+            for key in self.directory.logs
+            if not self._is_known(key) and key.topic not in self._doubtful
+        )
         if strays:
             logger.warning(
                 "%d logs in %s are of no partition of the cluster, and stay: %s (was ZooKeeper put"
@@ -182,7 +188,10 @@ class Replicas:
                 finished()
 
             if not error and request.type == FULL:
-                self._resign_others(request, {each.key for each in told})
+                self._doubtful = {
+                    each.topic_name for each in request.topic_states if not each.partition_states
+                }
+                self._resign_others({each.key for each in told})
             countdown = _Countdown(len(told) + 1, finish)
             for each in told:
                 self._hosting.host(each, partial(_settle, errors, each.key, countdown))
@@ -190,14 +199,10 @@ class Replicas:
 
         self._order(carry_out)
 
-    def _resign_others(self, request: LeaderAndIsrRequest, told: Container[object]) -> None:
-        """What is not named is led here no more: clients would write into what nobody will read.
-
-        Of a topic that is named without any partition nobody knows what it has, for now.
-        """
-        doubtful = {each.topic_name for each in request.topic_states if not each.partition_states}
+    def _resign_others(self, told: Container[object]) -> None:
+        """What is not named is led here no more: clients would write into what nobody will read."""
         for key, partition in self.partitions.items():
-            if partition.is_leader and key not in told and key[0] not in doubtful:
+            if partition.is_leader and key not in told and key[0] not in self._doubtful:
                 logger.warning("%s is led no more: the cluster does not have it", partition.key)
                 self._hosting.resign(partition)
 

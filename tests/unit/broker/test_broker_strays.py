@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -20,8 +21,14 @@ async def remove(zk: MemoryZooKeeper, path: str) -> None:
     await zk.delete(path)
 
 
-async def started_without(cluster: Cluster, topic: str) -> Broker:
-    """A broker that comes back to a ZooKeeper where somebody has removed a topic."""
+async def damage(zk: MemoryZooKeeper, path: str) -> None:
+    await zk.set(path, b"no JSON")
+
+
+async def started_without(
+    cluster: Cluster, topic: str, how: Callable[[MemoryZooKeeper, str], Awaitable[None]] = remove
+) -> Broker:
+    """A broker that comes back to a ZooKeeper where somebody has removed a topic, say."""
     broker = await cluster.started()
     client = await cluster.client()
     for name in ("clicks", topic):
@@ -30,7 +37,7 @@ async def started_without(cluster: Cluster, topic: str) -> Broker:
     await broker.stop()
     zk = cluster.ensemble.client()
     await zk.connect()
-    await remove(zk, znodes.TOPIC.path(topic))
+    await how(zk, znodes.TOPIC.path(topic))
     return await cluster.started(**SHORT)
 
 
@@ -49,6 +56,20 @@ def test_logs_of_topics_that_nobody_knows_are_told_of_once(
         "2 logs in /d are of no partition of the cluster, and stay: gone-0, gone-1"
     )
     assert "clicks" not in told
+
+
+def test_logs_of_a_topic_that_cannot_be_read_are_not_told_to_be_of_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody would remove them, and then mend the topic's znode."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await started_without(cluster, "broken", damage)
+        await asyncio.sleep(600)
+
+    cluster.run(scenario())
+    assert "no partition of the cluster" not in caplog.text
 
 
 def test_nothing_is_told_where_the_cluster_knows_all_logs(caplog: pytest.LogCaptureFixture) -> None:
