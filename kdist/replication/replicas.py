@@ -16,7 +16,7 @@ from functools import partial
 from kdist.config.topic import TopicSettings
 from kdist.errors import ApiError, Error
 from kdist.metrics.replication import ReplicationMetrics
-from kdist.model import TopicPartition
+from kdist.model import NO_EPOCH, TopicPartition
 from kdist.protocol.leader_and_isr import (
     FULL,
     LeaderAndIsrPartitionResult,
@@ -200,11 +200,15 @@ class Replicas:
         self._order(carry_out)
 
     def _resign_others(self, told: Container[object]) -> None:
-        """What is not named is led here no more: clients would write into what nobody will read."""
+        """What is not named is led here no more: clients would write into what nobody will read.
+
+        If it is named again its state may be any, as its znodes were made anew.
+        """
         for key, partition in self.partitions.items():
             if partition.is_leader and key not in told and key[0] not in self._doubtful:
                 logger.warning("%s is led no more: the cluster does not have it", partition.key)
                 self._hosting.resign(partition)
+                partition.state = partition.state._replace(leader_epoch=NO_EPOCH, zk_version=-1)
 
     def apply_stop_replica(
         self,

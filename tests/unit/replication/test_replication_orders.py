@@ -17,6 +17,7 @@ from kdist.replication.leadership import fence
 from tests.unit.replication.replication_world import (
     World,
     append,
+    error_of,
     leader_request,
     stop_request,
 )
@@ -122,7 +123,9 @@ def test_what_a_full_order_does_not_name_is_led_no_more_and_stays_on_disk() -> N
     keys = [TopicPartition(name, 0) for name in ("clicks", "gone", "doubtful")]
     for key in keys:
         append(world, world.lead(key), b"x")
+        assert error_of(world.tell(key, leader_epoch=3, partition_epoch=5)) is Error.NONE
     request = leader_request(keys[:1])
+    request.topic_states[0].partition_states[0].leader_epoch = 3
     request.topic_states.append(LeaderAndIsrTopic(topic_name="doubtful", partition_states=[]))
     for kind, led in ((INCREMENTAL, [True, True, True]), (FULL, [True, False, True])):
         request.type = kind
@@ -130,5 +133,5 @@ def test_what_a_full_order_does_not_name_is_led_no_more_and_stays_on_disk() -> N
         world.settle()
         assert [world.replicas.partitions[key].is_leader for key in keys] == led
     assert [world.directory.logs[key].end_offset for key in keys] == [1, 1, 1]
-    world.tell(keys[1])  # its znodes are put back
+    assert error_of(world.tell(keys[1])) is Error.NONE  # its znodes are made anew, from epoch 0 on
     assert world.replicas.partitions[keys[1]].is_leader
