@@ -1,7 +1,7 @@
 """A network in memory, in virtual time: hosts, connections between them, and what goes wrong.
 
 `SimulatedNetwork(loop, chance).host("a")` is one host's `Network`. Partitions stop bytes without
-a word; a crash ends a host's connections as a killed process does, or without a word too.
+a word; a crash ends a host's connections as a killed process does, or as a lack of power does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from kdist.errors import UserError
 from kdist.network.simulated_transport import Address, Conditions, Line, SimulatedTransport
 from kdist.network.turn import Turn
-from kdist.network.world import Server, SocketOptions
+from kdist.network.world import DEAD_S, Server, SocketOptions
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -75,7 +75,11 @@ class SimulatedNetwork:
         return host not in sides or other not in sides or sides[host] != sides[other]
 
     def crash(self, host: str, *, is_power_lost: bool = False) -> None:
-        """End everything on `host` without telling it. Peers hear of it, unless power is lost."""
+        """End everything on `host` without telling it. Peers hear of it.
+
+        If power is lost, only those that connected to it do, whose kernels ask.
+        """
+        accepted_at = set(self._listening)
         self._listening = {
             address: listening
             for address, listening in self._listening.items()
@@ -85,6 +89,9 @@ class SimulatedNetwork:
             transport.vanish()
             if not is_power_lost:
                 transport.send_reset()
+            elif transport.local in accepted_at:
+                silence = TimeoutError("the peer does not answer")
+                self.loop.call_later(DEAD_S, transport.peer.lose, silence)
 
     # What hosts call
 

@@ -18,6 +18,9 @@ from kdist.network.accepting import Accepting
 from kdist.network.socket_transport import SocketTransport
 from kdist.network.turn import Turn
 
+_SILENT_S, _PROBE_S, _PROBES = 20, 5, 4
+DEAD_S = _SILENT_S + _PROBES * _PROBE_S  # after it who connected hears that its peer's host is gone
+
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
@@ -127,6 +130,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
         try:
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(connected)
             await loop.sock_connect(connected, address)
         except OSError as error:
             connected.close()
@@ -137,6 +141,17 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
         else:
             return connected
     raise refused
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Have the kernel ask a silent peer whether it is there.
+
+    Who waits for a group's rebalance, for minutes perhaps, sends nothing that would tell.
+    """
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:

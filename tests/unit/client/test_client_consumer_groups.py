@@ -13,7 +13,14 @@ from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
 from kdist.errors import ApiError, Error
 from kdist.model import TopicPartition
 from tests.unit.broker.broker_cluster import Cluster
-from tests.unit.client.client_group_world import HASTY, TOPIC, Group, Member, consumer_on
+from tests.unit.client.client_group_world import (
+    HASTY,
+    TOPIC,
+    Group,
+    Member,
+    consumer_on,
+    with_topic,
+)
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
@@ -65,6 +72,26 @@ def test_whoever_comes_and_goes_every_record_is_read(seed: int) -> None:
             await member.leave()
 
     cluster.run(scenario())
+
+
+def test_members_that_wait_for_a_rebalance_hear_that_their_coordinator_lost_its_power() -> None:
+    """They send nothing that would tell, and would wait as long as a rebalance may take."""
+
+    async def scenario(cluster: Cluster, group: Group) -> None:
+        silent, _ = group.join(), group.join()
+        await cluster.until(lambda: group.shares == [2, 2])
+        silent.is_polling = False
+        await silent.task
+        group.join()
+        await asyncio.sleep(2)
+        silent.forget()
+        cluster.kill(cluster.brokers[1], is_power_lost=True)
+        await cluster.started()
+        await group.begin_again()
+        await group.produce(8)
+        await cluster.until(lambda: group.is_all_found)
+
+    with_topic(scenario, 4)
 
 
 def test_a_broker_that_comes_back_has_its_members_again() -> None:
