@@ -269,7 +269,8 @@ class LogDirectory:
     def truncate(self, log: Log, offset: int, done: Done) -> None:
         """Cut the log's end to `offset`, durably, then call `done`. It must not be appended to.
 
-        Whoever waits for a flush of what is cut hears NOT_LEADER_OR_FOLLOWER.
+        Whoever waits for a flush of what is cut hears NOT_LEADER_OR_FOLLOWER. Upon `DiskFull` the
+        log may be shorter, but is whole: ask again, or append at its end.
         """
         if log.is_busy:
             self.flusher.request(log, lambda _: self.truncate(log, offset, done))

@@ -214,7 +214,7 @@ def test_a_log_that_a_new_leader_has_cut_is_answered_as_it_is_now(broker: Broker
     asked = Asked(broker)
     old = asked.take(0)
     broker.tell(leader=9, leader_epoch=1)
-    truncate(partition.log, 0)
+    truncate(partition.log, 0, broker.clock.now_ms())
     broker.tell(leader_epoch=2)
     append(broker, partition, b"new")
     assert asked.take(0) == asked.long_way(0) != old
