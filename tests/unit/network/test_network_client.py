@@ -8,99 +8,25 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from network_world import WORLDS, Answering, Served, World, framed, real_world, until
+from network_broker import Broker, connect, heartbeat
+from network_world import WORLDS, Served, World, framed, real_world, until
 
 from kdist.errors import ApiError, Error, UserError
 from kdist.network import client as module
 from kdist.network.client import Client, ClientSettings
-from kdist.network.connection import Connection, Reply
 from kdist.network.world import AsyncioNetwork, P
 from kdist.protocol import api_versions, fetch, metadata, produce
-from kdist.protocol.api_versions import ApiVersion, ApiVersionsResponse
-from kdist.protocol.envelope import UnsupportedVersionError, decode_request, encode_response
+from kdist.protocol.api_versions import ApiVersion
 from kdist.protocol.fetch import (
-    FetchPartitionResult,
     FetchRequest,
-    FetchResponse,
-    FetchTopicResult,
 )
-from kdist.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.produce import ProduceRequest
-from kdist.protocol.versions import advertised_versions
 from kdist.runtime.turn_loop import TurnLoop
-
-
-class Broker(Answering):
-    """Answers heartbeats with a throttle time of their generation; some of them when told to."""
-
-    def __init__(self, versions: list[ApiVersion] | None = None) -> None:
-        super().__init__()
-        self.versions = advertised_versions() if versions is None else versions
-        self.waiting: list[tuple[Reply, int, int]] = []
-        self.keys: list[tuple[int, int]] = []
-
-    def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        reply = connection.reserve()
-        try:
-            header, request = decode_request(frame)
-        except UnsupportedVersionError as error:
-            refused = ApiVersionsResponse(
-                error_code=Error.UNSUPPORTED_VERSION.code, api_keys=self.versions
-            )
-            reply.send((encode_response(0, error.header.correlation_id, refused),))
-            return
-        self.keys.append((header.api_key, header.api_version))
-        if header.api_key == api_versions.API.key:
-            self.answer_versions(reply, header.api_version, header.correlation_id)
-        elif header.api_key == produce.API.key:
-            reply.discard()
-        elif header.api_key == fetch.API.key:
-            found = FetchPartitionResult(
-                partition_index=0,
-                error_code=0,
-                high_watermark=0,
-                records=bytes([request.max_wait_ms]) * request.max_bytes,
-            )
-            topics = [FetchTopicResult(topic="clicks", partitions=[found])]
-            answer = FetchResponse(responses=topics)
-            reply.send((encode_response(12, header.correlation_id, answer),))
-        elif request.group_id == "later":
-            self.waiting.append((reply, header.correlation_id, request.generation_id))
-        else:
-            self.answer(reply, header.correlation_id, request.generation_id)
-
-    def answer_versions(self, reply: Reply, version: int, correlation_id: int) -> None:
-        newest = next((each.max_version for each in self.versions if each.api_key == 18), 0)
-        if version > newest:
-            refused = ApiVersionsResponse(
-                error_code=Error.UNSUPPORTED_VERSION.code, api_keys=self.versions
-            )
-            reply.send((encode_response(0, correlation_id, refused),))
-            return
-        answer = ApiVersionsResponse(error_code=0, api_keys=self.versions)
-        reply.send((encode_response(version, correlation_id, answer),))
-
-    def answer(self, reply: Reply, correlation_id: int, generation_id: int) -> None:
-        answer = HeartbeatResponse(error_code=0, throttle_time_ms=generation_id)
-        reply.send((encode_response(1, correlation_id, answer),))
 
 
 def api(key: int, oldest: int, newest: int) -> ApiVersion:
     return ApiVersion(api_key=key, min_version=oldest, max_version=newest)
-
-
-def heartbeat(generation_id: int, group_id: str = "now") -> HeartbeatRequest:
-    return HeartbeatRequest(group_id=group_id, generation_id=generation_id, member_id="m")
-
-
-async def connect(served: Served, **settings: float) -> Client:
-    world = served.world
-    return await Client.connect(
-        world.client,
-        world.host,
-        served.port,
-        ClientSettings("test", **settings),  # type: ignore[arg-type]
-    )
 
 
 @pytest.fixture(params=WORLDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -268,35 +267,6 @@ def test_what_ends_the_process_passes_through(
         socket_loop.run_forever()
 
 
-def run_beside_four_threads(loop: TurnLoop, work: Callable[[int], object]) -> None:
-    """Run the loop until it is stopped, while each thread does `work` with its number."""
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
-    for thread in threads:
-        thread.start()
-    loop.run_forever()
-    for thread in threads:
-        thread.join()
-    late.cancel()
-
-
-def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> None:
-    loop, seen, count = TurnLoop(), list[int](), 5_000
-
-    def heard(number: int) -> None:
-        seen.append(number)
-        if len(seen) == 4 * count:
-            loop.stop()
-
-    def ring(thread: int) -> None:
-        for number in range(count):
-            loop.call_soon_threadsafe(heard, thread * count + number)
-
-    run_beside_four_threads(loop, ring)
-    assert sorted(seen) == list(range(4 * count))
-    loop.close()
-
-
 def test_what_is_rung_for_runs_once_for_each_ring(loop: asyncio.AbstractEventLoop) -> None:
     seen: list[str] = []
     raised: list[object] = []
@@ -316,104 +286,3 @@ def test_what_is_rung_for_runs_once_for_each_ring(loop: asyncio.AbstractEventLoo
     loop.close()
     with pytest.raises(RuntimeError, match="closed"):
         ring()
-
-
-def test_every_ring_of_other_threads_is_heard() -> None:
-    loop, seen, count = TurnLoop(), list[int](), 5_000
-
-    def heard() -> None:
-        seen.append(threading.get_ident())
-        if len(seen) == 4 * count:
-            loop.stop()
-
-    ring = ringing(loop, heard)
-    run_beside_four_threads(loop, lambda _: [ring() for _ in range(count)])
-    assert seen == [threading.get_ident()] * (4 * count)
-    loop.close()
-
-
-def test_what_is_rung_for_beside_what_ends_the_loop_is_done_when_it_goes_on() -> None:
-    loop, seen = TurnLoop(), list[str]()
-
-    def leave() -> None:
-        raise SystemExit(70)
-
-    ringing(loop, leave)()
-    ringing(loop, lambda: seen.append("rung"))()
-    with pytest.raises(SystemExit):
-        loop.run_forever()
-    run(loop)
-    assert seen == ["rung"]
-    loop.close()
-
-
-def test_a_call_from_another_thread_wakes_a_loop_that_waits() -> None:
-    loop = TurnLoop()
-    loop.call_soon(loop.call_later, 30, loop.stop)
-    for _ in range(3):
-        ringing = threading.Timer(0.02, loop.call_soon_threadsafe, (loop.stop,))
-        ringing.start()
-        began_s = loop.time()
-        loop.run_forever()
-        assert loop.time() - began_s < 20
-        ringing.join()
-    loop.close()
-
-
-def test_a_closed_loop_hears_nothing_more_and_says_so() -> None:
-    loop = TurnLoop()
-    loop.close()
-    loop.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        loop.call_soon_threadsafe(print)
-
-
-def test_a_loop_is_not_closed_under_who_rings_it() -> None:
-    """The bell's number may be another file's at once."""
-    loop = TurnLoop()
-    closing = threading.Thread(target=loop.close)
-
-    class Bell:
-        """Of whose ring the loop hears before it has ended."""
-
-        inner, closed, was_closed_amid_ringing = loop._bell, False, False
-
-        def write(self, ring: bytes) -> None:
-            closing.start()
-            closing.join(0.1)
-            self.was_closed_amid_ringing = self.closed
-            self.inner.write(ring)
-
-        def close(self) -> None:
-            self.closed = True
-            self.inner.close()
-
-    loop._bell = bell = Bell()  # type: ignore[assignment]
-    loop.call_soon_threadsafe(loop.stop)
-    closing.join()
-    assert bell.closed
-    assert not bell.was_closed_amid_ringing
-
-
-def test_a_bell_that_was_interrupted_is_rung_by_the_next() -> None:
-    loop, heard = TurnLoop(), threading.Event()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    bell, loop._bell = loop._bell, Interrupted()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        loop.call_soon_threadsafe(heard.set)
-    loop._bell = bell
-    loop.call_soon_threadsafe(lambda: None)
-    assert heard.wait(10)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-class Interrupted:
-    """A bell before whose ring Ctrl-C comes."""
-
-    closed = False
-
-    def write(self, _: bytes) -> int:
-        raise KeyboardInterrupt
