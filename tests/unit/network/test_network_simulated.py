@@ -13,6 +13,7 @@ from network_world import Answering, RawPeer, Served, World, framed, until
 
 from kdist.network.simulated import SimulatedNetwork
 from kdist.network.simulated_transport import Conditions
+from kdist.network.world import DEAD_S
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 
@@ -88,23 +89,26 @@ def test_hosts_on_one_side_of_a_partition_hear_each_other(simulation: Simulation
     simulation.run(scenario)
 
 
-@pytest.mark.parametrize("is_power_lost", [False, True])
-def test_a_crash_ends_connections_and_power_loss_says_nothing(
-    simulation: Simulation, is_power_lost: bool
+@pytest.mark.parametrize(
+    ("is_power_lost", "is_sending"), [(False, False), (True, False), (True, True)]
+)
+def test_a_crash_ends_connections_and_a_lack_of_power_once_a_kernel_asks_or_somebody_sends(
+    simulation: Simulation, is_power_lost: bool, is_sending: bool
 ) -> None:
     async def scenario(served: Served) -> None:
         peer = await served.peer()
         peer.send(b"park")
         await until(lambda: len(served.handler.parked) == 1)
         simulation.network.crash("server", is_power_lost=is_power_lost)
-        await asyncio.sleep(100)
+        await asyncio.sleep(DEAD_S - 1)
         assert peer.is_closed is not is_power_lost
         assert served.handler.lost == []  # who is dead hears nothing
         with pytest.raises(ConnectionRefusedError):
             await served.peer()
-        if is_power_lost:
+        if is_sending:
             peer.send(b"is anybody there?")
-            await peer.closed()
+        await asyncio.sleep(0.5 if is_sending else 2)
+        assert peer.is_closed
         served.listener.connections.clear()
         served.listener._is_empty.set()
 
