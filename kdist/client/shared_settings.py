@@ -13,6 +13,8 @@ from kdist.errors import UserError
 
 FINDING = "Finding the brokers"
 
+_TEXT_BYTES_MAX = 32767  # a string's length is an int16 on the wire
+
 Servers = str | Iterable[str]
 """`host:port`, several between commas, or a list of such texts."""
 SERVERS = ("bootstrap_servers", "broker_list")  # the settings that are
@@ -33,7 +35,8 @@ def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
 
 
 def check_text(name: str, value: Any) -> None:
-    """`UserError` for text that cannot be sent: halves of characters, which UTF-8 has not."""
+    """`UserError` for text that cannot be sent: halves of characters, or more than a header has
+    room for."""
     texts = value if isinstance(value, list | tuple) else (value,)
     for text in texts:
         try:
@@ -43,6 +46,8 @@ def check_text(name: str, value: Any) -> None:
             raise UserError(
                 f"{name} is {value!r}, which UTF-8 cannot say: {error.reason}"
             ) from None
+    if isinstance(value, str) and len(value.encode()) > _TEXT_BYTES_MAX:
+        raise UserError(f"{name} has {len(value.encode())} bytes, and may have {_TEXT_BYTES_MAX}")
 
 
 def check_client_id(client_id: Any) -> None:

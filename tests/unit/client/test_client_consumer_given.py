@@ -218,8 +218,12 @@ def test_every_text_of_a_consumer_can_be_sent() -> None:
     for name in ("group_id", "client_rack", "group_instance_id"):
         with pytest.raises(UserError, match=f"{name} is '\\\\udc80'"):
             Consumer("b:1", **{name: "\udc80"})
+        with pytest.raises(UserError, match=f"{name} has 32768 bytes, and may have 32767"):
+            Consumer("b:1", **{name: "x" * 32768})
     with pytest.raises(UserError, match="client_id is 7, and must be text"):
         Admin("b:1", client_id=7)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="client_id has 40000 bytes"):
+        Producer(bootstrap_servers="b:1", client_id="é" * 20_000)
 
 
 def test_a_listener_that_cannot_be_told_is_refused_before_anything_is_subscribed() -> None:
