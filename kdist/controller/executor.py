@@ -53,7 +53,7 @@ class Executor:
         await self.elect(plan_for_partitions(self.cluster, new, self._writer.controller_epoch))
 
     async def create(self, planned: Sequence[Planned]) -> None:
-        """Create topics with the states of their partitions; the largest have none yet."""
+        """Create topics with the states of their partitions."""
         topics = [each.topic for each in planned]
         states = plan_for_new(topics, self.cluster.alive, self._writer.controller_epoch)
         async for created, written in self._writer.create_topics(planned, states):

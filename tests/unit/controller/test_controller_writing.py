@@ -11,12 +11,21 @@ import pytest
 
 from kdist.controller.cluster import FIRST_ZK_VERSION, OutOfDate, Topic
 from kdist.controller.topics import Planned
-from kdist.controller.writing import CHUNK, CHUNK_BYTES, Removed, Writer, chunked
+from kdist.controller.writing import (
+    CHUNK,
+    CHUNK_BYTES,
+    CHUNKS_IN_FLIGHT,
+    Removed,
+    Step,
+    Writer,
+    chunked,
+    packed,
+)
 from kdist.model import TOPIC_NAME_MAX, LeaderAndIsr, TopicPartition
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 from kdist.zk import znodes
-from kdist.zk.client import Create, Operation, Watch
+from kdist.zk.client import Create, Delete, Operation, Watch
 from kdist.zk.cluster_values import EntitySettings
 from kdist.zk.election import claim
 from kdist.zk.errors import Fenced
@@ -142,29 +151,64 @@ def test_a_topic_comes_with_the_states_of_its_partitions_in_one_transaction() ->
     play(scenario)
 
 
-@pytest.mark.parametrize(("count", "multis"), [(248, 1), (249, 2), (2_000, 5)])
-def test_a_topic_larger_than_a_transaction_is_created_before_its_states(
+@pytest.mark.parametrize(("count", "multis"), [(248, 1), (249, 2), (1_000, 5), (2_500, 11)])
+def test_a_topic_larger_than_a_transaction_comes_in_several_that_are_sent_together(
     count: int, multis: int
 ) -> None:
     async def scenario(world: World) -> None:
         await world.create(["large"], count)
         assert len(world.multis) == multis
+        assert world.in_flight_max == min(multis, CHUNKS_IN_FLIGHT)
+        assert world.looks == 0
+        assert max(world.multis) <= CHUNK + 1
         for partition in parts("large", count):
             assert await world.zk.exists(znodes.PARTITION_STATE.path(*partition))
 
     play(scenario)
 
 
-def test_settings_that_were_left_without_their_topic_are_replaced() -> None:
+def test_the_states_of_thousands_of_partitions_are_sent_together() -> None:
+    async def scenario(world: World) -> None:
+        await world.create(["large"], 2_000)
+        world.multis.clear()
+        world.in_flight_max = 0
+        after = state()._replace(leader=2, zk_version=FIRST_ZK_VERSION + 1)
+        plan = dict.fromkeys(parts("large", 2_000), after)
+        async for written in world.writer.write_states(plan):
+            for partition in written:
+                del plan[partition]
+        assert not plan
+        assert world.multis == [CHUNK + 1] * 4
+        assert world.in_flight_max == 4
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("count", [2, 2_000])
+def test_nothing_is_left_of_a_topic_that_was_refused(count: int) -> None:
+    async def scenario(world: World) -> None:
+        await world.zk.create(znodes.TOPIC.path("taken"), b"{}")
+        with pytest.raises(OutOfDate):
+            await world.create(["taken"], count)
+        assert await world.zk.children(znodes.TOPIC.path("taken")) == []
+        assert await world.zk.exists(znodes.TOPIC_SETTINGS.path("taken")) is None
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("names", "count"), [(MANY, 2), (MANY[:8], 300)])
+def test_settings_that_were_left_without_their_topic_are_replaced(
+    names: list[str], count: int
+) -> None:
     async def scenario(world: World) -> None:
         path = znodes.TOPIC_SETTINGS.path(MANY[7])
         await world.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
-        await world.create(MANY)
-        assert await world.names() == MANY
+        await world.create(names, count)
+        assert await world.names() == names
         data, _ = await world.zk.get(path)
         assert znodes.TOPIC_SETTINGS.decode(path, data).settings == {"retention.ms": "77"}
-        for name in MANY:
-            assert await world.zk.exists(znodes.PARTITION_STATE.path(name, 1))
+        for name in names:
+            assert await world.zk.exists(znodes.PARTITION_STATE.path(name, count - 1))
 
     play(scenario)
 
@@ -201,8 +245,10 @@ def test_a_topic_larger_than_a_transaction_is_removed_in_parts_without_a_look(co
         large = "x" * TOPIC_NAME_MAX  # with the most partitions, a megabyte of paths
         await world.create(["small", large], count)
         world.multis.clear()
+        world.in_flight_max = 0
         assert await world.remove(known("small", count), known(large, count)) == ["small", large]
         assert world.looks == 0
+        assert world.in_flight_max == min(len(world.multis) - 1, CHUNKS_IN_FLIGHT)
         assert max(world.multis) <= CHUNK + 1
         assert min(world.multis[1:]) > 4  # a topic's own znodes are never parted
         assert await world.names() == []
@@ -222,14 +268,14 @@ def test_a_controller_that_was_replaced_writes_nothing() -> None:
 
 
 def test_portions_keep_to_both_limits_and_to_the_order() -> None:
-    def large(item: int) -> list[Operation]:
-        return [Create("/x", b"y" * item)]
+    def large(item: int) -> list[Step]:
+        return [[Create("/x", b"y" * item)]]
 
     third = CHUNK_BYTES // 3
     sizes = [third, third, third, 2 * CHUNK_BYTES, 1, 2]
     portions = list(chunked(sizes, large))
-    assert [each.operations for each in portions] == [
-        [op for item in each.items for op in large(item)] for each in portions
+    assert [each.multis for each in portions] == [
+        [[op for item in each.items for step in large(item) for op in step]] for each in portions
     ]
     assert [each.items for each in portions] == [
         [third, third],
@@ -237,6 +283,23 @@ def test_portions_keep_to_both_limits_and_to_the_order() -> None:
         [2 * CHUNK_BYTES],
         [1, 2],
     ]
-    many = chunked(range(1201), lambda _: [Create("/x")])
+    many = chunked(range(1201), lambda _: [[Create("/x")]])
     assert [len(each.items) for each in many] == [500, 500, 201]
     assert list(chunked([], large)) == []
+
+
+def test_an_item_that_needs_several_multis_is_parted_between_its_steps_and_alone() -> None:
+    def pairs(item: int) -> list[Step]:
+        return [[Delete("/a"), Delete("/b")]] * item
+
+    portions = list(chunked([1, CHUNK, 1, 1, CHUNK // 2, 1], pairs))
+    assert [each.items for each in portions] == [[1], [CHUNK], [1, 1], [CHUNK // 2], [1]]
+    assert [[len(multi) for multi in each.multis] for each in portions] == [
+        [2],
+        [CHUNK, CHUNK],
+        [4],
+        [CHUNK],
+        [2],
+    ]
+    three = [[Delete("/a")] * 3] * CHUNK
+    assert {len(multi) % 3 for multi in packed(three)} == {0}
