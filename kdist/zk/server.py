@@ -27,8 +27,9 @@ _STOP_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 1.0
 _LOG_LINES = 3  # of the log's end, without stack frames, for the sentence on why it ended
 
-# Up in little more than a second: no second compiler, no parallel collector for so small a heap.
-_JVM = ("-Xms32m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+# Up in little more than a second: no second compiler, no parallel collector for so small a heap. It
+# grows when it has to: the server keeps the last 500 transactions, whose size is the controller's.
+_JVM = ("-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 
 class ServerSettings(NamedTuple):

@@ -21,10 +21,11 @@ from zookeeper_server import (
     zookeeper_host,
 )
 
+from kdist.controller.writing import CHUNK, CHUNKS_IN_FLIGHT
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk
 from kdist.zk import znodes
-from kdist.zk.client import Create, SessionState, Znode
+from kdist.zk.client import Create, Delete, SessionState, Znode
 from kdist.zk.cluster_values import ControllerInfo
 from kdist.zk.connect_string import ConnectString
 from kdist.zk.election import (
@@ -103,6 +104,23 @@ async def test_a_server_that_stands_still_is_given_up_until_it_goes_on(
         if zk.state is SessionState.EXPIRED:
             await zk.reconnect()
         assert (await zk.get("/a")).data in (b"", b"outcome unknown")
+
+
+@in_loop
+async def test_a_server_has_the_memory_for_the_transactions_that_it_keeps(
+    patient_host: ZooKeeperHost,
+) -> None:
+    """It keeps the last 500, however large: as when topics of thousands of partitions come and go.
+
+    128 MiB of heap were full after 450, and the server answered nobody any more.
+    """
+    async with real_world(patient_host.settings) as world:
+        zk = await world.client(session_timeout_ms=PATIENT_SESSION_TIMEOUT_MS)
+        path = f"/{'x' * 60}"
+        largest = [Create(path, b"y" * 75), Delete(path)] * (CHUNK // 2)
+        for _ in range(0, 600, CHUNKS_IN_FLIGHT):
+            await asyncio.gather(*(zk.multi(largest) for _ in range(CHUNKS_IN_FLIGHT)))
+        assert zk.state is SessionState.CONNECTED
 
 
 @in_loop
