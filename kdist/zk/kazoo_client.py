@@ -54,7 +54,7 @@ from kdist.zk.errors import (
     Unimplemented,
 )
 from kdist.zk.kazoo_lines import OncePerMinute
-from kdist.zk.kazoo_requests import MultiRead, transaction
+from kdist.zk.kazoo_requests import MultiRead, MultiWrite
 from kdist.zk.session import (
     Answer,
     Children,
@@ -272,7 +272,7 @@ def _call(session: KazooSession, request: Request) -> Any:
         case Children(path, watch):
             return client.get_children_async(path, _watch(session, path, watch))
         case Multi(operations):
-            return _queued(client, transaction(operations))
+            return _queued(client, MultiWrite(operations))
         case GetMany(paths):
             return _queued(client, MultiRead(paths))
 

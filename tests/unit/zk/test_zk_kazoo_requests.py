@@ -5,10 +5,17 @@ from __future__ import annotations
 import struct
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import (
+    NoAuthError,
+    NodeExistsError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.protocol.serialization import Transaction
+from kazoo.protocol.states import ZnodeStat
 
 from kdist.zk.client import Check, Create, Delete, Set
-from kdist.zk.kazoo_requests import MultiRead, transaction
+from kdist.zk.kazoo_requests import MultiRead, MultiWrite
 
 END = b"\xff\xff\xff\xff" + b"\1" + b"\xff\xff\xff\xff"
 STAT = (1, 2, 3, 4, 5, 6, 7, 0, 2, 0, 1)
@@ -54,7 +61,9 @@ def test_a_transaction_has_the_bytes_that_kazoo_gives_it() -> None:
     theirs.create("/es_", b"", ephemeral=True, sequence=True)
     theirs.set_data("/a", b"y", 4)
     theirs.delete("/c", -1)
-    ours = transaction(
+    theirs.set_data("/é", "ü".encode())
+    theirs.delete("/é", 7)
+    ours = MultiWrite(
         [
             Check("/a", 3),
             Create("/a/b", b"x"),
@@ -63,7 +72,29 @@ def test_a_transaction_has_the_bytes_that_kazoo_gives_it() -> None:
             Create("/es_", ephemeral=True, sequential=True),
             Set("/a", b"y", 4),
             Delete("/c"),
+            Set("/é", "ü".encode()),
+            Delete("/é", 7),
         ]
     )
-    assert ours.operations == theirs.operations
-    assert ours.type == 14
+    assert ours.serialize() == Transaction(theirs.operations).serialize()
+    assert ours.type == Transaction.type
+
+
+def test_what_came_of_a_transaction_is_read_as_kazoo_reads_it() -> None:
+    path = "/é".encode()
+    done = (
+        b"head"
+        + answered(13, 0, b"")
+        + answered(1, 0, struct.pack("!i", len(path)) + path)
+        + answered(5, 0, struct.pack("!qqqqiiiqiiq", *STAT))
+        + answered(2, 0, b"")
+        + END
+    )
+    assert MultiWrite.deserialize(done, 4) == Transaction.deserialize(done, 4)
+    assert MultiWrite.deserialize(done, 4) == [True, "/é", ZnodeStat(*STAT), True]
+    not_done = b"head" + refused(0) + refused(-110) + refused(-2) + END
+    assert [type(each) for each in MultiWrite.deserialize(not_done, 4)] == [
+        RolledBackError,
+        NodeExistsError,
+        RuntimeInconsistency,
+    ]
