@@ -167,8 +167,12 @@ class Reign:
             loop.call_later(WATCH_OWN_MS / 1000, self._events.put_nowait, self._watch_own)
 
     async def _watch_own(self) -> None:
-        """Topics that we have created are looked at: from now on we hear if someone writes them."""
-        await self._load_and_begin(sorted(self.cluster.topics.keys() - self._watched))
+        """Topics that we have created are looked at: from now on we hear if someone writes them.
+
+        Not those that are being deleted, whose deletion would wait for it.
+        """
+        cluster = self.cluster
+        await self._load_and_begin(sorted(cluster.topics.keys() - self._watched - cluster.doomed))
 
     async def _look_at_written(self) -> None:
         """Topics' znodes were written, or removed, by us or by someone else."""
