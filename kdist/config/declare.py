@@ -106,7 +106,7 @@ class Setting:
         """Whether a value of the right kind is within bounds, or among the choices."""
         if self.shape.choices:
             items = value if isinstance(value, tuple) else (value,)
-            return bool(items) and set(items) <= set(self.shape.choices)
+            return set(items) <= set(self.shape.choices)
         if self.minimum is not None and value < self.minimum:
             return False
         return self.maximum is None or value <= self.maximum
@@ -114,7 +114,7 @@ class Setting:
     def allowed(self, factor: int = 1) -> str:
         """What is allowed, as a noun phrase: 'an integer from 14 to 2147483647'."""
         if self.shape.choices:
-            several = "one or more of " if self.shape.kind is Kind.LIST else "one of "
+            several = "any of " if self.shape.kind is Kind.LIST else "one of "
             return several + ", ".join(self.shape.choices)
         words = [NOUNS.get(self.shape.kind, "text")]
         if self.minimum is not None:

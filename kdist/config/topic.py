@@ -99,7 +99,7 @@ class TopicSettings(Settings):
         broker="log.cleanup.policy",
         doc="Nothing is compacted so far: "
         "`delete` drops old segments, `compact` keeps the last record of each key, both "
-        "together do both.",
+        "together do both; empty keeps everything.",
     )
     retention_ms: int64 = setting(
         "retention.ms",

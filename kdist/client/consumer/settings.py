@@ -223,6 +223,8 @@ def _check_together(found: ConsumerSettings) -> None:
     """Faults that no row alone has."""
     if found.group_id == "":
         raise UserError("group_id is empty: give a name, or None for no group")
+    if not found.partition_assignment_strategy:
+        raise UserError("partition_assignment_strategy is empty: name one or more")
     if found.group_instance_id is not None and found.group_id is None:
         raise UserError("group_instance_id is of a member, and there is no group_id")
     if found.heartbeat_interval_ms >= found.session_timeout_ms:

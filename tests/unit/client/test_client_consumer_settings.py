@@ -47,8 +47,12 @@ def test_a_single_strategy_is_a_list_of_one() -> None:
         ),
         (
             {"partition_assignment_strategy": ["best"]},
-            "partition_assignment_strategy is ['best'], and must be one or more of range,"
+            "partition_assignment_strategy is ['best'], and must be any of range,"
             " roundrobin, sticky, cooperative-sticky",
+        ),
+        (
+            {"partition_assignment_strategy": []},
+            "partition_assignment_strategy is empty: name one or more",
         ),
         (
             {"group_instance_id": "i"},

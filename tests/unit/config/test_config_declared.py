@@ -48,7 +48,8 @@ def test_a_number_may_be_its_bound_and_nothing_beyond(row: Setting) -> None:
 def test_a_choice_is_one_of_the_words_and_no_other(row: Setting) -> None:
     for choice in row.shape.choices:
         assert show_text(row.read(f" {choice} ")) == choice
-    for wrong in ("", "shred", row.shape.choices[0].swapcase()):
+    nothing = "," if row.shape.kind is Kind.LIST else ""  # a list may be empty
+    for wrong in (nothing, "shred", row.shape.choices[0].swapcase()):
         with pytest.raises(ValueError, match=", ".join(row.shape.choices)):
             row.read(wrong)
 
@@ -108,6 +109,7 @@ def test_nothing_means_none_where_none_is_allowed() -> None:
 
 def test_a_list_is_split_at_commas() -> None:
     assert row_named("cleanup.policy").read("compact, delete") == ("compact", "delete")
+    assert row_named("cleanup.policy").read("") == ()
 
 
 @given(st.integers(-1, 10**12))

@@ -83,7 +83,7 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file() -> None:
         "num.partitions is '0', but must be an integer from 1 to 2147483647 (f, line 2).",
         "ssl.keystore.password cannot be set: this release has no TLS, SASL or access control,"
         " and would leave the broker open (f, line 4).",
-        "log.cleanup.policy is 'shred', but must be one or more of delete, compact (f, line 5).",
+        "log.cleanup.policy is 'shred', but must be any of delete, compact (f, line 5).",
         "log.segment.byte is not a setting: did you mean log.segment.bytes (f, line 6)?",
         "broker.id is 'x', but must be an integer from 0 to 2147483647 (f, line 7).",
         "zookeeper.connect must be given: the ensemble's servers and the cluster's root in it,"

@@ -69,9 +69,12 @@ def test_retention_spares_what_is_not_committed() -> None:
     assert log.start_offset <= 40 < log.segments[1].base_offset
 
 
-def test_a_log_that_is_only_compacted_loses_nothing_to_retention() -> None:
+@pytest.mark.parametrize("policy", [("compact",), ()])
+def test_a_log_without_the_policy_delete_loses_nothing_to_retention(
+    policy: tuple[str, ...],
+) -> None:
     world = World()
-    log = grown(world, 30, retention_bytes=0, retention_ms=1, cleanup_policy=("compact",))
+    log = grown(world, 30, retention_bytes=0, retention_ms=1, cleanup_policy=policy)
     world.settle(1000)
     assert retain(world) == 0
     assert lines(log) == expected_lines(150)
