@@ -19,3 +19,22 @@ cdef inline int int32(const unsigned char *at) noexcept nogil:
 
 cdef inline long long int64(const unsigned char *at) noexcept nogil:
     return <long long>number(at, 8)
+
+
+cdef inline tuple header_fields(const unsigned char *at):
+    """All of a header, in the order of `BatchHeader`."""
+    return (
+        int64(at),
+        int32(at + 8),
+        int32(at + 12),
+        <signed char>at[16],
+        number(at + 17, 4),
+        int16(at + 21),
+        int32(at + 23),
+        int64(at + 27),
+        int64(at + 35),
+        int64(at + 43),
+        int16(at + 51),
+        int32(at + 53),
+        int32(at + 57),
+    )

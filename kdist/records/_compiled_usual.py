@@ -20,7 +20,7 @@ from cython.cimports.cpython.buffer import (
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
-from cython.cimports.kdist.records._big_endian import int16, int32, int64
+from cython.cimports.kdist.records._big_endian import header_fields, int16, int32, int64
 
 from kdist.model import NO_TIMESTAMP
 from kdist.records import _reference_usual, batch
@@ -145,22 +145,8 @@ def _check(
         and _crc32c(whole[start + _CHECKED_POSITION : end]) == crc
     ):
         return None
-    fields = (
-        0,
-        size - _PREFIX_SIZE,
-        int32(at + 12),
-        _MAGIC,
-        crc,
-        attributes,
-        delta,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        int16(at + 51),
-        sequence,
-        count,
-    )
-    return _new_tuple(_Batch, (_new_tuple(_BatchHeader, fields), whole[start:end]))
+    header: object = _new_tuple(_BatchHeader, header_fields(at))
+    return _new_tuple(_Batch, (header, whole[start:end]))
 
 
 def find_run(whole: object, position: _Size, size_max: _Size, check_crcs: cython.bint) -> object:

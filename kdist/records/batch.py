@@ -32,6 +32,7 @@ HEADER_SIZE = HEADER.size  # 61
 LENGTH_PREFIX_SIZE = 12  # base offset and length: what must be read to know a batch's size
 MAGIC = 2
 MAGIC_POSITION = 16  # in the old formats too
+CODEC_BITS = 0b111  # of the attributes
 CODEC_MAX = 4
 RECORD_SIZE_MIN = 7  # each part of a record takes at least one byte
 
@@ -57,7 +58,6 @@ class Attribute(enum.IntFlag):
 
 
 # Plain integers: arithmetic on IntFlag members costs a microsecond each.
-_CODEC_BITS = 0b111
 _LOG_APPEND_TIME = int(Attribute.LOG_APPEND_TIME)
 _TRANSACTIONAL = int(Attribute.TRANSACTIONAL)
 _CONTROL = int(Attribute.CONTROL)
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
     @property
     def codec(self) -> int:
         """The compression codec's number, `compression.Codec` if it is known."""
-        return self.attributes & _CODEC_BITS
+        return self.attributes & CODEC_BITS
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -171,7 +171,7 @@ def header_fault(header: BatchHeader, available_bytes: int) -> str | None:
         return f"size of {size} bytes is smaller than its header"
     if size > available_bytes:
         return f"size of {size} bytes is larger than the {available_bytes} bytes there are"
-    if header.attributes & _CODEC_BITS > CODEC_MAX:
+    if header.attributes & CODEC_BITS > CODEC_MAX:
         return f"codec {header.codec} is unknown"
     return _offsets_fault(header) or _count_fault(header, size)
 
@@ -188,7 +188,7 @@ def _count_fault(header: BatchHeader, size: int) -> str | None:
     count = header.record_count
     if not 0 <= count <= header.last_offset_delta + 1:
         return f"{count} records do not fit a last offset delta of {header.last_offset_delta}"
-    if not header.attributes & _CODEC_BITS and count * RECORD_SIZE_MIN > size - HEADER_SIZE:
+    if not header.attributes & CODEC_BITS and count * RECORD_SIZE_MIN > size - HEADER_SIZE:
         return f"{count} records do not fit in {size - HEADER_SIZE} bytes"
     return None
 

@@ -1,0 +1,24 @@
+"""Many batches of a log at once, as a scan goes through them: compiled where it was built.
+
+As `codec.py` is for records. Documented in `_reference_stretch.py`.
+"""
+
+from __future__ import annotations
+
+from kdist.records import _reference_stretch
+from kdist.records._reference_stretch import Stretch
+from kdist.wire.pure import IS_PURE
+
+__all__ = ["Stretch", "find_stretch", "producer_headers"]
+
+find_stretch = _reference_stretch.find_stretch
+producer_headers = _reference_stretch.producer_headers
+
+if not IS_PURE:
+    try:
+        from kdist.records import _compiled_stretch
+    except ImportError:
+        pass  # not built on this host: the reference is slower, and right
+    else:
+        find_stretch = _compiled_stretch.find_stretch
+        producer_headers = _compiled_stretch.producer_headers

@@ -1,0 +1,262 @@
+"""Many batches at once: the same of both implementations, and of each batch alone."""
+
+from __future__ import annotations
+
+import random
+import runpy
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdist import records
+from kdist.records import _compiled_stretch, _reference_stretch
+from kdist.records._reference_stretch import Stretch
+from kdist.records.batch import HEADER, HEADER_SIZE, BatchHeader, iter_headers, read_header, seal
+from kdist.records.build import build_batch
+from kdist.records.compression import Codec
+from kdist.records.record import INT64_MAX
+from kdist.wire import pure
+
+BOTH = pytest.mark.parametrize(
+    "codec", [_reference_stretch, _compiled_stretch], ids=["reference", "compiled"]
+)
+NOW_MS = 1_700_000_000_000
+
+
+def numbered(first: int, count: int, **options: Any) -> bytearray:
+    values = [b"%d" % number for number in range(first, first + count)]
+    return build_batch(values, base_offset=first, **{"timestamp_ms": NOW_MS + first} | options)
+
+
+def with_fields(data: bytearray, **fields: int) -> bytearray:
+    """The batch with other values in its header, and the right checksum."""
+    changed = bytearray(HEADER.pack(*read_header(data)._replace(**fields)) + data[HEADER_SIZE:])
+    if "crc" not in fields:
+        seal(changed, 0, len(changed))
+    return changed
+
+
+def find(codec: ModuleType, data: bytes | bytearray, **options: int) -> Stretch | None:
+    """With every CRC checked, unless `trusted_offset` says otherwise, and no other limits."""
+    found: Stretch | None = codec.find_stretch(
+        memoryview(data),
+        options.get("position", 0),
+        options.get("end", len(data)),
+        options.get("offset_before", -1),
+        options.get("offset_max", INT64_MAX),
+        options.get("trusted_offset", 0),
+        options.get("room_bytes", 1 << 40),
+    )
+    assert type(found) in (Stretch, type(None))
+    return found
+
+
+@BOTH
+def test_batches_in_a_row_are_one_stretch(codec: ModuleType) -> None:
+    one, two, three = (
+        numbered(5, 2, leader_epoch=3),
+        numbered(7, 1, leader_epoch=3, timestamp_ms=NOW_MS + 90, codec=Codec.GZIP),
+        numbered(8, 4, leader_epoch=3, producer_id=0, base_sequence=0),
+    )
+    data = one + two + three
+    whole = Stretch(len(data), len(three), 5, 11, 3, 7, NOW_MS + 90, 7, True)
+    assert find(codec, data) == whole
+    assert find(codec, b"before" + data, position=6) == whole
+    first_two = Stretch(len(one + two), len(two), 5, 7, 3, 3, NOW_MS + 90, 7, False)
+    assert find(codec, one + two) == find(codec, data[:-1]) == first_two
+    assert find(codec, data, end=len(data) - 1) == first_two
+    assert find(codec, data, offset_max=10) == first_two
+    assert find(codec, data, room_bytes=len(one)) == whole
+    assert find(codec, data, room_bytes=len(one) - 1) == first_two
+    for room_bytes in (0, -1, -(1 << 40)):
+        found = find(codec, data, room_bytes=room_bytes)
+        assert found is not None
+        assert found.size == (len(one + two) if room_bytes == 0 else len(one))
+
+
+@BOTH
+def test_nothing_is_no_stretch(codec: ModuleType) -> None:
+    data = numbered(5, 2)
+    assert find(codec, b"") is find(codec, data, position=len(data)) is None
+    assert find(codec, data, position=len(data) + 100, end=1000) is None
+    assert find(codec, data, offset_before=5) is find(codec, data, offset_max=5) is None
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "other",
+    [
+        numbered(3, 1),
+        numbered(1, 1),
+        numbered(2, 1, leader_epoch=5),
+        with_fields(numbered(2, 1), attributes=5),
+        with_fields(numbered(2, 1), attributes=-1),
+        with_fields(numbered(2, 1), record_count=2),
+        with_fields(numbered(2, 1), record_count=-1),
+        with_fields(numbered(2, 1), record_count=0, last_offset_delta=-1),
+        with_fields(numbered(2, 1), record_count=9, last_offset_delta=8),
+        with_fields(numbered(2, 1), magic=-1),
+        with_fields(numbered(2, 1), magic=0),
+        with_fields(numbered(2, 1), magic=1),
+        with_fields(numbered(2, 1), magic=3),
+        with_fields(numbered(2, 1), batch_length=40),
+        with_fields(numbered(2, 1), batch_length=-1),
+        with_fields(numbered(2, 1), batch_length=(1 << 31) - 1),
+        with_fields(numbered(2, 1), crc=1),
+    ],
+)
+def test_what_does_not_go_on_ends_the_stretch(codec: ModuleType, other: bytearray) -> None:
+    one = numbered(0, 2)
+    assert find(codec, one + other + numbered(3, 1)) == find(codec, one)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attributes": 1 << 3},
+        {"attributes": 1 << 4},
+        {"attributes": 1 << 5},
+        {"attributes": 4},
+        {"attributes": -1 << 15},
+        {"record_count": 0, "last_offset_delta": 0},
+        {"record_count": 1, "last_offset_delta": (1 << 31) - 1},
+        {"record_count": 99, "last_offset_delta": 98, "attributes": 2},
+        {"max_timestamp": -(1 << 63)},
+        {"producer_id": INT64_MAX},
+    ],
+)
+def test_what_compaction_and_transactions_leave_goes_on(
+    codec: ModuleType, fields: dict[str, int]
+) -> None:
+    found = find(codec, numbered(0, 2) + with_fields(numbered(2, 1), **fields))
+    assert found is not None
+    assert found.last_offset == 2 + fields.get("last_offset_delta", 0)
+
+
+@BOTH
+def test_batches_below_the_trusted_offset_need_only_their_header(codec: ModuleType) -> None:
+    one, two = with_fields(numbered(0, 2), crc=1), with_fields(numbered(2, 2), crc=1)
+    for trusted_offset in range(6):
+        found = find(codec, one + two, trusted_offset=trusted_offset)
+        trusted_size = (0, 0, len(one), len(one), len(one + two), len(one + two))[trusted_offset]
+        assert (found.size if found else 0) == trusted_size
+    cut, end = (one + two)[: len(one) + HEADER_SIZE], len(one + two)
+    assert find(codec, cut, end=end, trusted_offset=4) == find(codec, one + two, trusted_offset=4)
+    assert find(codec, cut[:-1], end=end, trusted_offset=4) == find(codec, one, trusted_offset=2)
+
+
+@BOTH
+def test_a_stretch_ends_with_the_last_offset_of_all(codec: ModuleType) -> None:
+    data = b"".join(
+        with_fields(numbered(0, 1), base_offset=at) for at in (INT64_MAX - 1, INT64_MAX, -1)
+    )
+    found = find(codec, data)
+    assert found is not None
+    assert (found.base_offset, found.last_offset) == (INT64_MAX - 1, INT64_MAX)
+    beyond = with_fields(numbered(0, 2), base_offset=INT64_MAX)
+    assert find(codec, beyond) is None
+
+
+@BOTH
+def test_the_headers_of_producers_are_given_with_their_place(codec: ModuleType) -> None:
+    batches = [
+        numbered(0, 1),
+        numbered(1, 2, producer_id=7, producer_epoch=3, base_sequence=9),
+        numbered(3, 1, producer_id=INT64_MAX, is_transactional=True, is_control=True),
+        numbered(4, 1),
+    ]
+    data = b"".join(batches)
+    found = codec.producer_headers(memoryview(data), len(data), 1)
+    assert found == [(at, header) for at, header in iter_headers(data) if header.producer_id >= 0]
+    assert {type(header) for _, header in found} == {BatchHeader}
+    assert codec.producer_headers(memoryview(data), 0, 1) == []
+
+
+@BOTH
+def test_of_a_producers_plain_batches_only_the_last_are_given(codec: ModuleType) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"producer_id": 1},
+        {"producer_id": 1, "is_transactional": True},
+        {"producer_id": 2},
+        {"producer_id": 1},
+        {"producer_id": 1, "is_control": True},
+        {"producer_id": 1, "producer_epoch": 1},
+        {"producer_id": 1},
+        {"producer_id": 1},
+        {"producer_id": 1, "is_transactional": True, "is_control": True},
+    ]
+    data = b"".join(
+        numbered(at, 1, base_sequence=0, **{"producer_epoch": 0} | kind)
+        for at, kind in enumerate(kinds)
+    )
+    found = codec.producer_headers(memoryview(data), len(data), 2)
+    assert [header.base_offset for _, header in found] == [1, 2, 4, 6, 7, 8]
+
+
+def damaged(chance: random.Random) -> bytearray:
+    """Some batches, of which some bytes are others."""
+    data, offset = bytearray(), 0
+    for _ in range(chance.randrange(1, 6)):
+        count = chance.randrange(1, 4)
+        data += numbered(offset, count, producer_id=chance.choice([-1, -1, 5]), base_sequence=0)
+        offset += count
+    positions = [at for at, _ in iter_headers(data)]
+    for _ in range(chance.randrange(3)):
+        start = chance.choice(positions)
+        data[start + chance.randrange(HEADER_SIZE + 4)] = chance.choice(
+            [0, 1, 2, 127, 128, 255, chance.randrange(256)]
+        )
+        if chance.random() < 0.7:  # as if it had been sent so
+            size = read_header(data, start).size
+            if HEADER_SIZE <= size <= len(data) - start:
+                with memoryview(data)[start : start + size] as view:
+                    seal(view, 0, size)
+    del data[chance.choice([len(data), len(data) - 1, chance.randrange(len(data))]) :]
+    return data
+
+
+@given(st.integers(0, 1 << 32))
+def test_both_find_the_same_in_damaged_batches(seed: int) -> None:
+    chance = random.Random(seed)
+    data = damaged(chance)
+    options = {
+        "position": chance.choice([0, 0, 0, chance.randrange(len(data) + 2)]),
+        "end": len(data) + chance.choice([0, 0, -1, 100]),
+        "offset_before": chance.choice([-1, -1, 0, 3]),
+        "offset_max": chance.choice([INT64_MAX, INT64_MAX, 2, 5]),
+        "trusted_offset": chance.choice([0, 0, 2, 4, INT64_MAX]),
+        "room_bytes": chance.choice([1 << 40, 1 << 40, -1, 0, 100]),
+    }
+    found = find(_reference_stretch, data, **options)
+    assert find(_compiled_stretch, data, **options) == found
+    if found is not None:
+        view = memoryview(data)[options["position"] :]
+        headers = _reference_stretch.producer_headers(view, found.size, 1)
+        assert _compiled_stretch.producer_headers(view, found.size, 1) == headers
+        assert bool(headers) is found.has_producers
+
+
+@pytest.mark.parametrize(
+    ("is_pure", "is_built", "serving"),
+    [
+        (False, True, _compiled_stretch),
+        (True, True, _reference_stretch),
+        (False, False, _reference_stretch),
+    ],
+)
+def test_the_compiled_functions_serve_unless_pure_is_forced_or_they_are_not_built(
+    monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
+) -> None:
+    monkeypatch.setattr(pure, "IS_PURE", is_pure)
+    monkeypatch.delitem(sys.modules, "kdist.records.stretch", raising=False)
+    if not is_built:
+        monkeypatch.delattr(records, "_compiled_stretch")
+        monkeypatch.setitem(sys.modules, "kdist.records._compiled_stretch", None)
+    chosen = runpy.run_module("kdist.records.stretch")
+    for name in ("find_stretch", "producer_headers"):
+        assert chosen[name] is getattr(serving, name)
