@@ -88,7 +88,8 @@ def _note_all(segment: Segment, offsets: OffsetIndexCheck, times: TimeIndexCheck
     end = segment.size
     segment.size = 0
     for position, header in walk_headers(segment.file, 0, end, base_offset=segment.base_offset):
-        segment.note_header(position, header, interval_bytes)
+        last_offset, newest_ms = header.last_offset, header.max_timestamp
+        segment.note(position, header.size, last_offset, newest_ms, interval_bytes)
         if position >= offsets.next_position:
             offsets.take(position, header)
         times.take(header)

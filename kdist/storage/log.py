@@ -26,6 +26,7 @@ from kdist.errors import ApiError, Error
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import Batch, BatchHeader
+from kdist.records.stretch import Stretch
 from kdist.records.usual import Measured, assign, measure
 from kdist.runtime.files import Files
 from kdist.storage.append import Append, Appended, following, note, reserve_space, undo
@@ -382,10 +383,10 @@ class Log:
         name = segment_name(self.end_offset, Suffix.SNAPSHOT)
         self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(self.producers)
 
-    def note_epoch(self, header: BatchHeader) -> None:
-        """Take the leader epoch of a batch that is in the log into account."""
-        if header.partition_leader_epoch >= 0:
-            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+    def note_epoch(self, stretch: Stretch) -> None:
+        """Take the leader epoch of batches that are in the log into account."""
+        if stretch.leader_epoch >= 0:
+            self.epochs.assign(stretch.leader_epoch, stretch.base_offset)
 
     def save_epochs(self) -> None:
         """Have the next flush write the leader epochs."""

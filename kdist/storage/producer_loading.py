@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.records.control import read_marker
+from kdist.records.stretch import producer_headers
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.names import FileState, Suffix, parse_segment_name, segment_name
 from kdist.storage.producer_snapshot import load_snapshot
-from kdist.storage.producers import ProducerStates
+from kdist.storage.producers import BATCHES_KEPT, ProducerStates
 from kdist.storage.reading import with_sound_index
-from kdist.storage.scan import DamagedSegment
+from kdist.storage.scan import DamagedSegment, Piece
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps, run_steps
 
@@ -30,15 +31,17 @@ def loaded_producers(log: Log, end_offset: int) -> Steps[ProducerStates]:
     """As `load_producers`, in steps."""
     offset, states = _newest_snapshot(log, end_offset)
     pace = Pace()
-    for segment, position, header in readable_headers(log, offset, end_offset):
-        if pace.is_over(0):
+    for segment, (position, stretch, data) in readable_stretches(log, offset, end_offset):
+        if stretch.has_producers:
+            for place, header in producer_headers(data, stretch.size, BATCHES_KEPT):
+                if header.is_control:
+                    _replay_marker(states, segment, position + place, header)
+                else:
+                    states.append(header, header.base_offset)
+                if pace.is_over(0):
+                    yield None
+        if pace.is_over(stretch.size):
             yield None
-        if header.producer_id < 0:
-            continue
-        if header.is_control:
-            _replay_marker(states, segment, position, header)
-        else:
-            states.append(header, header.base_offset)
     return states
 
 
@@ -62,10 +65,10 @@ def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
     return log.start_offset, ProducerStates()
 
 
-def readable_headers(
-    log: Log, offset: int, end_offset: int
-) -> Iterator[tuple[Segment, int, BatchHeader]]:
-    """Segment, position and header of each batch from the one with `offset` to `end_offset`.
+def readable_stretches(log: Log, offset: int, end_offset: int) -> Iterator[tuple[Segment, Piece]]:
+    """Many batches at a time, with their segment, from the first that ends at or behind `offset`.
+
+    Up to the one that holds `end_offset`.
 
     A damaged header hides the rest of its segment, as it does from every reader.
     """
@@ -75,10 +78,9 @@ def readable_headers(
         try:
             found = with_sound_index(log, segment, lambda segment: segment.find(offset))
             if found is not None:
-                for position, header in segment.walk_headers(found[0]):
-                    if header.next_offset > end_offset:
-                        break
-                    yield segment, position, header
+                last = segment.find(end_offset) if end_offset < log.end_offset else None
+                for piece in segment.walk_stretches(found[0], end=last and last[0]):
+                    yield segment, piece
         except DamagedSegment as damage:
             logger.error("%s: what is behind it in this segment cannot be read", damage)
         segment.rest()

@@ -7,12 +7,12 @@ of what is kept, and why nothing that was flushed can be lost, in docs/formats/r
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from kdist.records.batch import BatchHeader
+from kdist.storage.index_trust import index_fault, restart_indexes
 from kdist.storage.log import Log
-from kdist.storage.scan import DamagedSegment, walk_batches, walk_headers
+from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 from kdist.storage.steps import Pace, Steps
 from kdist.storage.trimming import retire
@@ -77,23 +77,30 @@ class Recovery:
         return self._may_leave_gaps and base_offset > self.end_offset
 
     def _scan(self, segment: Segment) -> Steps[bool]:
-        """Check the segment above the recovery point, and cut it; whether it was whole."""
+        """Check the segment above the recovery point, and cut it; whether it was whole.
+
+        A record below it was synced, and damage to it is no reason to cut off what follows: up to
+        there headers are looked at, from there on whole batches.
+        """
         log, end, pace = self._log, segment.size, Pace()
-        start = valid_end = segment.restart_indexes(self._recovery_point)
+        interval_bytes = log.settings.index_interval_bytes
+        start = valid_end = restart_indexes(segment, self._recovery_point)
         self.end_offset = segment.base_offset
         try:
-            for position, header in self._walk(segment, start, end):
+            walk = segment.walk_stretches(start, interval_bytes, self._recovery_point)
+            for position, stretch, _ in walk:
+                base_offset = stretch.base_offset
                 if position == start:
-                    log.epochs.truncate_from_end(header.base_offset)  # those behind are read anew
-                    self.end_offset = max(self.end_offset, header.base_offset if start else 0)
-                if not self._follows(header.base_offset):
-                    reason = f"base offset {header.base_offset} where {self.end_offset} must follow"
+                    log.epochs.truncate_from_end(base_offset)  # those behind are read anew
+                    self.end_offset = max(self.end_offset, base_offset if start else 0)
+                if not self._follows(base_offset):
+                    reason = f"base offset {base_offset} where {self.end_offset} must follow"
                     raise DamagedSegment(segment.path, position, reason)
-                segment.note_header(position, header, log.settings.index_interval_bytes)
-                log.note_epoch(header)
-                valid_end, self.end_offset = position + header.size, header.next_offset
-                log.world.metrics.recovered_records += header.record_count
-                if pace.is_over(header.size):
+                segment.note_stretch(position, stretch, interval_bytes)
+                log.note_epoch(stretch)
+                valid_end, self.end_offset = segment.size, stretch.last_offset + 1
+                log.world.metrics.recovered_records += stretch.record_count
+                if pace.is_over(stretch.size):
                     yield None
         except DamagedSegment as damage:
             logger.warning("%s: %d bytes are cut off", damage, end - valid_end)
@@ -102,27 +109,12 @@ class Recovery:
         log.world.metrics.recovered_bytes += valid_end - start
         return valid_end == end
 
-    def _walk(self, segment: Segment, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Headers up to the recovery point, whole batches from there on.
-
-        A record below it was synced, and damage to it is no reason to cut off what follows.
-        """
-        base_offset = segment.base_offset
-        for position, header in walk_headers(segment.file, start, end, base_offset=base_offset):
-            if header.next_offset > self._recovery_point:
-                start = position
-                break
-            yield position, header
-            start = position + header.size
-        for batch in walk_batches(segment.file, start, end, base_offset=base_offset):
-            yield batch.position, batch.header
-
 
 def check_indexes(log: Log, segments: Sequence[Segment]) -> Steps[None]:
     """Make anew the indexes that are of no use. They end where a batch's header is damaged."""
     for segment in segments:
         yield None
-        if reason := segment.index_fault():
+        if reason := index_fault(segment):
             logger.warning("%s: the indexes are made anew", reason)
             try:
                 log.rebuild_indexes(segment)

@@ -1,19 +1,21 @@
 """Walking through a segment's batches, and finding out where and why one cannot be trusted.
 
-Two walks over the same bytes: `walk_headers` reads the 61 bytes of each batch and skips its
-records, `walk_batches` reads everything and checks the CRC. Both end at `end`, or with
-`DamagedSegment` at the first batch that is wrong: what to do about that (cut, report, refuse) is
-for the caller.
+Three walks over the same bytes: `walk_headers` reads the 61 bytes of each batch and skips its
+records, `walk_batches` reads everything and checks the CRC, `walk_stretches` does either for many
+batches at a time. All end at `end`, or with `DamagedSegment` at the first batch that is wrong: what
+to do about that (cut, report, refuse) is for the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
 from kdist.records.batch import HEADER_SIZE, BatchHeader, crc_fault, header_fault, read_header
+from kdist.records.stretch import Stretch, find_stretch
 from kdist.runtime.files import File
+from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.retention import RELATIVE_OFFSET_MAX
 
 # A lookup starts at most `index.interval.bytes` (4 KiB) before its target, so one page read mostly
@@ -31,6 +33,10 @@ class DamagedSegment(CorruptRecords):
         self.path = path
         self.position = position
         self.reason = reason
+
+
+Piece = tuple[int, Stretch, memoryview]
+"""Position in the file; what is there; and bytes from there on, at least the headers."""
 
 
 class ScannedBatch(NamedTuple):
@@ -82,6 +88,48 @@ def walk_batches(file: File, start: int, end: int, *, base_offset: int) -> Itera
         yield ScannedBatch(position, header, chunk[place : place + header.size])
         offset_min = header.next_offset
         position += header.size
+
+
+def walk_stretches(
+    file: File,
+    start: int,
+    end: int,
+    *,
+    base_offset: int,
+    trusted_offset: int = INT64_MAX,
+    room: Callable[[], int] = lambda: INT64_MAX,
+) -> Iterator[Piece]:
+    """As `walk_headers`, many batches at a time.
+
+    Batches that end below `trusted_offset` are taken by their header, of others the CRC is checked.
+    `room` is asked before each stretch how many bytes may be in front of its last batch.
+    """
+    position, offset_before = start, base_offset - 1
+    offset_max = min(base_offset + RELATIVE_OFFSET_MAX, INT64_MAX)
+    chunk, chunk_start, read_bytes = memoryview(b""), start, LOOKUP_BYTES
+    while position < end:
+        place = position - chunk_start
+        stretch = find_stretch(
+            chunk, place, end - chunk_start, offset_before, offset_max, trusted_offset, room()
+        )
+        if stretch is not None:
+            yield position, stretch, chunk[place:]
+            position += stretch.size
+            offset_before = stretch.last_offset
+            is_read_whole = stretch.last_size <= LOOKUP_BYTES or offset_before >= trusted_offset
+            read_bytes = _SCAN_BYTES if is_read_whole else LOOKUP_BYTES
+            continue
+        if chunk and not place:  # it was read for this batch
+            fault = crc_fault(chunk, 0, read_header(chunk))
+            assert fault is not None, "all else was looked at when it was read"
+            raise DamagedSegment(file.path, position, fault)
+        chunk, chunk_start = _read_chunk(file, position, read_bytes, end), position
+        header = _read_header(file, chunk, 0, position)
+        check_header(file, header, position, end, base_offset, offset_before + 1)
+        if header.last_offset >= trusted_offset and header.size > len(chunk):
+            chunk = _read_chunk(file, position, header.size, end)
+            if len(chunk) < header.size:
+                raise DamagedSegment(file.path, position, "the file ends inside a batch")
 
 
 def _read_chunk(file: File, position: int, size: int, end: int) -> memoryview:

@@ -11,12 +11,21 @@ from collections.abc import Iterator
 from kdist.errors import DiskFull
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
+from kdist.records.stretch import Stretch
 from kdist.runtime.files import File, Files
+from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.faults import CorruptFile
 from kdist.storage.index import IndexEntry, OffsetIndex, TimeIndex
 from kdist.storage.lookup import find_batch, walk_from
 from kdist.storage.names import FileState, Suffix, segment_name
-from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches, walk_headers
+from kdist.storage.scan import (
+    DamagedSegment,
+    Piece,
+    ScannedBatch,
+    walk_batches,
+    walk_headers,
+    walk_stretches,
+)
 
 FILE_BYTES_MAX = 2**31 - 1  # positions in the index are int32
 _PLACES_MAX = 512  # half a gibibyte of fetches, in 60 KB of memory
@@ -139,9 +148,15 @@ class Segment:
         self._bytes_since_entry, self.size = since_entry, end
         return True
 
-    def note_header(self, position: int, header: BatchHeader, interval_bytes: int) -> None:
-        """As `note`, of a batch that was found in the file."""
-        self.note(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+    def note_stretch(self, position: int, stretch: Stretch, interval_bytes: int) -> None:
+        """As `note`, of batches that were found in the file by `walk_stretches`."""
+        largest = self._largest or self.largest_timestamp
+        if stretch.newest_ms > largest[0]:
+            self._largest = stretch.newest_ms, stretch.newest_offset
+        before = stretch.size - stretch.last_size
+        self._bytes_since_entry += before
+        last = position + before, stretch.last_size, stretch.last_offset
+        self.note(*last, stretch.newest_ms, interval_bytes)
 
     @property
     def first_timestamp(self) -> int | None:
@@ -216,7 +231,7 @@ class Segment:
         """
         entry = self.time_index.floor(timestamp)
         if entry is not None:
-            self._check_time(entry)
+            self.check_time(entry)
         indexed = self.base_offset + entry.value if entry else start_offset
         for position, header in self.walk_near(max(indexed, start_offset)):
             if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
@@ -224,7 +239,8 @@ class Segment:
                     self.file, position, position + header.size, base_offset=self.base_offset
                 )
 
-    def _check_time(self, entry: IndexEntry) -> None:
+    def check_time(self, entry: IndexEntry) -> None:
+        """`CorruptFile` if an entry for times is not of the batch that it points to."""
         found = self.find(self.base_offset + entry.value)
         if found is None or found[1].max_timestamp != entry.key:
             reason = f"its entry for {entry.key} points to a batch of another time"
@@ -233,6 +249,27 @@ class Segment:
     def walk_headers(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from position `start`, where one must begin."""
         return walk_headers(self.file, start, self.size, base_offset=self.base_offset)
+
+    def walk_stretches(
+        self,
+        start: int,
+        interval_bytes: int = INT64_MAX,
+        trusted_offset: int = INT64_MAX,
+        end: int | None = None,
+    ) -> Iterator[Piece]:
+        """As `walk_headers`, many batches at a time; see `scan.walk_stretches`.
+
+        With `index.interval.bytes`, each for `note_stretch` before the next is asked for: no index
+        has to hear of any batch but the last.
+        """
+        return walk_stretches(
+            self.file,
+            start,
+            self.size if end is None else end,
+            base_offset=self.base_offset,
+            trusted_offset=trusted_offset,
+            room=lambda: interval_bytes - self._bytes_since_entry,
+        )
 
     def read_end_offset(self) -> int:
         """The offset behind the last batch, from the headers behind the last index entry.
@@ -251,28 +288,6 @@ class Segment:
     def _walk_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
         return walk_from(self.file, self.size, self.base_offset, entry, self.offset_index.path)
 
-    def index_fault(self) -> str | None:
-        """Why an index is of no use, from a look at its end; None if it seems sound.
-
-        What this misses, a lookup finds out.
-        """
-        if not self.size:
-            return f"{self.offset_index.path} is of an empty log" if self.index_bytes else None
-        fault = self.offset_index.fault(self.size - 1) or self.time_index.fault(FILE_BYTES_MAX)
-        return fault or self._largest_timestamp_fault()
-
-    def _largest_timestamp_fault(self) -> str | None:
-        """Retention and searches go by the last time entry alone, so it is held against the log."""
-        timestamp, offset = self.largest_timestamp  # and remembered, for these
-        try:
-            if timestamp != NO_TIMESTAMP:
-                self._check_time(IndexEntry(timestamp, offset - self.base_offset))
-            elif self.first_timestamp != NO_TIMESTAMP:
-                return f"{self.time_index.path} is empty"
-        except (CorruptFile, DamagedSegment) as fault:
-            return str(fault)
-        return None
-
     def rebuild_indexes(self, index_interval_bytes: int) -> None:
         """Make both indexes anew from the headers in the log.
 
@@ -281,10 +296,10 @@ class Segment:
         indexes, end, damage = (self.offset_index, self.time_index), self.size, None
         for index in indexes:
             index.begin_anew()
-        self._largest, self._bytes_since_entry = None, 0
+        self.forget_noted()
         try:
-            for position, header in walk_headers(self.file, 0, end, base_offset=self.base_offset):
-                self.note_header(position, header, index_interval_bytes)
+            for position, stretch, _ in self.walk_stretches(0, index_interval_bytes):
+                self.note_stretch(position, stretch, index_interval_bytes)
         except DamagedSegment as found:
             damage = found
         self.size = end
@@ -294,37 +309,9 @@ class Segment:
         if damage is not None:
             raise damage
 
-    def restart_indexes(self, offset: int) -> int:
-        """Keep the indexes' part below `offset` if it can be trusted; the position it reaches.
-
-        From there on the caller walks the batches and `note`s each. Position 0 if nothing is kept.
-        A power loss may have taken the end of one index and left that of the other, so what is kept
-        ends where both have an entry.
-        """
-        times = self.time_index.sorted_count()
-        reach = self.time_index[times - 1].value if times else -1
-        number = self.offset_index.floor_number(min(offset - self.base_offset, reach))
-        position = count = 0
-        if 0 <= number < self.offset_index.sorted_count():
-            entry = self.offset_index[number]
-            if self._is_batch_end(entry):
-                position, count = entry.value, number + 1
-                times = min(times, self.time_index.count_up_to(entry.key))
-        self.offset_index.keep(count)
-        self.time_index.keep(times if count else 0)
+    def forget_noted(self) -> None:
+        """The indexes were cut: what was noted last is not in them any more."""
         self._largest, self._bytes_since_entry = None, 0
-        return position
-
-    def _is_batch_end(self, entry: IndexEntry) -> bool:
-        if not 0 <= entry.value < self.size:
-            return False
-        try:
-            batch = next(
-                walk_batches(self.file, entry.value, self.size, base_offset=self.base_offset)
-            )
-        except DamagedSegment:
-            return False
-        return batch.header.last_offset == self.base_offset + entry.key
 
     def cut(self, size: int) -> None:
         """Make the file end at `size`, a batch's start, for good. The indexes are the caller's."""

@@ -16,7 +16,7 @@ Work = Callable[[], None]
 Steps = Generator[Work | None, None, T]
 
 _STEP_BYTES = 4 << 20  # some 5 ms from the page cache, 20 ms from a disk
-_BATCH_BYTES = 4 << 10  # what a batch costs besides its bytes, in bytes
+_LOOK_BYTES = 4 << 10  # what a look at one or more batches costs besides their bytes, in bytes
 
 
 def run_steps(steps: Steps[T]) -> T:
@@ -38,8 +38,8 @@ class Pace:
         self._left_bytes = _STEP_BYTES
 
     def is_over(self, size_bytes: int) -> bool:
-        """Count a batch; whether a step is through."""
-        self._left_bytes -= size_bytes + _BATCH_BYTES
+        """Count a look at so many bytes; whether a step is through."""
+        self._left_bytes -= size_bytes + _LOOK_BYTES
         if self._left_bytes > 0:
             return False
         self._left_bytes = _STEP_BYTES

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kdist.errors import ApiError, DiskFull, Error
+from kdist.storage.index_trust import restart_indexes
 from kdist.storage.log import Log
 from kdist.storage.names import Suffix, parse_segment_name
 from kdist.storage.producer_loading import load_producers
@@ -85,9 +86,11 @@ def _cut(log: Log, position: int, offset: int) -> None:
         return
     segment.sync_targets(is_sealed=True)  # opens what is used here: no descriptor is wanted later
     segment.cut(position)
+    interval_bytes = log.settings.index_interval_bytes
     try:
-        for place, header in segment.walk_headers(segment.restart_indexes(offset)):
-            segment.note_header(place, header, log.settings.index_interval_bytes)
+        walk = segment.walk_stretches(restart_indexes(segment, offset), interval_bytes)
+        for place, stretch, _ in walk:
+            segment.note_stretch(place, stretch, interval_bytes)
     except DamagedSegment as damage:  # below the cut, and no worse by it
         logger.error("%s: what is behind it in this segment cannot be read", damage)
         segment.size = position

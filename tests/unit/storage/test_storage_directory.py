@@ -316,8 +316,8 @@ def test_an_opening_that_is_left_half_way_leaves_no_marker_and_no_lock() -> None
 def test_a_long_log_is_scanned_in_many_steps(tmp_path: Path) -> None:
     world = on_real_disk(tmp_path)
     world.open()
-    for _ in range(5_000):
-        append(world, world.log())
+    for _ in range(500):
+        append(world, world.log(), size=60_000)
     world.directory._lock.release()
     directory = LogDirectory(world.path, IDENTITY, world.surroundings())
     works = list(directory.opening())

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from storage_world import START_MS, World, batch_of, flip, numbered, overwrite
 
 from kdist.records.batch import read_header
+from kdist.runtime.files import Buffer
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.storage.faults import CorruptFile
+from kdist.storage.index_trust import index_fault, restart_indexes
 from kdist.storage.names import Suffix
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
@@ -36,7 +38,7 @@ class Bench:
         data = batch_of(values, base_offset=self.end, timestamp=at).data
         position = self.segment.size
         self.segment.file.write([data], position)
-        self.segment.note_header(position, read_header(data), self.interval)
+        note(self.segment, position, data, self.interval)
         self.end += count
 
     def loaded(self) -> Segment:
@@ -45,6 +47,11 @@ class Bench:
 
     def path(self, suffix: Suffix) -> str:
         return f"/d01/{BASE:020d}{suffix}"
+
+
+def note(segment: Segment, position: int, data: Buffer, interval: int) -> None:
+    header = read_header(data)
+    segment.note(position, header.size, header.last_offset, header.max_timestamp, interval)
 
 
 def grown(batches: int = 30, interval: int = 100) -> Bench:
@@ -104,7 +111,7 @@ def test_a_segment_without_timestamps_has_no_largest_one() -> None:
         bench.grow(timestamp=-1)
     bench.segment.seal()
     assert bench.segment.largest_timestamp == (-1, BASE)
-    assert bench.loaded().index_fault() is None
+    assert index_fault(bench.loaded()) is None
 
 
 def test_the_first_timestamp_is_read_when_it_is_not_known() -> None:
@@ -159,8 +166,9 @@ def test_a_cut_segment_ends_there_and_grows_from_there(kept: int, interval: int)
     positions = [place for place, _ in bench.segment.walk_headers()] + [bench.segment.size]
     bench.segment.cut(positions[kept])
     bench.end = BASE + 3 * kept
-    for position, header in bench.segment.walk_headers(bench.segment.restart_indexes(bench.end)):
-        bench.segment.note_header(position, header, interval)
+    start = restart_indexes(bench.segment, bench.end)
+    for position, stretch, _ in bench.segment.walk_stretches(start, interval):
+        bench.segment.note_stretch(position, stretch, interval)
     assert bench.segment.file.size() == bench.segment.size == positions[kept]
     for _ in range(5):
         bench.grow()
@@ -225,7 +233,7 @@ def test_batches_of_all_sizes_are_found_where_a_walk_finds_them(
         data = batch_of([bytes(size), b""], base_offset=bench.end).data
         position = bench.segment.size
         bench.segment.file.write([data], position)
-        bench.segment.note_header(position, read_header(data), interval)
+        note(bench.segment, position, data, interval)
         bench.end += 2
     headers = list(bench.segment.walk_headers())
     for offset in range(BASE, bench.end + 1):
