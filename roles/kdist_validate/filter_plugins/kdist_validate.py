@@ -1,8 +1,7 @@
 """The filter that reads an inventory and says, in one sentence each, what is wrong with it (pure).
 
 A rule is a function from a `Site` to sentences; each names the host and the variable. A rule passes
-over values that an earlier rule has refused, so one mistake is told once. Nothing here touches a
-host: what only the host knows is kdist_preflight's.
+over values that an earlier rule has refused, so one mistake is told once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ REQUIRED = {
     "kdist_datacenter": ("", "the datacenter it stands in, which is its cluster"),
     "kdist_address": ("", "its address on the private network"),
     "kdist_host_number": ("", "its number, from which broker ids follow"),
-    "kdist_version": ("broker", "the release to run"),
+    "kdist_version": ("", "the release to run"),
     "kdist_rack": ("broker", "what it shares power and switch with"),
     "kdist_disks": ("broker", "its data disks, one broker each"),
 }
@@ -306,11 +305,12 @@ def wrong_in_flow(flow: Values, site: Site) -> Iterator[str]:
     name = str(flow.get("name") or "")
     if not FLOW_NAME.fullmatch(name):
         yield f"a flow has the name {name!r}; names are of letters, digits, '_' and '-'"
-    if unknown := sorted(set(flow) - FLOW_KEYS):
-        yield f"{name} has {', '.join(unknown)}, which no flow has"
-    for end in ("source", "target"):
+    yield from (f"{name} has {key}, which no flow has" for key in sorted(set(flow) - FLOW_KEYS))
+    for end, group in (("source", "broker"), ("target", "mirror")):
         if flow.get(end) not in site.datacenters:
             yield f"{name} has the {end} {flow.get(end)!r}, which is no datacenter here"
+        elif not site.members(group, flow[end]):
+            yield f"{name} has the {end} {flow[end]}, where no host of the group {group} stands"
     if flow.get("source") == flow.get("target"):
         yield f"{name} leads from {flow.get('source')} to itself"
     if flow.get("policy", "identity") not in FLOW_POLICIES:

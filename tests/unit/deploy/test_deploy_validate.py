@@ -43,7 +43,7 @@ class Inventory:
         self.groups: dict[str, list[str]] = {"all": []}
         for number, name in enumerate(("b1", "b2", "zk1", "zk2", "zk3", "b3"), 1):
             self.add(name, number, "dc2" if name == "b3" else "dc1")
-        self.groups["zookeeper"].append("b3")
+        self.groups |= {"zookeeper": [*self.groups["zookeeper"], "b3"], "mirror": ["b1", "b3"]}
 
     def add(self, name: str, number: int, datacenter: str) -> None:
         kind = "broker" if name.startswith("b") else "zookeeper"
@@ -111,7 +111,7 @@ WRONG: list[tuple[Change, str]] = [
         put("b2", kdist_rack=""),
         "b2: kdist_rack is not set; it is what it shares power and switch with.",
     ),
-    (drop("b1", "kdist_version"), "b1: kdist_version is not set; it is the release to run."),
+    (drop("zk1", "kdist_version"), "zk1: kdist_version is not set; it is the release to run."),
     (
         drop("zk1", "kdist_address"),
         "zk1: kdist_address is not set; it is its address on the private network.",
@@ -214,6 +214,11 @@ WRONG: list[tuple[Change, str]] = [
     (
         flows(flow("dc1", "dc3")),
         "b1: kdist_mirror_flows: dc1-dc3 has the target 'dc3', which is no datacenter here.",
+    ),
+    (
+        lambda site: (flows(flow("dc1", "dc2"))(site), group("mirror", "b1")(site)),
+        "b1: kdist_mirror_flows: dc1-dc2 has the target dc2, "
+        "where no host of the group mirror stands.",
     ),
     (flows(flow("dc1", "dc1")), "b1: kdist_mirror_flows: dc1-dc1 leads from dc1 to itself."),
     (

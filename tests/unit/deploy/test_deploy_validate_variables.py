@@ -1,0 +1,116 @@
+"""A misspelt variable is told of, and a wrong value, before any host is reached."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy_plugins import ROOT, load
+from jinja2 import Undefined
+
+validate = load("roles/kdist_validate/filter_plugins/kdist_validate_variables.py")
+
+DISKS = [{"id": "d01", "device": "/dev/disk/by-id/one"}]
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"kdist_firewall_client": []},
+        "nothing reads kdist_firewall_client; is it kdist_firewall_clients?",
+    ),
+    ({"kdist_elephants": 1}, "nothing reads kdist_elephants."),
+    (
+        {"kdist_zookeeper_heap_mb": "lots"},
+        "kdist_zookeeper_heap_mb is 'lots'; it is a whole number.",
+    ),
+    (
+        {"kdist_tuning_huge_pages": "some"},
+        "kdist_tuning_huge_pages is 'some'; it is one of always, madvise, never.",
+    ),
+    ({"kdist_firewall_enabled": "si"}, "kdist_firewall_enabled is 'si'; it is true or false."),
+    (
+        {"kdist_version": 1.1},
+        "kdist_version is the number 1.1, and 1.10 would be the number 1.1; put it in quotes.",
+    ),
+    ({"kdist_version": "../1"}, "kdist_version is '../1', which is no release's name."),
+    (
+        {"kdist_firewall_clients": ["198.51.100.7/24"]},
+        "kdist_firewall_clients has '198.51.100.7/24': 198.51.100.7/24 has host bits set.",
+    ),
+    (
+        {"kdist_firewall_admins": ["desk"]},
+        "kdist_firewall_admins has 'desk': 'desk' does not appear to be an IPv4 or IPv6 network.",
+    ),
+    (
+        {"kdist_zookeeper_log_device": "/dev/sdb"},
+        "kdist_zookeeper_log_device is /dev/sdb, which may change with a boot; "
+        "use its name under /dev/disk/by-id.",
+    ),
+    (
+        {"kdist_zookeeper_log_device": "/dev/disk/by-id/one", "kdist_disks": DISKS},
+        "kdist_zookeeper_log_device is /dev/disk/by-id/one, which kdist_disks has for records.",
+    ),
+]
+
+
+def told(**hosts: dict[str, Any]) -> list[str]:
+    return list(validate.kdist_validate_variables(hosts, {"all": list(hosts)}))
+
+
+@pytest.mark.parametrize(("variables", "sentence"), WRONG, ids=[s for _, s in WRONG])
+def test_a_wrong_variable_is_told_in_a_sentence(variables: dict[str, Any], sentence: str) -> None:
+    assert told(b1=variables) == [f"b1: {sentence}"]
+
+
+def test_what_all_hosts_have_is_told_once() -> None:
+    assert told(b1={"kdist_elephants": 1}, b2={"kdist_elephants": 1}) == [
+        "b1, b2: nothing reads kdist_elephants."
+    ]
+
+
+def test_a_value_that_is_no_list_is_not_shown_as_it_may_hold_a_password() -> None:
+    (sentence,) = told(b1={"kdist_monitoring_receivers": {"smtp_auth_password": "hush"}})
+    assert sentence.startswith("b1: kdist_monitoring_receivers: ")
+    assert "hush" not in sentence
+
+
+def test_a_job_without_a_name_is_told_of() -> None:
+    (sentence,) = told(b1={"kdist_spark_jobs": [{"on_calendar": "daily", "settings": {}}]})
+    assert (
+        sentence
+        == "b1: kdist_spark_jobs: missing required arguments: name found in kdist_spark_jobs."
+    )
+
+
+def test_defaults_facts_and_what_is_derived_are_no_mistakes() -> None:
+    pages = [
+        *ROOT.glob("roles/*/defaults/main.yml"),
+        *ROOT.glob("roles/*/vars/main.yml"),
+        ROOT / "playbooks/group_vars/all.yml",
+    ]
+    for page in pages:
+        variables = yaml.safe_load(page.read_text()) or {}
+        plain = {n: v for n, v in variables.items() if "{{" not in str(v)}
+        templated = dict.fromkeys(variables.keys() - plain.keys(), Undefined())
+        assert told(b1=plain | templated) == [], page
+
+
+@pytest.mark.parametrize("inventory", ["example", "lab", "vagrant", "vagrant-pair"])
+def test_the_inventories_of_the_tree_have_no_such_mistakes(inventory: str, tmp_path: Path) -> None:
+    """And one of theirs that has is refused by the playbook."""
+    place = Path(shutil.copytree(ROOT / "inventory" / inventory, tmp_path / "site"))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    words = [str(program), "-i", str(place), "playbooks/validate.yml"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    if inventory == "example":
+        page = place / "group_vars/all/site.yml"
+        page.write_text(page.read_text().replace("kdist_base_ntp_servers", "kdist_base_ntp_server"))
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "nothing reads kdist_base_ntp_server; is it kdist_base_ntp_servers?" in " ".join(
+            done.stdout.split()
+        )
