@@ -29,7 +29,10 @@ class DiskHealth(NamedTuple):
 
 def read_scan(output: bytes) -> Iterator[str]:
     """The devices that `smartctl --json --scan` found; none if it said nothing to be read."""
-    yield from (str(each["name"]) for each in _parsed(output).get("devices", ()))
+    devices = _parsed(output).get("devices")
+    for each in devices if isinstance(devices, list) else ():
+        if isinstance(each, dict) and "name" in each:
+            yield str(each["name"])
 
 
 def read_health(device: str, output: bytes) -> DiskHealth | None:
@@ -37,21 +40,32 @@ def read_health(device: str, output: bytes) -> DiskHealth | None:
     said = _parsed(output)
     if "smart_status" not in said:
         return None
+    try:
+        return _health(device, said)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # not as smartctl writes it
+
+
+def _health(device: str, said: dict[str, Any]) -> DiskHealth:
     table = said.get("ata_smart_attributes", {}).get("table", ())
-    ata = {row["id"]: row["raw"]["value"] for row in table}
+    ata = {row["id"]: _number(row["raw"]["value"]) for row in table}
     nvme = said.get("nvme_smart_health_information_log", {})
     return DiskHealth(
         device=device,
         model=said.get("model_name", ""),
         serial=said.get("serial_number", ""),
         is_healthy=said["smart_status"].get("passed"),
-        temperature_celsius=said.get("temperature", {}).get("current"),
-        power_on_hours=said.get("power_on_time", {}).get("hours"),
+        temperature_celsius=_number(said.get("temperature", {}).get("current")),
+        power_on_hours=_number(said.get("power_on_time", {}).get("hours")),
         reallocated_sectors=ata.get(_REALLOCATED),
         pending_sectors=ata.get(_PENDING),
-        uncorrectable_sectors=ata.get(_UNCORRECTABLE, nvme.get("media_errors")),
+        uncorrectable_sectors=ata.get(_UNCORRECTABLE, _number(nvme.get("media_errors"))),
         link_errors=ata.get(_LINK),
     )
+
+
+def _number(value: object) -> int | None:
+    return None if value is None else int(str(value))
 
 
 def _parsed(output: bytes) -> dict[str, Any]:

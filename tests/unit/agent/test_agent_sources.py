@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from kdist.agent.disks import ask_disks
 from kdist.agent.exported import exported
 from kdist.agent.smart import read_health, read_scan
@@ -54,6 +56,28 @@ def test_an_nvme_disks_media_errors_are_its_lost_sectors() -> None:
     health = read_health("/dev/nvme0", said(NVME))
     assert health is not None
     assert (health.is_healthy, health.uncorrectable_sectors) == (False, 3)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"smart_status": None},
+        {"temperature": None},
+        {"temperature": {"current": "hot"}},
+        {"power_on_time": [1]},
+        {"ata_smart_attributes": {"table": [{"id": 5}]}},
+        {"ata_smart_attributes": {"table": [{"id": 5, "raw": {"value": "n/a"}}]}},
+        {"ata_smart_attributes": {"table": None}},
+        {"nvme_smart_health_information_log": 3},
+    ],
+)
+def test_what_a_disk_says_oddly_is_no_health_and_no_end_of_the_agent(odd: dict[str, Any]) -> None:
+    assert read_health("/dev/sda", said(ATA | odd)) is None
+
+
+@pytest.mark.parametrize("devices", [None, 3, [None], ["/dev/sda"], [{"type": "ata"}]])
+def test_a_scan_that_lists_nothing_to_be_read_finds_no_disks(devices: Any) -> None:
+    assert list(read_scan(said({"devices": devices}))) == []
 
 
 def test_what_is_no_disk_with_smart_has_no_health() -> None:
