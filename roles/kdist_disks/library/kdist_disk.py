@@ -184,7 +184,7 @@ class Host:
         if types == ("xfs",) and label.startswith("kd"):
             code, out, err = self.apart(LOOK, self.wanted.device)
             if code:
-                return {"error": err}
+                return found | {"damage": err}
             names, _, text = out.partition("//\n")
             found["marker"] = parse(text) if text else None
             found["empty"] = not set(names.split()) - {MARKER, "new.json", LOG_DIRECTORY}

@@ -15,7 +15,8 @@ be wiped. What is in use by anything else is never touched.
                  | ours                                 | mount
                  | our label, nothing in it             | finish: its formatting was interrupted
                  | no signature, zeroes, large enough   | format
-                 | anything else                        | refuse; wipe, if named to be wiped
+                 | anything else, or an XFS that cannot | refuse; wipe, if named to be wiped
+                 |   be mounted, perhaps half made        |
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Probe:
     uuid: str = ""
     marker: dict[str, object] | None = None
     empty: bool = False
+    damage: str = ""  # why its filesystem cannot be mounted
     mounted: bool = False  # at its own mount point
     used_by: str = ""  # by whom else, in words
     mount_taken_by: str = ""  # what else is at its mount point
@@ -141,7 +143,8 @@ def contents(probe: Probe) -> str:
         marker = {key: probe.marker.get(key) for key in ("disk", "broker", "cluster")}
         return "disk {disk} of broker {broker} of cluster {cluster}".format(**marker)
     found = ", ".join(probe.signatures)
-    return f"{found} labelled {probe.label}" if probe.label else found
+    found = f"{found} labelled {probe.label}" if probe.label else found
+    return f"{found} that cannot be mounted: {probe.damage}" if probe.damage else found
 
 
 def fstab_line(wanted: Wanted, uuid: str, options: str) -> str:

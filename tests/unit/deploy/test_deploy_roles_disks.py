@@ -76,6 +76,12 @@ CASES = [
         Action.REFUSE,
         "holds data without a known signature",
     ),
+    (
+        "half made, or damaged",
+        replace(XFS, empty=False, damage="wrong fs type"),
+        Action.REFUSE,
+        "holds xfs labelled kd101-d01 that cannot be mounted: wrong fs type",
+    ),
     ("absent", disk.Probe(), Action.REPORT, "is absent"),
     ("unreadable", replace(XFS, error="I/O error"), Action.REPORT, "cannot be read: I/O error"),
     (
@@ -121,6 +127,7 @@ def test_only_a_foreign_disk_that_was_named_is_wiped() -> None:
     named = replace(WANTED, wipe=True)
     assert disk.plan(named, EXT4) == disk.Plan(Action.WIPE, "held ext4 labelled precious")
     assert disk.plan(named, replace(XFS, marker=OURS)).action is Action.MOUNT
+    assert disk.plan(named, replace(XFS, empty=False, damage="x")).action is Action.WIPE
     assert disk.plan(named, BLANK).action is Action.FORMAT
     assert disk.plan(named, replace(EXT4, used_by="swap on /dev/sdb")).action is Action.REFUSE
 
