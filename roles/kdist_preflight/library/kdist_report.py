@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import socket
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ options:
   disks: {type: list, elements: dict, required: true, description: "Disks: id, device, state."}
   brokers: {type: list, elements: dict, required: true, description: "The kdist_brokers."}
   ports: {type: dict, required: true, description: Ports of other listeners by name.}
+  address: {type: str, required: true, description: Where all of them listen.}
   capabilities: {type: dict, required: true, description: What kdist.fact prints.}
 author: The kdist authors
 """
@@ -36,6 +38,7 @@ EXAMPLES = """
     disks: "{{ kdist_disks }}"
     brokers: "{{ kdist_brokers }}"
     ports: {node_exporter: 9100}
+    address: "{{ kdist_address }}"
     capabilities: "{{ ansible_facts.ansible_local.kdist.capabilities }}"
 """
 
@@ -61,6 +64,16 @@ def look_at_disk(disk: dict[str, Any]) -> dict[str, Any]:
         return {**shown, "bytes": int(size) * 512}
     except OSError:
         return shown
+
+
+def has_address(address: str) -> bool:
+    """Whether it is one of this host's: only then something can listen there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def users_of_ports(module: AnsibleModule) -> dict[int, str]:
@@ -102,6 +115,7 @@ def look(module: AnsibleModule) -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "memory_mb": memory_bytes >> 20,
+        "address": (module.params["address"], has_address(module.params["address"])),
         "synchronised": synchronised(module),
         "sysctl": os.access("/proc/sys/vm/dirty_bytes", os.W_OK),
         "sysfs": os.access("/sys/class/block", os.W_OK) and os.access("/sys/kernel/mm", os.W_OK),
@@ -117,6 +131,7 @@ def main() -> None:
         "disks": {"type": "list", "elements": "dict", "required": True},
         "brokers": {"type": "list", "elements": "dict", "required": True},
         "ports": {"type": "dict", "required": True},
+        "address": {"type": "str", "required": True},
         "capabilities": {"type": "dict", "required": True},
     }
     module = AnsibleModule(argument_spec=arguments, supports_check_mode=True)

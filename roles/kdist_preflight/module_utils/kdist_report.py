@@ -47,6 +47,9 @@ def platform_rows(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterat
     enough = found["memory_mb"] >= wanted["memory_mb"]
     memory = (f"{found['memory_mb']} MB", f">= {wanted['memory_mb']} MB")
     yield Row("memory", *memory, OK if enough else MIND)
+    address, is_here = found["address"]
+    here = "here" if is_here else "not of this host"
+    yield Row(f"address {address}", here, "here", OK if is_here else REFUSED)
     yield Row("time", *in_words(found["synchronised"], "synchronised", "not synchronised"))
 
 

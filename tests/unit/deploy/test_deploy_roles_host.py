@@ -129,6 +129,7 @@ FOUND: dict[str, Any] = {
     "kernel": "6.1.0-28-amd64",
     "python": "3.11.2",
     "memory_mb": 4096,
+    "address": ("198.51.100.12", True),
     "synchronised": True,
     "clock": True,
     "sysctl": True,
@@ -165,6 +166,7 @@ def test_a_host_as_wanted_is_ok_in_every_row() -> None:
         ({"kernel": "5.4.0"}, {"kernel": "refused"}),
         ({"python": "3.9.2"}, {"python": "refused"}),
         ({"memory_mb": 1024}, {"memory": "mind"}),
+        ({"address": ("198.51.100.21", False)}, {"address 198.51.100.21": "refused"}),
         ({"synchronised": False}, {"time": "mind"}),
         ({"clock": False, "sysctl": False}, {"clock": "mind", "kernel values": "mind"}),
         ({"nofile_max": 20000}, {"open files": "mind"}),
@@ -233,6 +235,14 @@ def test_the_host_s_facts_are_json_of_sentences(capsys: pytest.CaptureFixture[st
     told = json.loads(capsys.readouterr().out)
     assert set(told) == {"capabilities", "not_applied"}
     assert told["capabilities"]["nofile_max"] > 0
+
+
+def test_a_list_of_sentences_that_a_power_cut_has_emptied_fails_no_run(tmp_path: Path) -> None:
+    fact = runpy.run_path(str(ROOT / "roles/kdist_base/files/kdist.fact"))
+    (tmp_path / "kdist_tuning.json").touch()
+    assert fact["sentences"](tmp_path / "kdist_tuning.json") == [
+        f"{tmp_path}/kdist_tuning.json cannot be read"
+    ]
 
 
 @pytest.mark.parametrize("file", ["kdist_base/files/kdist.fact", "kdist_tuning/files/kdist-tune"])
