@@ -1,0 +1,170 @@
+"""What a run wrote before it died takes effect in the next one, and what is half done does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader  # type: ignore[import-untyped]
+from ansible.template import Templar, trust_as_template  # type: ignore[import-untyped]
+from deploy_plugins import ROOT
+
+
+def tasks_in(found: Any) -> Iterator[dict[str, Any]]:
+    """Every task of a file, also within blocks."""
+    for task in found or []:
+        yield task
+        yield from tasks_in(task.get("block"))
+
+
+def tasks(page: str) -> list[dict[str, Any]]:
+    return list(tasks_in(yaml.safe_load((ROOT / "roles" / page).read_text())))
+
+
+def named(page: str, words: str) -> dict[str, Any]:
+    (found,) = [task for task in tasks(page) if words in task["name"]]
+    return found
+
+
+def test_no_service_is_restarted_by_a_notice_that_a_run_that_died_would_not_give() -> None:
+    """udev takes changed rules by itself, and kdist-tune runs at boot."""
+    pages = [page for page in ROOT.glob("roles/*/tasks/*.yml") if "notify:" in page.read_text()]
+    assert [page.parents[1].name for page in pages] == ["kdist_tuning"]
+
+
+def test_systemd_reads_its_units_whenever_it_starts_one_that_a_role_has_written() -> None:
+    pages = sorted(page.relative_to(ROOT / "roles") for page in ROOT.glob("roles/*/tasks/*.yml"))
+    started = [
+        (str(page), service)
+        for page in pages
+        for task in tasks(str(page))
+        if (service := task.get("ansible.builtin.systemd_service"))
+        and "start" in str(service.get("state"))
+        and service["name"] != "chrony"
+    ]
+    assert len(started) > 5
+    assert [page for page, service in started if service.get("daemon_reload") is not True] == []
+
+
+SINCE = "Mon 2026-11-23 12:00:00.500000 UTC"
+BEFORE, AFTER = 1795435200.25, 1795435200.75  # within that second
+
+
+@pytest.mark.parametrize(
+    ("since", "written", "is_told"),
+    [(SINCE, BEFORE, False), (SINCE, AFTER, True), ("", AFTER, False)],
+    ids=["read since", "not read yet", "never ran"],
+)
+@pytest.mark.parametrize("state", ["restarted", "reloaded"])
+def test_a_service_that_has_not_read_what_was_written_is_found(
+    tmp_path: Path, state: str, since: str, written: float, is_told: bool
+) -> None:
+    (tmp_path / "systemctl").write_text(
+        f'#!/bin/sh\necho "$*" > {tmp_path}/asked; echo "{since}"\n'
+    )
+    (tmp_path / "systemctl").chmod(0o755)
+    page = tmp_path / "settings"
+    page.touch()
+    os.utime(page, (written, written))
+    shell = named("kdist_base/tasks/reread.yml", "Look for what was written")
+    row = {"unit": "one.service", "reads": [str(tmp_path / "absent"), str(page)], "state": state}
+    templar = Templar(loader=DataLoader(), variables={"item": row})
+    command = templar.template(trust_as_template(shell["ansible.builtin.shell"]["cmd"]))
+    found = subprocess.run(
+        ["/bin/sh", "-c", str(command)],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == (f"{page}\n" if is_told else "")
+    # A reload is a change of state and no new start.
+    asked = "ActiveEnterTimestamp" if state == "restarted" else "StateChangeTimestamp"
+    assert f"--property={asked}" in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.parametrize("role", ["kdist_release", "kdist_spark"])
+def test_a_release_is_on_the_disk_before_it_is_called_whole(role: str) -> None:
+    steps = [task["name"] for task in tasks(f"{role}/tasks/unpack.yml")]
+    (whole,) = [number for number, name in enumerate(steps) if name.endswith(" whole")]
+    assert steps[whole - 1] == "Bring it to the disk"
+
+
+# ZooKeeper
+
+
+def may_begin(members: int, known: str, blank: str) -> bool:
+    """Whether servers of these numbers may begin, where those of `known` have data."""
+    names = [f"zk{number}" for number in range(1, members + 1)]
+    kept = {f"zk{n}": "/version-2/log.1" for n in known} | {f"zk{n}": "" for n in blank}
+    task = named("kdist_zookeeper/tasks/preflight.yml", "Refuse a majority")
+    variables: dict[str, Any] = {
+        "kdist_members_zookeeper": names,
+        "ansible_play_hosts_all": list(kept),
+        "hostvars": {
+            name: {"inventory_hostname": name, "kdist_zookeeper_kept": {"stdout": found}}
+            for name, found in kept.items()
+        },
+        **{name: trust_as_template(text) for name, text in task["vars"].items()},
+    }
+    condition = task["ansible.builtin.assert"]["that"]
+    templar = Templar(loader=DataLoader(), variables=variables)
+    return bool(templar.template(trust_as_template(f"{{{{ {condition} }}}}")))
+
+
+@pytest.mark.parametrize(
+    ("files", "knows"),
+    [
+        ("myid version-2/snapshot.0 version-2/currentEpoch", False),
+        ("version-2/log.1 version-2/snapshot.0", True),
+        ("version-2/snapshot.0 version-2/snapshot.100000002", True),
+        ("version-2/snapshot.a", True),
+        ("", False),
+    ],
+)
+def test_a_server_that_has_never_been_in_an_ensemble_knows_nothing(
+    tmp_path: Path, files: str, knows: bool
+) -> None:
+    (tmp_path / "version-2").mkdir()
+    for name in files.split():
+        (tmp_path / name).touch()
+    task = named("kdist_zookeeper/tasks/preflight.yml", "Look for what the server knows")
+    find, _, _, *condition = task["ansible.builtin.command"]["argv"]
+    found = subprocess.run([find, str(tmp_path), *condition], capture_output=True, check=True)
+    assert bool(found.stdout) is knows
+
+
+@pytest.mark.parametrize(
+    ("members", "known", "blank", "may"),
+    [
+        (1, "", "1", True),
+        (3, "", "123", True),
+        (3, "123", "", True),
+        (3, "12", "3", True),
+        (5, "123", "45", True),
+        (3, "1", "23", False),
+        (5, "12", "345", False),
+        (3, "", "2", True),
+        (3, "", "23", False),
+    ],
+    ids=[
+        "first, alone",
+        "first",
+        "as it was",
+        "one replaced",
+        "three to five",
+        "one to three",
+        "two to five",
+        "one new, by --limit",
+        "two new, by --limit",
+    ],
+)
+def test_zookeeper_servers_without_data_are_never_a_majority_beside_others(
+    members: int, known: str, blank: str, may: bool
+) -> None:
+    assert may_begin(members, known, blank) is may
