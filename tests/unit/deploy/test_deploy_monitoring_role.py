@@ -163,6 +163,12 @@ def test_nobody_is_told_until_somebody_is_named() -> None:
     assert config["route"]["receiver"] == "null"
 
 
+def test_what_changes_in_the_alertmanagers_file_is_not_shown_as_it_has_passwords() -> None:
+    tasks = yaml.safe_load((ROLE / "tasks/server.yml").read_text())
+    (task,) = [task for task in tasks if "alertmanager.yml.j2" in str(task)]
+    assert task["diff"] is False
+
+
 def test_monitoring_listens_on_the_hosts_address_and_beside_the_brokers_ports() -> None:
     assert "--web.listen-address=198.51.100.11:9193 " in rendered("alertmanager.default.j2")
     assert "--cluster.listen-address=" in rendered("alertmanager.default.j2")
