@@ -87,7 +87,8 @@ def test_two_jobs_of_one_name_are_refused(names: str, is_right: bool) -> None:
 
 
 def test_a_job_whose_timer_a_run_that_died_has_removed_already_is_retired_all_the_same() -> None:
-    stop, *removals = yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
+    tasks = yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
+    stop, *removals = [task for task in tasks if "loop" in task]
     seen = {"kdist_spark_retired": ["begun", "whole"], "kdist_spark_timers": ["nightly", "whole"]}
     templar = Templar(loader=DataLoader(), variables=seen)
     assert templar.template(trust_as_template(stop["loop"])) == ["whole"]
@@ -98,3 +99,16 @@ def test_a_job_whose_timer_a_run_that_died_has_removed_already_is_retired_all_th
 def test_a_timer_that_was_missed_is_made_up_for() -> None:
     found = unit("kdist-load.timer.j2", "Timer")
     assert (found["OnCalendar"], found["Persistent"]) == (["*-*-*", "02:00"], ["true"])
+
+
+@pytest.mark.parametrize(
+    ("playbook", "group", "page"),
+    [("spark-load", "spark", "retire"), ("mirror", "mirror", "leave")],
+)
+def test_a_host_that_leaves_its_group_runs_nothing_of_it_any_more(
+    playbook: str, group: str, page: str
+) -> None:
+    _, there, elsewhere = yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text())
+    assert (there["hosts"], elsewhere["hosts"]) == (group, f"all:!{group}")
+    (task,) = elsewhere["tasks"]
+    assert task["ansible.builtin.include_role"]["tasks_from"] == page
