@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from kdist.errors import CorruptRecords
 from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.records.control import read_marker
@@ -89,7 +90,11 @@ def readable_stretches(log: Log, offset: int, end_offset: int) -> Iterator[tuple
 def _replay_marker(
     states: ProducerStates, segment: Segment, position: int, header: BatchHeader
 ) -> None:
-    records = read_records(segment.file.read(position, header.size), 0, header)
-    if records:  # compaction may have removed the marker and kept its offset
-        marker = read_marker(records[0].key, records[0].value)
-        states.end_transaction(header, header.last_offset, marker.coordinator_epoch)
+    try:
+        records = read_records(segment.file.read(position, header.size), 0, header)
+        if records:  # compaction may have removed the marker and kept its offset
+            marker = read_marker(records[0].key, records[0].value)
+            states.end_transaction(header, header.last_offset, marker.coordinator_epoch)
+    except CorruptRecords as damage:
+        where = f"{segment.path}, byte {position}"
+        logger.error("%s: the end of a transaction cannot be read: %s", where, damage)

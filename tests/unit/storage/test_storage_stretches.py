@@ -6,6 +6,7 @@ and both indexes, byte for byte, are held against the same walk made here batch 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from storage_world import CLICKS, START_MS, World, batch_of, overwrite
 
@@ -205,9 +206,10 @@ def take_producer(
     if not header.is_control:
         producers.append(header, header.base_offset)
         return
-    for record in read_records(file.read(position, header.size), 0, header)[:1]:
-        marker = read_marker(record.key, record.value)
-        producers.end_transaction(header, header.last_offset, marker.coordinator_epoch)
+    with contextlib.suppress(CorruptRecords):
+        for record in read_records(file.read(position, header.size), 0, header)[:1]:
+            marker = read_marker(record.key, record.value)
+            producers.end_transaction(header, header.last_offset, marker.coordinator_epoch)
 
 
 # And by a start
@@ -244,6 +246,7 @@ def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
 
 @BOTH
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=52)  # the end of a transaction that cannot be read
 def test_a_start_finds_what_a_walk_one_by_one_finds(codec: ModuleType, seed: int) -> None:
     chance = random.Random(seed)
     writer = Writer(chance, leaps=(leaps := chance.random() < 0.3))
@@ -258,12 +261,7 @@ def test_a_start_finds_what_a_walk_one_by_one_finds(codec: ModuleType, seed: int
     world.open()
     world.disk.make_directory(f"{world.path}/{CLICKS}")
     overwrite(world.disk, world.path_of(BASE, Suffix.LOG), bytes(content))
-    try:
-        expected = walked(bytes(content), recovery_point, interval, leaps=leaps)
-    except CorruptRecords:  # a marker that cannot be read
-        with pytest.raises(CorruptRecords):
-            started(world, codec, recovery_point)
-        return
+    expected = walked(bytes(content), recovery_point, interval, leaps=leaps)
     assert started(world, codec, recovery_point) == expected
     assert started(world, codec, recovery_point) == expected  # now with the indexes of before
 
