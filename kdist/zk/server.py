@@ -29,7 +29,10 @@ _LOG_LINES = 3  # of the log's end, without stack frames, for the sentence on wh
 
 # Up in little more than a second: no second compiler, no parallel collector for so small a heap. It
 # grows when it has to: the server keeps the last 500 transactions, whose size is the controller's.
-_JVM = ("-Xms32m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_JVM = (
+    *("-Xms32m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError"),  # else it stays, and answers nobody
+    *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
+)
 
 
 class ServerSettings(NamedTuple):
