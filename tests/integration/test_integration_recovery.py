@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import socket
+import struct
 import urllib.error
 import urllib.request
 import uuid
@@ -24,14 +25,16 @@ from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.runtime.inline_tasks import InlineTasks
 from kdist.storage.directory import LogDirectory
+from kdist.storage.log import Log
 from kdist.storage.surroundings import Identity, Surroundings
 from tests.integration.broker_processes import BrokerProcess, broker_processes
 from tests.integration.zookeeper_server import PATIENT_TICK_MS, free_port, zookeeper_host
 from tests.own_time import ended_after_s
 
 LOGS = 300
-BATCHES = 300_000  # of the one big log: seconds of scanning
+BATCHES = 2_000_000  # of the one big log: seconds of scanning, as each has entries in the indexes
 STOPPED_S = 1.0
+OFFSET = struct.Struct(">q")
 TOPIC = TopicSettings()
 BATCH = build_batch([b"x" * 100], timestamp_ms=1_700_000_000_000)
 
@@ -42,9 +45,12 @@ def test_a_signal_during_recovery_ends_the_broker_at_once(
     zookeeper = tmp_path / "zookeeper"
     zookeeper.mkdir()
     http = f"127.0.0.1:{free_port()}"
+    indexes = {"log_index_interval_bytes": "0", "log_index_size_max_bytes": str(1 << 26)}
     with (
         zookeeper_host(zookeeper, PATIENT_TICK_MS) as host,
-        broker_processes(1, tmp_path, host.settings.address, http_address=http) as (broker,),
+        broker_processes(1, tmp_path, host.settings.address, http_address=http, **indexes) as (
+            broker,
+        ),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
     ):
         assert broker.stop() == 0
@@ -110,13 +116,18 @@ def fill(path: Path) -> None:
         ),
     ).open()
     for number in range(LOGS):
-        append(directory, TopicPartition("clicks", number), 3)
-    append(directory, TopicPartition("views", 0), BATCHES)
+        append(directory, TopicPartition("clicks", number))
+    big = Path(append(directory, TopicPartition("views", 0)).active.path)
     directory._lock.release()  # as the kernel does
+    content = bytearray(BATCH * BATCHES)
+    for offset in range(BATCHES):  # which the checksum leaves out
+        OFFSET.pack_into(content, offset * len(BATCH), offset)
+    big.write_bytes(content)
 
 
-def append(directory: LogDirectory, partition: TopicPartition, batches: int) -> None:
+def append(directory: LogDirectory, partition: TopicPartition) -> Log:
     log = directory.create(partition, uuid.UUID(int=1), TOPIC)
-    for _ in range(batches):
+    for _ in range(3):
         data = bytearray(BATCH)
         log.append([Batch(read_header(data), memoryview(data))], 0, 1_700_000_000_000)
+    return log
