@@ -42,7 +42,8 @@ def consumer_on(cluster: Cluster, host: str, **settings: Any) -> Consumer:
     network = cluster.network.host(host)
     found = read_settings(settings)
     chance = random.Random(cluster.chance.random())
-    return Consumer.over(Core(network, [Address("m1", PORT)], found, chance, (None, None), call))
+    brokers = [Address(f"m{each}", PORT) for each in cluster.brokers or (1,)]
+    return Consumer.over(Core(network, brokers, found, chance, (None, None), call))
 
 
 def with_topic(scenario: Scenario, partitions: int = 1) -> None:
