@@ -211,7 +211,6 @@ static void welcome(int listener)
     c->socket = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
     check(c->socket >= 0, "accept");
     setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(c->socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);  /* as the broker within a host */
     watch(c, EPOLL_CTL_ADD, 0);
 }
 
@@ -223,6 +222,7 @@ static int start(int port)
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);  /* as kdist within a host: not paced */
     check(bind(listener, (struct sockaddr *)&address, sizeof address) == 0, "bind");
     check(listen(listener, 1024) == 0, "listen");
     poller = epoll_create1(0);

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from kdist.network.chunks import Bytes
+from kdist.network.pacing import pace
 from kdist.network.turn import ReceiveInto
 from kdist.runtime.sendfile import send_file
 from kdist.runtime.turn_loop import READABLE, WRITABLE, watch
@@ -28,9 +28,6 @@ class NotReceivedError(Exception):
         self.error = error
 
 
-# Where bytes do not leave the host nothing is congested; BBR, where it is the default, would pace
-# them all the same, by a timer for a packet: half of what the kernel took to send a fetched MiB.
-UNPACED = b"reno"
 FILE_PIECE_BYTES = 2 << 20  # under a millisecond, when the reader is as fast as we are
 
 
@@ -73,9 +70,8 @@ class SocketTransport(asyncio.Transport):
     ) -> None:
         own_address = connected.getsockname()
         super().__init__({"peername": address, "sockname": own_address, "socket": connected})
-        if own_address[0] == address[0]:
-            with suppress(OSError):  # a host may not allow it; then it is paced
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
+        if own_address[0] != address[0]:
+            pace(connected)
         assert isinstance(protocol, asyncio.BufferedProtocol), "kdist's protocols are"
         self._loop = loop
         self._socket = connected

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kdist.errors import UserError
 from kdist.network.accepting import Accepting
+from kdist.network.pacing import begin_unpaced
 from kdist.network.socket_transport import SocketTransport
 from kdist.network.turn import Turn
 
@@ -113,6 +114,7 @@ def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:
         # Those that it accepts inherit all of it, and begin with a window that fits.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        begin_unpaced(listening)
         for option, size in (
             (socket.SO_SNDBUF, options.send_buffer_bytes),
             (socket.SO_RCVBUF, options.receive_buffer_bytes),
@@ -131,6 +133,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(connected)
+            begin_unpaced(connected)
             await loop.sock_connect(connected, address)
         except OSError as error:
             connected.close()

@@ -14,7 +14,8 @@ import pytest
 from network_world import RawPeer, Served, World, real_world, turning_world
 
 from kdist.errors import UserError
-from kdist.network import accepting, socket_transport
+from kdist.network import accepting, pacing
+from kdist.network.pacing import UNPACED, congestion_control
 
 
 @pytest.fixture(params=[real_world, turning_world])
@@ -130,11 +131,6 @@ def test_who_listens_a_moment_later_than_another_process_is_told_in_a_sentence(
     world.run(scenario())
 
 
-def congestion_control(connection: socket.socket) -> bytes:
-    """The name of what paces it."""
-    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0")
-
-
 @pytest.mark.parametrize(("own_host", "is_paced"), [("127.0.0.1", False), ("127.0.0.2", True)])
 def test_only_connections_between_two_addresses_are_paced(
     world: World, own_host: str, is_paced: bool
@@ -153,16 +149,43 @@ def test_only_connections_between_two_addresses_are_paced(
                 await peer.answers(1)
             (connection,) = served.handler.connected
             found = congestion_control(connection._transport.get_extra_info("socket"))
-            assert found == (default if is_paced else b"reno")
+            assert found == (default if is_paced else UNPACED)
 
     world.run(scenario())
+
+
+def test_what_listens_or_connects_was_never_paced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel paces for ever what BBR had when it was connected."""
+    found: list[bytes] = []
+
+    class Watched(socket.socket):
+        def listen(self, backlog: int = 0) -> None:
+            found.append(congestion_control(self))
+            super().listen(backlog)
+
+        def connect(self, address: Any) -> None:
+            found.append(congestion_control(self))
+            super().connect(address)
+
+    monkeypatch.setattr(socket, "socket", Watched)
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            peer.send(b"hello")
+            assert await peer.answers(1)
+
+    world.run(scenario())
+    assert found == [UNPACED, UNPACED]
 
 
 def test_a_host_that_leaves_no_choice_of_congestion_control_is_served(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its administrator may allow none but the default one."""
-    monkeypatch.setattr(socket_transport, "UNPACED", b"not-allowed")
+    monkeypatch.setattr(pacing, "UNPACED", b"not-allowed")
 
     async def scenario() -> None:
         async with Served(world) as served:
