@@ -286,8 +286,12 @@ class Connection(FrameReceiver):
             data = replies[0] if len(replies) == 1 else b"".join(cast(deque[Bytes], replies))
             replies.clear()
             return send, cast(Bytes, data)
-        self._put_answers()
-        sender.write()
+        if send is not None and len(replies) == 1 and (chunks := cast(Reply, replies[0]).chunks):
+            replies.clear()
+            sender.send_answer(chunks)
+        else:
+            self._put_answers()
+            sender.write()
         if self._is_held:
             self._after_writing()
         return None

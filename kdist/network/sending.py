@@ -17,9 +17,9 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, FileRange, release
@@ -100,6 +100,36 @@ class Sender:
                     self.waiting_bytes += len(copied) - RANGE_BYTES
                     chunk = copied
             self._chunks.append(chunk)
+
+    def send_answer(self, chunks: Sequence[Chunk]) -> None:
+        """As `put` and `write`, where nothing waits: in a third of the calls, if it is records."""
+        part: Any = chunks[1] if len(chunks) == 3 else b""
+        sockets = self._sockets
+        if (
+            sockets is None
+            or isinstance(part, BYTES)
+            or part.is_cold
+            or part.size <= COPIED_BYTES_MAX
+            or (descriptor := part.file.fileno()) is None
+        ):
+            self.put(chunks)
+            self.write()
+            return
+        head, _, tail = cast(tuple[Bytes, FileRange, Bytes], chunks)
+        self._cork(True)
+        self._to_socket(sockets, head, 0)
+        size = part.size
+        sent = 0 if self.is_blocked else self._send_file(part, descriptor, part.position, size)
+        if sent == size:
+            self.waiting_bytes -= RANGE_BYTES
+            part.release()
+            self._to_socket(sockets, tail, 0)
+            if not self.is_blocked:
+                self._cork(False)
+            return
+        self._range, self._range_sent, self._warm_end = part, sent, 0
+        self._chunks.append(tail)
+        self.write()
 
     @property
     def has_waiting(self) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from network_world import Answering, Served, World, turning_world, until
 
+from kdist.network import socket_transport
 from kdist.network.connection import Connection
 from kdist.runtime.disk import Disk
 
+HEAD_BYTES = 5
 CONTENT = random.Random(6).randbytes(3_000_000)
 
 
@@ -29,6 +33,7 @@ class File:
         self._file.write([CONTENT], 0)
         self.path, self.read, self.fileno = path, self._file.read, self._file.fileno
         self.cold_from = cold_from
+        self.released = 0
 
     def read_cached(self, position: int, size: int) -> bytes | None:
         return None if position >= self.cold_from else self._file.read(position, size)
@@ -43,7 +48,7 @@ class Part:
         return self.size
 
     def release(self) -> None:
-        """Nobody counts."""
+        self.file.released += 1
 
 
 class Fetching(Answering):
@@ -91,6 +96,7 @@ def exchange(
             assert await peer.answers(len(asked)) == expected(*asked)
             (connection,) = handler.connected
             await until(lambda: not connection._sender.has_waiting)
+            assert handler.file.released == len(asked)
             open_socket = connection._transport.get_extra_info("socket")
             assert not open_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK)
 
@@ -124,3 +130,84 @@ def test_nothing_is_held_back_while_the_disk_is_asked(world: World, tmp_path: Pa
     other.mkdir()
     asked = [(0, 1_000_000, 3), (2_000_000, 500_000, 3), (1_000_000, 100_000, 3)]
     assert exchange(world, other, *asked, cold_from=2_000_000) == [1, 0, 1, 0]
+
+
+NO_ROOM = BlockingIOError(errno.EAGAIN, "no room")
+RESET = ConnectionResetError(errno.ECONNRESET, "reset")
+
+
+@dataclass
+class Step:
+    """One of an answer's three, and what the kernel takes of it at first."""
+
+    name: str
+    taken: int | OSError
+
+    def take(self, call: Callable[[int], int], size: int) -> int:
+        """`call` with as many bytes of `size` as it may have."""
+        taken, self.taken = self.taken, size
+        if isinstance(taken, OSError):
+            raise taken
+        return call(min(size, taken))
+
+
+def exchange_with(
+    world: World, path: Path, monkeypatch: pytest.MonkeyPatch, step: Step
+) -> tuple[list[bytes] | None, int]:
+    """The answer to a question, None if the connection is lost; how often its range was let go."""
+    handler = Fetching(File(str(path / "log"), len(CONTENT)))
+    send_file = socket_transport.send_file
+
+    def sending_file(target: int, source: int, position: int, size: int) -> int:
+        if step.name != "range":
+            return send_file(target, source, position, size)
+        return step.take(lambda some: send_file(target, source, position, some), size)
+
+    monkeypatch.setattr(socket_transport, "send_file", sending_file)
+
+    async def scenario() -> list[bytes] | None:
+        async with Served(world, handler) as served:
+            peer = await served.peer()
+            await until(lambda: bool(handler.connected))
+            transport = handler.connected[0]._sender._sockets
+            assert transport is not None
+            send = transport.direct_send
+
+            def sending(data: bytes, flags: int = 0) -> int:
+                if step.name != ("head" if len(data) == HEAD_BYTES else "tail"):
+                    return send(data, flags)
+                return step.take(lambda some: send(data[:some], flags), len(data))
+
+            monkeypatch.setattr(transport, "direct_send", sending)
+            peer.send(b"7 1000000 3")
+            await until(lambda: peer.is_closed or len(peer.received) > 1_000_000)
+            found = None if peer.is_closed else await peer.answers(1)
+            await until(lambda: handler.file.released > 0)
+            return found
+
+    return world.run(scenario()), handler.file.released
+
+
+@pytest.mark.parametrize("taken", [NO_ROOM, 2])
+@pytest.mark.parametrize("name", ["head", "range", "tail"])
+def test_what_the_kernel_leaves_of_an_answer_follows_in_order(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, taken: int | OSError
+) -> None:
+    found, released = exchange_with(world, tmp_path, monkeypatch, Step(name, taken))
+    assert (found, released) == (expected((7, 1_000_000, 3)), 1)
+
+
+@pytest.mark.parametrize("name", ["head", "range", "tail"])
+def test_an_answer_that_fails_in_its_middle_is_let_go_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found, released = exchange_with(world, tmp_path, monkeypatch, Step(name, RESET))
+    assert (found, released) == (None, 1)
+
+
+def test_an_answer_whose_file_was_cut_ends_its_connection(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_transport, "FILE_PIECE_BYTES", 0)  # as at the end of a file
+    found, released = exchange_with(world, tmp_path, monkeypatch, Step("nothing", 0))
+    assert (found, released) == (None, 1)
