@@ -20,9 +20,8 @@ from collections.abc import Iterable, Iterator, Set
 
 from kdist.broker.auto_creation import AutoCreation
 from kdist.broker.metadata_cache import NO_CONTROLLER, KnownTopic, MetadataCache
-from kdist.controller.cluster import NO_LEADER
 from kdist.errors import Error
-from kdist.model import INTERNAL_TOPICS, ZERO_UUID, topic_name_fault
+from kdist.model import INTERNAL_TOPICS, NO_LEADER, ZERO_UUID, topic_name_fault
 from kdist.protocol.metadata import (
     MetadataBroker,
     MetadataPartitionResult,

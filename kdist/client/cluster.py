@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kdist.client.racing import Answered, first_answer
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import TopicPartition, read_digits
+from kdist.model import NO_LEADER, TopicPartition, read_digits
 from kdist.network.client import Client, ClientSettings
 from kdist.network.world import Network
 from kdist.protocol.metadata import (
@@ -27,7 +27,6 @@ from kdist.protocol.metadata import (
 )
 
 RETRY_MS = 30_000
-NO_LEADER = -1  # as metadata has it
 _PAUSE_S = 0.1
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import NamedTuple
 
 from kdist.client.cluster import (
-    NO_LEADER,
     RETRY_MS,
     Cluster,
     NoBroker,
@@ -20,7 +19,7 @@ from kdist.client.cluster import (
     raise_for,
 )
 from kdist.errors import ApiError, Error
-from kdist.model import TopicPartition
+from kdist.model import NO_LEADER, TopicPartition
 from kdist.protocol.fetch import (
     FetchPartition,
     FetchPartitionResult,

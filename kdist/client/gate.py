@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from kdist.model import TopicPartition
 
-NO_LEADER = -1
 PROBE_PREFIX = "kdist-probe-"  # topics of the gate's own: on one broker, on purpose
 
 

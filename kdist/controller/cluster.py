@@ -13,11 +13,10 @@ from typing import NamedTuple
 from kdist.config.listeners import Listener
 from kdist.controller.states import FOLLOWERS, NEW, NON_EXISTENT, OFFLINE, ONLINE, PartitionState
 from kdist.errors import KdistError
-from kdist.model import Broker, LeaderAndIsr, TopicPartition
+from kdist.model import NO_LEADER, Broker, LeaderAndIsr, TopicPartition
 from kdist.zk.registration import BrokerRegistration
 from kdist.zk.topic_values import NOBODY, Replicas
 
-NO_LEADER = -1
 LEADER_DURING_DELETION = -2
 FIRST_ZK_VERSION = 0  # of a znode that was just created
 

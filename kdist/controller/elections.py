@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kdist.controller.cluster import FIRST_ZK_VERSION, NO_LEADER, Cluster, Topic
-from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
+from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
 
 Plan = dict[TopicPartition, LeaderAndIsr]
 

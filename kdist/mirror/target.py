@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, cast
 
-from kdist.client.cluster import NO_LEADER, Address, Cluster, raise_for
+from kdist.client.cluster import Address, Cluster, raise_for
 from kdist.client.producing import ACKS_ALL
 from kdist.errors import ApiError, Error
 from kdist.mirror.parcel import Parcel
-from kdist.model import TopicPartition
+from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import Client, ClientSettings
 from kdist.network.world import Network
 from kdist.protocol import produce

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from kdist.client.admin.asking import ask_brokers, ask_coordinator, group_coordinator
 from kdist.client.admin.offsets import group_offsets
 from kdist.client.admin.outcomes import listed, settled
-from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
+from kdist.client.cluster import Cluster, did_you_mean, raise_for
 from kdist.client.offsets import find_offsets
 from kdist.errors import ApiError, Error, ProtocolError
-from kdist.model import TopicPartition
+from kdist.model import NO_LEADER, TopicPartition
 from kdist.protocol.consumer_protocol import read_assignment
 from kdist.protocol.delete_groups import DeleteGroupsRequest
 from kdist.protocol.describe_groups import (

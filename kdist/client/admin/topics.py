@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from kdist.client.admin.asking import TIMEOUT_MS, ask_controller
 from kdist.client.admin.outcomes import fault_of, listed, settled
-from kdist.client.cluster import NO_LEADER, Cluster, did_you_mean, raise_for
+from kdist.client.cluster import Cluster, did_you_mean, raise_for
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import ZERO_UUID, TopicPartition
+from kdist.model import NO_LEADER, ZERO_UUID, TopicPartition
 from kdist.protocol import create_partitions, metadata
 from kdist.protocol import create_topics as wire
 from kdist.protocol.create_partitions import CreatePartitionsRequest

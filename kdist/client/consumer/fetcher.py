@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kdist.client.cluster import NO_LEADER, raise_for
+from kdist.client.cluster import raise_for
 from kdist.client.consumer.batch import CorruptFetch, Decoder
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX
 from kdist.client.consumer.fetch_session import FetchSession, Said, Wanted
@@ -23,7 +23,7 @@ from kdist.client.consumer.repeated import RepeatedFetch
 from kdist.client.consumer.topics import Topics
 from kdist.client.consumer.world import World
 from kdist.errors import ApiError, Error
-from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
+from kdist.model import NO_EPOCH, NO_LEADER, NO_OFFSET, TopicPartition
 from kdist.network.client import Client
 from kdist.protocol import fetch
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kdist.client.cluster import NO_LEADER, NoBroker, raise_for
+from kdist.client.cluster import NoBroker, raise_for
 from kdist.client.consumer.world import World, may_pass
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import NO_EPOCH, TopicPartition, topic_name_fault
+from kdist.model import NO_EPOCH, NO_LEADER, TopicPartition, topic_name_fault
 from kdist.protocol.metadata import MetadataResponse
 
 

@@ -18,7 +18,6 @@ from kdist.client.producer.batch import Batch
 from kdist.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 SEQUENCE_MASK = 0x7FFF_FFFF
-NO_LEADER = -1
 
 
 class Identity(NamedTuple):

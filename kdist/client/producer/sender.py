@@ -24,11 +24,12 @@ from kdist.client.producer.batch import Batch
 from kdist.client.producer.encoding import Asking, stamp
 from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import Link, LinkSettings, Outcome
-from kdist.client.producer.queue import NO_LEADER, NOBODY, PartitionQueue
+from kdist.client.producer.queue import NOBODY, PartitionQueue
 from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topics
 from kdist.errors import ApiError, Error
+from kdist.model import NO_LEADER
 from kdist.network.world import Network
 from kdist.runtime.turn_loop import ringing
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from kdist.client.cluster import Address, Cluster, NoBroker
 from kdist.client.producer.batch import Batch
-from kdist.client.producer.queue import NO_LEADER, PartitionQueue
+from kdist.client.producer.queue import PartitionQueue
 from kdist.errors import ApiError, Error
+from kdist.model import NO_LEADER
 from kdist.protocol.metadata import (
     MetadataRequest,
     MetadataResponse,

@@ -13,7 +13,6 @@ from kdist.client import fetching
 from kdist.client.admin.offsets import alter_group_offsets, group_offsets
 from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.client.cluster import (
-    NO_LEADER,
     Address,
     Cluster,
     NoBroker,
@@ -26,7 +25,7 @@ from kdist.client.fetching import Reader
 from kdist.client.offsets import find_offsets
 from kdist.client.producing import ACKS_ALL, produce
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import TopicPartition
+from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
