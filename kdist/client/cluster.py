@@ -72,11 +72,15 @@ def _address(text: str) -> Address:
 
 
 def raise_for(code: int, about: str = "", message: str | None = None) -> None:
-    """`ApiError` unless the code is 0; `message` is the broker's own sentence, if it sent one."""
+    """`ApiError` unless the code is 0; `message` as `api_error` has it."""
     if code:
-        error = Error.of(code)
-        sentence = (message or error.sentence).removeprefix(f"{error.name}: ")
-        raise ApiError(error, f"{about}: {sentence}" if about else sentence)
+        raise api_error(Error.of(code), about, message)
+
+
+def api_error(error: Error, about: str, message: str | None = None) -> ApiError:
+    """An error, and what it is about; `message` is the broker's own sentence, if it sent one."""
+    sentence = (message or error.sentence).removeprefix(f"{error.name}: ")
+    return ApiError(error, f"{about}: {sentence}" if about else sentence)
 
 
 def raise_worst(failed: Mapping[TopicPartition, Outcome]) -> None:

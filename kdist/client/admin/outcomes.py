@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from kdist.client.cluster import raise_for
-from kdist.errors import ApiError, UserError
+from kdist.client.cluster import api_error
+from kdist.errors import ApiError, Error, UserError
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,11 +42,9 @@ def fault_of(code: int, about: str, message: str | None = None) -> ApiError | No
 
     What it is about is not said twice, if the broker's own sentence names it.
     """
-    try:
-        raise_for(code, "" if message and about in message else about, message)
-    except ApiError as error:
-        return error
-    return None
+    if not code:
+        return None
+    return api_error(Error.of(code), "" if message and about in message else about, message)
 
 
 def settled(outcomes: Mapping[K, V | ApiError]) -> dict[K, V]:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from kdist.client.cluster import raise_for
+from kdist.client.cluster import api_error, raise_for
 from kdist.client.consumer.batch import CorruptFetch, Decoder
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX
 from kdist.client.consumer.fetch_session import FetchSession, Said, Wanted
@@ -291,7 +291,7 @@ class Fetcher:
             self._put_off(partition)
         else:
             self._hold(partition, _REFUSED_AGAIN_S)
-            self._world.report(ApiError(error, f"{partition.key}: {error.sentence}"))
+            self._world.report(api_error(error, str(partition.key)))
 
     def _put_off(self, partition: Partition) -> None:
         """Try again a little later, with what metadata says then."""

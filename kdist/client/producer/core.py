@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from os import getpid
 from typing import Any, TypeVar
 
-from kdist.client.cluster import Cluster
+from kdist.client.cluster import Cluster, api_error
 from kdist.client.discovery import find_brokers
 from kdist.client.producer import leaving
 from kdist.client.producer.accumulator import Accumulator, Need, NeedRoom, NeedTopic, Row
@@ -239,7 +239,7 @@ class Core:
                 if topic.error is None and topic.queues:
                     return check_partition(topic, need.partition)
                 if topic.error is not None and not topic.error.retriable:
-                    raise ApiError(topic.error, f"topic {need.topic}: {topic.error.sentence}")
+                    raise api_error(topic.error, f"topic {need.topic}")
 
     def _check_open(self) -> None:
         if self.accumulator.is_closed:

@@ -70,6 +70,9 @@ class PartitionQueue:
         self._next_sequence = 0
         self._flown_to = leader  # by those in flight
 
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
     def take_number(self) -> int:
         """The next batch's number."""
         self.last_number += 1

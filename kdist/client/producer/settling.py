@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kdist.client.cluster import api_error
 from kdist.client.producer.accumulator import Accumulator
 from kdist.client.producer.batch import Batch
 from kdist.client.producer.encoding import cut_in_two
@@ -91,13 +92,13 @@ class Settling:
         elif verdict is Verdict.CUT:
             queue.put_back_parts(cut_in_two(batch))
         elif verdict is Verdict.FAIL or batch.attempts > self._settings.retries:
-            self.fail(batch, _api_error(batch, error, message))
+            self.fail(batch, api_error(error, str(queue), message))
         else:
             if verdict is Verdict.RENUMBER:
                 queue.is_stale = True
             else:
                 self._look_up((queue.topic,))
-            batch.error = _api_error(batch, error, message)  # in case that time is up
+            batch.error = api_error(error, str(queue), message)  # in case that time is up
             queue.put_back(batch)
             queue.retry_at_s = self._loop.time() + self._backoff_s(batch.attempts)
 
@@ -111,11 +112,9 @@ class Settling:
     def expire(self, batch: Batch) -> None:
         """It took too long; the batch is in its queue no more."""
         last = f": {batch.error}" if batch.error is not None else ""
-        name = f"{batch.queue.topic}-{batch.queue.partition}"
-        limit_ms = self._settings.delivery_timeout_ms
-        self.fail(
-            batch, DeliveryTimedOut(f"{name} did not acknowledge it within {limit_ms} ms{last}")
-        )
+        limit = f"{self._settings.delivery_timeout_ms} ms"
+        sentence = f"{batch.queue} did not acknowledge it within {limit}{last}"
+        self.fail(batch, DeliveryTimedOut(sentence))
 
     def fail(self, batch: Batch, error: BaseException) -> None:
         """Give it up. If it had a sequence, there may be a gap now.
@@ -167,9 +166,3 @@ class Settling:
         finally:
             if finished:
                 self._want_calls()
-
-
-def _api_error(batch: Batch, error: Error, message: str | None) -> ApiError:
-    name = f"{batch.queue.topic}-{batch.queue.partition}"
-    sentence = (message or error.sentence).removeprefix(f"{error.name}: ")
-    return ApiError(error, f"{name}: {sentence}")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
-from kdist.client.cluster import raise_for
+from kdist.client.cluster import api_error, raise_for
 from kdist.client.shared_settings import check_client_id
 from kdist.client.simple.messages import FetchedSet
 from kdist.errors import ApiError, Error, UserError
@@ -180,7 +180,7 @@ class SimpleConsumer:
 
     async def _refusal(self, key: TopicPartition, offset: int, code: int) -> ApiError | None:
         if code != Error.OFFSET_OUT_OF_RANGE:
-            return ApiError(Error.of(code), f"{key}: {Error.of(code).sentence}") if code else None
+            return api_error(Error.of(code), str(key)) if code else None
         start = (await self._offsets(key, EARLIEST_TIME, 1))[0]
         end = (await self._offsets(key, LATEST_TIME, 1))[0]
         return OutOfRange(key, offset, start, end)
