@@ -135,11 +135,8 @@ async def create_topics(
     )
 
     def read(answer: Any) -> dict[str, CreatedTopic | ApiError]:
-        return {
-            each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
-            or _created(each)
-            for each in _checked(answer.topics)
-        }
+        faults = _faults(answer.topics)
+        return {each.name: faults[each.name] or _created(each) for each in answer.topics}
 
     return settled(await ask_controller(cluster, request, read))
 
@@ -187,14 +184,7 @@ async def delete_topics(cluster: Cluster, names: Iterable[str]) -> None:
         topic_names=doomed,
         timeout_ms=TIMEOUT_MS,
     )
-
-    def read(answer: Any) -> dict[str, ApiError | None]:
-        return {
-            each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
-            for each in _checked(answer.responses)
-        }
-
-    settled(await ask_controller(cluster, request, read))
+    settled(await ask_controller(cluster, request, lambda answer: _faults(answer.responses)))
 
 
 async def delete_topic(cluster: Cluster, name: str) -> None:
@@ -217,19 +207,15 @@ async def grow_topics(
         timeout_ms=TIMEOUT_MS,
         validate_only=validate_only,
     )
-
-    def read(answer: Any) -> dict[str, ApiError | None]:
-        return {
-            each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
-            for each in _checked(answer.results)
-        }
-
-    settled(await ask_controller(cluster, request, read))
+    settled(await ask_controller(cluster, request, lambda answer: _faults(answer.results)))
 
 
-def _checked(results: Sequence[Any]) -> Sequence[Any]:
-    """The results, of who is the controller: who is not says so of each."""
+def _faults(results: Sequence[Any]) -> dict[str, ApiError | None]:
+    """What is wrong with each topic. NOT_CONTROLLER is raised: who is not it says so of each."""
     for each in results:
         if each.error_code == Error.NOT_CONTROLLER:
             raise_for(each.error_code)
-    return results
+    return {
+        each.name: fault_of(each.error_code, f"topic {each.name}", each.error_message)
+        for each in results
+    }
