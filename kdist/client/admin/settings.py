@@ -67,15 +67,8 @@ async def describe_topic_settings(
     cluster: Cluster, topics: Iterable[str], *, with_docs: bool = False
 ) -> dict[str, Settings]:
     """All settings of topics as they are in force, by topic and name."""
-    names = listed(topics, "topics")
-    await cluster.retried(cluster.metadata)
-    request = _described(TOPIC, names, with_docs)
-
-    async def ask() -> dict[str, Settings | ApiError]:
-        client = await cluster.any_client()
-        return _read_settings(await client.send(request), "topic")
-
-    return settled(await cluster.retried(ask))
+    request = _described(TOPIC, listed(topics, "topics"), with_docs)
+    return settled(await _ask_any(cluster, request, "topic"))
 
 
 async def describe_broker_settings(
@@ -97,18 +90,23 @@ async def describe_shared_settings(cluster: Cluster, *, with_docs: bool = False)
 
     It is in force on each of them that was not given something else for itself.
     """
-    await cluster.retried(cluster.metadata)
     request = _described(BROKER, [ALL_BROKERS], with_docs)
-
-    async def ask() -> dict[str, Settings | ApiError]:
-        client = await cluster.any_client()
-        return _read_settings(await client.send(request), "broker")
-
-    found = await cluster.retried(ask)
+    found = await _ask_any(cluster, request, "broker")
     fault = found[ALL_BROKERS]
     if isinstance(fault, ApiError) and fault.error is Error.INVALID_REQUEST:
         return {}  # before Kafka 1.1, where nothing can be given so
     return settled(found)[ALL_BROKERS]
+
+
+async def _ask_any(
+    cluster: Cluster, request: DescribeConfigsRequest, noun: str
+) -> dict[str, Settings | ApiError]:
+    await cluster.retried(cluster.metadata)
+
+    async def ask() -> Any:
+        return await (await cluster.any_client()).send(request)
+
+    return _read_settings(await cluster.retried(ask), noun)
 
 
 def _described(kind: int, names: Iterable[str], with_docs: bool) -> DescribeConfigsRequest:
