@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kdist.client.admin.asking import TIMEOUT_MS
-from kdist.client.admin.topics import delete_topic
-from kdist.client.cluster import Cluster, raise_for
+from kdist.client.admin.topics import NewTopic, create_topics, delete_topic
+from kdist.client.cluster import Cluster
 from kdist.client.fetching import Reader
 from kdist.client.gate import PROBE_PREFIX
 from kdist.client.producing import ACKS_ALL, produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
-from kdist.protocol.create_topics import (
-    CreateTopicsRequest,
-    NewTopic,
-    ReplicaAssignment,
-    TopicSetting,
-)
 from kdist.records.build import build_batch
 
 _SETTINGS = {"min.insync.replicas": "1"}
@@ -38,22 +31,16 @@ async def probe(cluster: Cluster, broker: int, timestamp_ms: int) -> None:
 
 
 async def _create(cluster: Cluster, name: str, broker: int) -> None:
-    new = NewTopic(
-        name=name,
-        num_partitions=-1,
-        replication_factor=-1,
-        assignments=[ReplicaAssignment(partition_index=0, broker_ids=[broker])],
-        configs=[TopicSetting(name=key, value=value) for key, value in _SETTINGS.items()],
-    )
-    request = CreateTopicsRequest(topics=[new], timeout_ms=TIMEOUT_MS)
+    new = NewTopic(name, settings=_SETTINGS, replicas=[[broker]])
 
-    async def ask() -> None:
-        await cluster.metadata()
-        (result,) = (await cluster.ask(request, cluster.controller_id)).topics
-        if result.error_code != Error.TOPIC_ALREADY_EXISTS:  # a probe before this one left it
-            raise_for(result.error_code, f"topic {name}", result.error_message)
+    async def create() -> None:
+        try:
+            await create_topics(cluster, [new])
+        except ApiError as error:
+            if error.error is not Error.TOPIC_ALREADY_EXISTS:  # a probe before this one left it
+                raise
 
-    await cluster.retried(ask)
+    await cluster.retried(create)
 
 
 async def _write_and_read(cluster: Cluster, partition: TopicPartition, timestamp_ms: int) -> None:
