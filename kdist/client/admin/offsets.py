@@ -13,29 +13,22 @@ from kdist.client.admin.outcomes import fault_of, settled
 from kdist.client.admin.resets import OffsetMove, Target, ToTime, plan_moves
 from kdist.client.admin.topics import require_partitions
 from kdist.client.cluster import Cluster, by_topic, raise_for
+from kdist.client.committed import commit_request, fetch_request, read_committed
 from kdist.client.offsets import OffsetAndMetadata, check_time, find_offsets, find_ranges
 from kdist.errors import ApiError, Error, UserError
-from kdist.model import NO_OFFSET, TopicPartition
+from kdist.model import TopicPartition
 from kdist.protocol import offset_fetch
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
-from kdist.protocol.offset_commit import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitTopic,
-)
 from kdist.protocol.offset_delete import (
     ForgottenPartition,
     ForgottenTopic,
     OffsetDeleteRequest,
 )
-from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
 
 HAS_MEMBERS = frozenset(
     (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.REBALANCE_IN_PROGRESS)
 )
 """What a commit from outside is answered while a group has members."""
-
-_VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once (KIP-709)
 
 Offsets = dict[TopicPartition, int]
 
@@ -51,31 +44,11 @@ async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, Of
 
     async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
         client = await cluster.client(await group_coordinator(cluster, group))
-        version = client.version_of(offset_fetch.API)
-        if version >= _VERSION_OF_MANY:
-            wanted = OffsetFetchGroup(group_id=group, topics=None)
-            (found,) = (await client.send(OffsetFetchRequest(groups=[wanted]))).groups
-        else:
-            found = await client.send(OffsetFetchRequest(group_id=group, topics=None))
-        raise_for(found.error_code, f"group {group}")
-        return _read_committed(found.topics, group)
+        request = fetch_request(group, client.version_of(offset_fetch.API))
+        found = read_committed(await client.send(request), group, raise_for)
+        return dict(sorted(found.items()))
 
     return await cluster.retried(ask)
-
-
-def _read_committed(
-    topics: Iterable[offset_fetch.OffsetFetchTopicResult], group: str
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    offsets = {}
-    for topic in topics:
-        for each in topic.partitions:
-            key = TopicPartition(topic.name, each.partition_index)
-            raise_for(each.error_code, f"group {group}, {key}")
-            if each.committed_offset != NO_OFFSET:
-                offsets[key] = OffsetAndMetadata(
-                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
-                )
-    return dict(sorted(offsets.items()))
 
 
 async def alter_group_offsets(
@@ -92,23 +65,8 @@ async def alter_group_offsets(
         return
     # Before the coordinator is asked, whose answer would be: it may have to hear of them yet.
     await require_partitions(cluster, offsets)
-    request = OffsetCommitRequest(
-        group_id=group,
-        topics=[
-            OffsetCommitTopic(
-                name=name,
-                partitions=[
-                    OffsetCommitPartition(
-                        partition_index=number,
-                        committed_offset=offsets[TopicPartition(name, number)],
-                        committed_metadata=metadata,
-                    )
-                    for number in numbers
-                ],
-            )
-            for name, numbers in by_topic(offsets).items()
-        ],
-    )
+    given = {key: OffsetAndMetadata(offset, metadata) for key, offset in offsets.items()}
+    request = commit_request(group, given)
 
     async def commit() -> None:
         answer = await cluster.ask(request, await group_coordinator(cluster, group))

@@ -7,30 +7,19 @@ KIP-320 (leader epochs), KIP-447 (offsets of open transactions are waited for).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from kdist.client.cluster import by_topic
+from kdist.client.committed import Offsets, commit_request, fetch_request, read_committed
 from kdist.client.consumer.coordinator import Coordinator
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, TopicPartition
+from kdist.model import TopicPartition
 from kdist.protocol import offset_fetch
-from kdist.protocol.offset_commit import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitTopic,
-)
-from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
 
-_VERSION_OF_MANY = 8  # OffsetFetch: from then on several groups at once
-_VERSION_OF_STABLE = 7
 _FENCED = frozenset((Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FENCED_INSTANCE_ID))
-
-
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class CommitFailed(ApiError):
@@ -86,7 +75,7 @@ class Commits:
                 before.add_done_callback(lambda _: done.set_result(None))
 
     async def _commit_once(self, offsets: Offsets) -> None:
-        request = OffsetCommitRequest(group_id=self._group_id, topics=_committed_topics(offsets))
+        request = commit_request(self._group_id, offsets)
         member = self._membership
         if member is not None and member.topics:
             if not member.is_member:
@@ -125,52 +114,7 @@ class Commits:
     async def _committed_once(
         self, wanted: list[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        client = await self._coordinator.client()
-        answer = await self._coordinator.ask(
-            self._fetch_request(wanted, client.version_of(offset_fetch.API))
-        )
-        found: Any = answer.groups[0] if answer.groups else answer
-        self._coordinator.check(found.error_code)
-        committed = {}
-        for topic in found.topics:
-            for each in topic.partitions:
-                key = TopicPartition(topic.name, each.partition_index)
-                self._coordinator.check(each.error_code, f"group {self._group_id}, {key}")
-                if each.committed_offset != NO_OFFSET:
-                    committed[key] = OffsetAndMetadata(
-                        each.committed_offset, each.metadata or "", each.committed_leader_epoch
-                    )
-        return committed
-
-    def _fetch_request(self, wanted: list[TopicPartition], version: int) -> OffsetFetchRequest:
-        topics = [
-            OffsetFetchTopic(name=name, partition_indexes=numbers)
-            for name, numbers in by_topic(wanted).items()
-        ]
-        is_stable = version >= _VERSION_OF_STABLE
-        if version >= _VERSION_OF_MANY:
-            group = OffsetFetchGroup(group_id=self._group_id, topics=topics)
-            return OffsetFetchRequest(groups=[group], require_stable=is_stable)
-        return OffsetFetchRequest(group_id=self._group_id, topics=topics, require_stable=is_stable)
-
-
-def _committed_topics(offsets: Offsets) -> list[OffsetCommitTopic]:
-    return [
-        OffsetCommitTopic(
-            name=name,
-            partitions=[
-                _committed_partition(number, offsets[TopicPartition(name, number)])
-                for number in numbers
-            ],
-        )
-        for name, numbers in by_topic(offsets).items()
-    ]
-
-
-def _committed_partition(number: int, given: OffsetAndMetadata) -> OffsetCommitPartition:
-    return OffsetCommitPartition(
-        partition_index=number,
-        committed_offset=given.offset,
-        committed_leader_epoch=given.leader_epoch,
-        committed_metadata=given.metadata,
-    )
+        version = (await self._coordinator.client()).version_of(offset_fetch.API)
+        request = fetch_request(self._group_id, version, wanted, is_stable=True)
+        answer = await self._coordinator.ask(request)
+        return read_committed(answer, self._group_id, self._coordinator.check)

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kdist.client.cluster import Address
+from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import Decoder
-from kdist.client.consumer.commits import Commits, Offsets
+from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
 from kdist.client.consumer.given import check_offset, checked_partitions
 from kdist.client.consumer.membership import Membership
@@ -322,10 +322,7 @@ class Core:
                 error = refused
             on_committed(given, error)
 
-        self._keep(commit())
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.world.loop.create_task(work)
+        task = self.world.loop.create_task(commit())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 

@@ -12,8 +12,8 @@ from math import isnan
 from numbers import Real
 from typing import Any, SupportsIndex
 
+from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import Decoder
-from kdist.client.consumer.commits import Offsets
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.config.kinds import INT32_MAX, INT64_MAX
 from kdist.errors import KdistError, UserError

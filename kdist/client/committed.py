@@ -1,0 +1,86 @@
+"""What groups have committed, in their coordinators' requests and answers (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kdist.client.cluster import by_topic
+from kdist.client.offsets import OffsetAndMetadata
+from kdist.model import NO_OFFSET, TopicPartition
+from kdist.protocol.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from kdist.protocol.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
+
+_VERSION_OF_STABLE = 7
+_VERSION_OF_MANY = 8  # from then on several groups at once (KIP-709)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+def commit_request(group: str, offsets: Offsets) -> OffsetCommitRequest:
+    """What commits these, as somebody who is no member."""
+    topics = [
+        OffsetCommitTopic(
+            name=name,
+            partitions=[
+                _partition(number, offsets[TopicPartition(name, number)]) for number in numbers
+            ],
+        )
+        for name, numbers in by_topic(offsets).items()
+    ]
+    return OffsetCommitRequest(group_id=group, topics=topics)
+
+
+def _partition(number: int, given: OffsetAndMetadata) -> OffsetCommitPartition:
+    return OffsetCommitPartition(
+        partition_index=number,
+        committed_offset=given.offset,
+        committed_leader_epoch=given.leader_epoch,
+        committed_metadata=given.metadata,
+    )
+
+
+def fetch_request(
+    group: str,
+    version: int,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    is_stable: bool = False,
+) -> OffsetFetchRequest:
+    """What asks for these partitions' offsets, with None for all there are.
+
+    Under `is_stable` those of open transactions are refused, as far as `version` can say so.
+    """
+    topics = None
+    if partitions is not None:
+        topics = [
+            OffsetFetchTopic(name=name, partition_indexes=numbers)
+            for name, numbers in by_topic(partitions).items()
+        ]
+    is_stable = is_stable and version >= _VERSION_OF_STABLE
+    if version >= _VERSION_OF_MANY:
+        groups = [OffsetFetchGroup(group_id=group, topics=topics)]
+        return OffsetFetchRequest(groups=groups, require_stable=is_stable)
+    return OffsetFetchRequest(group_id=group, topics=topics, require_stable=is_stable)
+
+
+def read_committed(
+    answer: Any, group: str, check: Callable[[int, str], None]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What is committed, of partitions where anything is; `check` raises the error of a code."""
+    found = answer.groups[0] if answer.groups else answer
+    check(found.error_code, f"group {group}")
+    committed = {}
+    for topic in found.topics:
+        for each in topic.partitions:
+            key = TopicPartition(topic.name, each.partition_index)
+            check(each.error_code, f"group {group}, {key}")
+            if each.committed_offset != NO_OFFSET:
+                committed[key] = OffsetAndMetadata(
+                    each.committed_offset, each.metadata or "", each.committed_leader_epoch
+                )
+    return committed
