@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kdist.client.committed import Offsets, commit_request, fetch_request, read_committed
-from kdist.client.consumer.coordinator import Coordinator
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndMetadata
@@ -37,13 +36,13 @@ class Turn(NamedTuple):
 
 
 class Commits:
-    """Of one group; `membership` None commits from outside of any membership."""
+    """Of one group: by its member, or as somebody outside of it while nothing is subscribed."""
 
-    def __init__(self, world: World, group_id: str, membership: Membership | None) -> None:
+    def __init__(self, world: World, group_id: str, membership: Membership) -> None:
         self._world = world
         self._group_id = group_id
         self._membership = membership
-        self._coordinator = membership.coordinator if membership else Coordinator(world, group_id)
+        self._coordinator = membership.coordinator
         self._last: asyncio.Future[None] | None = None  # done when the commit before is
 
     def take_turn(self) -> Turn:
@@ -77,7 +76,7 @@ class Commits:
     async def _commit_once(self, offsets: Offsets) -> None:
         request = commit_request(self._group_id, offsets)
         member = self._membership
-        if member is not None and member.topics:
+        if member.topics:
             if not member.is_member:
                 # As an outsider's it might be taken, while the partitions are others'.
                 raise CommitFailed(Error.UNKNOWN_MEMBER_ID, f"not in group {self._group_id}")
@@ -94,7 +93,7 @@ class Commits:
 
     def _fenced(self, error: Error, generation: int) -> None:
         member = self._membership
-        if member is not None and member.is_member:
+        if member.is_member:
             if error is Error.ILLEGAL_GENERATION and not member.is_settled_in(generation):
                 # The group has gone on, and this member with it: the next poll will tell.
                 raise ApiError(Error.REBALANCE_IN_PROGRESS, f"group {self._group_id}")
