@@ -9,13 +9,7 @@ from kdist.client.consumer.world import World
 from kdist.client.coordinators import find_coordinator
 from kdist.errors import ApiError, Error
 
-_MOVED = frozenset(
-    error.code
-    for error in (
-        Error.NOT_COORDINATOR,
-        Error.COORDINATOR_NOT_AVAILABLE,
-    )
-)
+_MOVED = frozenset((Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE))
 
 
 class Coordinator:

@@ -95,7 +95,8 @@ class Membership:
             try:
                 assigned = await self._join_once()
             except ApiError as error:
-                self._note_refusal(error.error)
+                if error.error in _AGAIN_AS_NEW:
+                    self._forget(error.error)
                 if not (may_pass(error) or error.error in _JOINED_AGAIN):
                     raise
                 if error.error is not Error.MEMBER_ID_REQUIRED:
@@ -125,13 +126,12 @@ class Membership:
             self.member_id = answer.member_id
         self.coordinator.check(answer.error_code)
         self.member_id = answer.member_id
-        generation = answer.generation_id
         self.group_counts = None
         assignments = []
         if answer.leader == answer.member_id:
             assignments = await self._assign(answer)
         assigned = await self._sync(answer, assignments)
-        self.generation = generation
+        self.generation = answer.generation_id
         return assigned
 
     def _subscription(self, assignor: Assignor) -> bytes:
@@ -188,10 +188,6 @@ class Membership:
         except ProtocolError as error:
             raise ApiError(Error.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
-    def _note_refusal(self, error: Error) -> None:
-        if error in _AGAIN_AS_NEW:
-            self._forget(error)
-
     def _forget(self, error: Error | None = None) -> None:
         """The coordinator does not know us any more; after ILLEGAL_GENERATION still by name."""
         self.generation = NO_GENERATION
@@ -243,12 +239,10 @@ class Membership:
 
     def _thrown_out(self, error: ApiError) -> None:
         self._beating = None
-        if error.error in _AGAIN_AS_NEW:
-            self._forget(error.error)
-            self.lose()
-        else:  # fenced by another with our instance id, or no longer allowed
-            self._forget()
-            self.lose()
+        self._forget(error.error)
+        self.lose()
+        if error.error not in _AGAIN_AS_NEW:
+            # Fenced by another with our instance id, or no longer allowed.
             self._world.report(error)
 
     def lose(self) -> None:
