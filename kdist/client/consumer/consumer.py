@@ -129,7 +129,6 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read just these partitions, without sharing them with anyone."""
         wanted = checked_partitions(partitions)
-        self._iteration.settle()
         self._iteration.drop()
         self._call(self._core.assign, wanted)
 
@@ -139,7 +138,6 @@ class Consumer:
 
     def unsubscribe(self) -> None:
         """Read nothing more; leave the group."""
-        self._iteration.settle()
         self._iteration.drop()
         self._run(self._core.unsubscribe())
 
@@ -163,7 +161,6 @@ class Consumer:
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
         """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
         count = checked_max(max_batches, "max_batches")
-        self._iteration.settle()
         self._iteration.drop(self._give_back)
         return self._taken(lambda: self._shelf.take_batches(count), timeout_s)
 
@@ -237,7 +234,7 @@ class Consumer:
         while True:
             yield iteration.left  # of a loop that was left, or is beside this one, too
             if iteration.is_given:
-                iteration.finish()
+                iteration.drop()
                 iteration.begin(*self._taken(take, None))
 
     def wakeup(self) -> None:
@@ -294,7 +291,6 @@ class Consumer:
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Give nothing of these until `resume`; the group still counts them as read here."""
-        self._iteration.settle()
         self._iteration.drop(self._give_back)
         self._call(self._core.pause, partitions, True)
 
@@ -340,7 +336,6 @@ class Consumer:
         if self._is_closed or self._core.is_closing or self._background.is_elsewhere:
             return  # or a listener is told of the end, which is under way
         self._background.check_caller()
-        self._iteration.settle()
         self._iteration.drop()
         try:
             self._background.run(self._core.close(timeout_s))
@@ -357,7 +352,6 @@ class Consumer:
     # Calls to the loop
 
     def _drop(self, *partitions: TopicPartition) -> None:
-        self._iteration.settle()
         self._iteration.drop(lambda each: not partitions or each.key in partitions)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

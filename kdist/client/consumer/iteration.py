@@ -43,11 +43,6 @@ class Iteration:
             self._position = self._records[-left].offset if left else self._end
             partition.position = self._position
 
-    def finish(self) -> None:
-        """The run was given to its end."""
-        self.settle()
-        self._partition, self._records = None, []
-
     def rest(self, count: int) -> list[ConsumedRecord]:
         """Up to `count` of what was not given yet, which now are."""
         rest = list(islice(self.left, count))
@@ -55,7 +50,8 @@ class Iteration:
         return rest
 
     def drop(self, is_dropped: Callable[[Partition], bool] = lambda _: True) -> None:
-        """Give no more of the run, if it is of such a partition."""
+        """Settle, and give no more of the run, if it is of such a partition."""
+        self.settle()
         if self._partition is not None and is_dropped(self._partition):
             list(self.left)
             self._partition, self._records = None, []

@@ -164,5 +164,5 @@ def test_iteration_leaves_a_position_that_was_looked_up_meanwhile() -> None:
     iteration.settle()
     assert one.position == 2
     assert [record.offset for record in iteration.left] == [1, 2, 3, 4]
-    iteration.finish()
+    iteration.drop()
     assert one.position == 2
