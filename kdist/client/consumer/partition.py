@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
-from typing import Any
+from typing import Any, TypeVar
 
 from kdist.client.consumer.batch import Batch, ConsumedRecord, CorruptFetch, NotDecoded
 from kdist.client.consumer.batch_run import BatchRun
@@ -20,6 +20,7 @@ from kdist.client.consumer.opening import Ready
 from kdist.errors import ApiError
 from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
+T = TypeVar("T")
 _NEVER = float("-inf")
 
 
@@ -48,7 +49,7 @@ class Partition:
         self.preferred_replica: int | None = None  # KIP-392
         self.retry_at_s = _NEVER
         self.starved_above_bytes = 0  # it is fetched again once less is ready
-        # Values that `take_records` decoded and has not given: the first batch's, from an index on.
+        # The first batch's values as `take_records` decoded them, and the next of them to give.
         # Records are made when they are given: ten thousand at once, which live for long, cost the
         # garbage collector 100 ns each.
         self.decoded: list[Any] = []
@@ -76,7 +77,6 @@ class Partition:
         self.ready.clear()
         self.is_faulty = False
         self.decoded = []
-        self.decoded_index = 0
         self.given_bytes = self.received_bytes
 
     @property
@@ -137,6 +137,7 @@ class Partition:
 
     def _take_decoded(self, ready: Ready, batch: Batch, count: int) -> list[ConsumedRecord]:
         if not self.decoded:
+            self.decoded_index = 0  # first: where it is interrupted, no other batch's is left
             try:
                 self.decoded = batch.checked_values()
             except (NotDecoded, CorruptFetch) as refused:
@@ -147,7 +148,6 @@ class Partition:
                     raise
                 self._split(ready, batch, refused.offset)  # what is before it can be given
                 return self.take_records(count)
-            self.decoded_index = 0
         start = self.decoded_index
         end = start + count
         is_whole = not start and end >= len(self.decoded)
@@ -173,13 +173,11 @@ class Partition:
         parts = [Ready(each.end, ready.leader_epoch, each.header.size, each) for each in several]
         self.given_bytes += ready.size_bytes - sum(each.size_bytes for each in parts)
         self.decoded = []
-        self.decoded_index = 0
         self.ready[0] = parts.pop()  # so it is never empty
         self.ready.extendleft(reversed(parts))
 
     def _pass(self, ready: Ready) -> None:
         self.decoded = []
-        self.decoded_index = 0
         self.given_bytes += ready.size_bytes
         self.position = ready.next_offset
         self.position_epoch = ready.leader_epoch
@@ -217,24 +215,20 @@ class Shelf:
 
     def take_batches(self, count: int) -> list[Batch]:
         """Up to `count` batches."""
-        taken: list[Batch] = []
-
-        def take(partition: Partition) -> bool:
-            taken.extend(partition.take_batches(count - len(taken)))
-            return len(taken) < count
-
-        self._take_each(take, taken)
-        return taken
+        return self._take_some(Partition.take_batches, count)
 
     def take_records(self, count: int) -> list[ConsumedRecord]:
         """Up to `count` records."""
-        taken: list[ConsumedRecord] = []
+        return self._take_some(Partition.take_records, count)
 
-        def take(partition: Partition) -> bool:
-            taken.extend(partition.take_records(count - len(taken)))
+    def _take_some(self, take: Callable[[Partition, int], list[T]], count: int) -> list[T]:
+        taken: list[T] = []
+
+        def take_more(partition: Partition) -> bool:
+            taken.extend(take(partition, count - len(taken)))
             return len(taken) < count
 
-        self._take_each(take, taken)
+        self._take_each(take_more, taken)
         return taken
 
     def take_run(self, count: int) -> tuple[Partition | None, list[ConsumedRecord]]:
