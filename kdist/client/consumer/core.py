@@ -17,13 +17,13 @@ from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.commits import Commits
 from kdist.client.consumer.fetcher import Fetcher, OffsetOutOfRange
-from kdist.client.consumer.given import check_offset, checked_partitions
+from kdist.client.consumer.given import check_offset, checked_names, checked_partitions
 from kdist.client.consumer.membership import Membership
 from kdist.client.consumer.partition import Partition, Shelf
 from kdist.client.consumer.positions import NoOffset, Positions
 from kdist.client.consumer.rebalancing import RebalanceListener, Rebalancing, Tell
 from kdist.client.consumer.settings import ConsumerSettings
-from kdist.client.consumer.topics import Topics, checked_names
+from kdist.client.consumer.topics import Topics
 from kdist.client.consumer.world import World
 from kdist.client.offsets import OffsetAndMetadata, OffsetAndTimestamp, list_offsets
 from kdist.errors import ApiError, Error, KdistError, UserError

@@ -43,6 +43,20 @@ def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pat
     return given if isinstance(given, re.Pattern) else list(given)
 
 
+def checked_names(topics: Iterable[Any]) -> set[str]:
+    """These topics; `UserError` for a name that no topic can have."""
+    names = set(topics)
+    for name in names:
+        _check_name(name)
+    return names
+
+
+def _check_name(topic: Any) -> None:
+    fault = topic_name_fault(topic) if isinstance(topic, str) else "is not text"
+    if fault:
+        raise UserError(f"topic {topic!r} {fault}")
+
+
 def check_listener(given: Any, kind: type) -> None:
     """It has the methods of `kind`, derived from it or not; or is None."""
     for name in vars(kind):
@@ -76,9 +90,7 @@ def _partition(given: Any) -> TopicPartition:
     is_pair = isinstance(given, tuple | list) and len(given) == 2
     if not is_pair or not _is_number(given[1], 0, INT32_MAX):
         raise UserError(f"{given!r} is no partition: give TopicPartition(topic, number)")
-    fault = topic_name_fault(given[0]) if isinstance(given[0], str) else "is not text"
-    if fault:
-        raise UserError(f"topic {given[0]!r} {fault}")
+    _check_name(given[0])
     return TopicPartition(*given)
 
 

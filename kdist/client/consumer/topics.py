@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from kdist.client.cluster import NoBroker, raise_for
 from kdist.client.consumer.world import World, may_pass
-from kdist.errors import ApiError, Error, UserError
-from kdist.model import NO_EPOCH, NO_LEADER, TopicPartition, topic_name_fault
+from kdist.errors import ApiError, Error
+from kdist.model import NO_EPOCH, NO_LEADER, TopicPartition
 from kdist.protocol.metadata import MetadataResponse
 
 
@@ -128,13 +128,3 @@ class Topics:
         if self.pattern is not None:
             found = {topic.name or "" for topic in answer.topics if not topic.is_internal}
             self.matched = frozenset(name for name in found if self.pattern.match(name))
-
-
-def checked_names(topics: Iterable[str]) -> set[str]:
-    """These topics; `UserError` for a name that no topic can have."""
-    names = set(topics)
-    for name in names:
-        fault = topic_name_fault(name) if isinstance(name, str) else "is not text"
-        if fault:
-            raise UserError(f"topic {name!r} {fault}")
-    return names

@@ -15,12 +15,12 @@ from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.given import (
     check_offset,
     checked_decoders,
+    checked_names,
     checked_partitions,
     checked_times,
     checked_topics,
     to_commit,
 )
-from kdist.client.consumer.topics import checked_names
 from kdist.client.offsets import OffsetAndMetadata
 from kdist.errors import UserError
 from kdist.model import TopicPartition
