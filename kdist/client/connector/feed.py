@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from kdist.client.cluster import Address, NoBroker
+from kdist.client.cluster import Address
 from kdist.client.connector.claim import Claim
 from kdist.client.connector.stream import Chunk, Stream
 from kdist.client.connector.streams import Streams
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch
-from kdist.errors import ApiError, CorruptRecords, KdistError
+from kdist.client.consumer.world import may_pass
+from kdist.errors import CorruptRecords, KdistError
 from kdist.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -118,10 +119,4 @@ class Feed:
 
 
 def _may_pass(error: KdistError) -> bool:
-    if isinstance(error, NoBroker):
-        return True
-    return (
-        isinstance(error, ApiError)
-        and error.error.retriable
-        and not isinstance(error, CorruptRecords)
-    )
+    return may_pass(error) and not isinstance(error, CorruptRecords)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kdist.client.cluster import by_topic
 from kdist.client.consumer.assignors import NO_GENERATION, Assignor, Member
 from kdist.errors import ProtocolError
 from kdist.model import TopicPartition
@@ -106,10 +107,10 @@ def read_partitions(assignment: Buffer) -> tuple[TopicPartition, ...]:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
-    found: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        found.setdefault(topic, []).append(number)
-    return [TopicPartitions(topic=topic, partitions=each) for topic, each in found.items()]
+    return [
+        TopicPartitions(topic=topic, partitions=numbers)
+        for topic, numbers in by_topic(partitions).items()
+    ]
 
 
 def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
