@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kdist.client.connector.claim import Claim
 from kdist.client.connector.settings import ConnectorSettings
 from kdist.client.connector.stream import Stream
-from kdist.client.connector.subscription import Subscription, stream_id
+from kdist.client.connector.subscription import STATIC, Subscription, stream_id
 
 
 class _Place(NamedTuple):
@@ -31,7 +31,7 @@ class Streams:
     ) -> None:
         timeout_ms = settings.consumer_timeout_ms
         timeout_s = None if timeout_ms < 0 else timeout_ms / 1000
-        self._is_shared = subscription.names is None
+        self._is_shared = subscription.pattern != STATIC
         self._streams: dict[_Place, Stream] = {}
         for topic, count in subscription.counts.items():
             for number in range(count):

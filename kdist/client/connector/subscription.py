@@ -20,7 +20,7 @@ from kdist.errors import UserError
 from kdist.model import INTERNAL_TOPICS, topic_name_fault
 from kdist.zk.cluster_values import ConsumerRegistration
 
-_STATIC, _WHITE, _BLACK = "static", "white_list", "black_list"
+STATIC, _WHITE, _BLACK = "static", "white_list", "black_list"
 
 
 class Subscription(Protocol):
@@ -33,11 +33,6 @@ class Subscription(Protocol):
         """The registration's `subscription`: numbers of streams, by topic or filter."""
         ...
 
-    @property
-    def names(self) -> frozenset[str] | None:
-        """The topics, if they are named, whether they exist or not; None of a filter."""
-        ...
-
     def streams(self, topics: Iterable[str]) -> dict[str, int]:
         """How many streams each of these topics has, of those that are wanted."""
         ...
@@ -46,7 +41,7 @@ class Subscription(Protocol):
 class Topics:
     """Topics by name, with the number of streams of each."""
 
-    pattern = _STATIC
+    pattern = STATIC
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         if not isinstance(counts, Mapping):
@@ -56,7 +51,6 @@ class Topics:
                 raise UserError(f"topic {topic!r} {fault}")
             _check_count(count, topic)
         self.counts = dict(counts)
-        self.names: frozenset[str] | None = frozenset(counts)
 
     def streams(self, topics: Iterable[str]) -> dict[str, int]:
         return {topic: self.counts[topic] for topic in topics if topic in self.counts}
@@ -66,7 +60,6 @@ class TopicFilter:
     """Topics by a regular expression; `Whitelist` or `Blacklist`."""
 
     pattern: str
-    names: frozenset[str] | None = None
 
     def __init__(self, expression: str) -> None:
         if not isinstance(expression, str):
@@ -107,8 +100,6 @@ class Blacklist(TopicFilter):
 class Filtered:
     """The topics that a filter lets pass, with streams for all of them together."""
 
-    names: frozenset[str] | None = None
-
     def __init__(self, passes: TopicFilter, count: int, *, exclude_internal: bool = True) -> None:
         if not isinstance(passes, TopicFilter):
             raise UserError(f"a filter is a Whitelist or a Blacklist, not {passes!r}")
@@ -138,7 +129,7 @@ def read_subscription(
 ) -> Subscription:
     """What a registration says; `UserError` if it says nothing that can be."""
     counts, pattern = registration.subscription, registration.pattern
-    if pattern == _STATIC:
+    if pattern == STATIC:
         return Topics(counts)
     kinds: dict[str, type[TopicFilter]] = {_WHITE: Whitelist, _BLACK: Blacklist}
     if pattern not in kinds or len(counts) != 1:
