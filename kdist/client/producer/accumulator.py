@@ -213,7 +213,7 @@ class Accumulator:
         return size
 
     def check_open(self) -> None:
-        """`ProducerClosed` if it is. Under the lock."""
+        """`ProducerClosed` if it is not. Who adds then asks under the lock."""
         if self.is_closed:
             raise ProducerClosed(self._why_closed)
 

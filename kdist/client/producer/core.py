@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Generator, Iterable, Sequence
+from functools import partial
 from os import getpid
 from typing import Any, TypeVar
 
@@ -33,7 +34,7 @@ from kdist.client.producer.given import (
 from kdist.client.producer.identity import Identities
 from kdist.client.producer.link import LinkSettings
 from kdist.client.producer.message import Message, MessageSet
-from kdist.client.producer.results import Sent, SentMany
+from kdist.client.producer.results import Sent, SentMany, make_known
 from kdist.client.producer.sender import Sender
 from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
@@ -232,7 +233,7 @@ class Core:
         with self._topics.awaited(need.topic):
             while True:
                 await self._topics.changed()
-                self._check_open()
+                self.accumulator.check_open()
                 topic = self.accumulator.topics.get(need.topic)
                 if topic is None:
                     continue
@@ -240,10 +241,6 @@ class Core:
                     return check_partition(topic, need.partition)
                 if topic.error is not None and not topic.error.retriable:
                     raise api_error(topic.error, f"topic {need.topic}")
-
-    def _check_open(self) -> None:
-        if self.accumulator.is_closed:
-            raise ProducerClosed("the producer is closed")
 
     # The end; on the loop
 
@@ -259,7 +256,7 @@ class Core:
             for batch in batches:
                 if not batch.is_done:
                     done: asyncio.Future[None] = self.loop.create_future()
-                    batch.when_done(_Releasing(done))
+                    batch.when_done(partial(make_known, done))
                     await done
 
     async def flush_last(self, timeout_s: float | None) -> None:
@@ -333,7 +330,7 @@ class Core:
         for topic, message in self._handler.last_batch_before_close():
             value, key, headers, partition, timestamp = message
             row = self.row(value, key, headers, timestamp)
-            while not isinstance(need := self.accumulator.add(topic, row, partition), Sent):
+            for need in self.add_row(topic, row, partition):
                 await self.meet(need, until_s)
 
     def _tell_dequeued(self, batch: Batch) -> None:
@@ -343,16 +340,3 @@ class Core:
         self.loop.call_soon(
             self._handler.after_dequeue, queue.topic, queue.partition, list(batch.messages())
         )
-
-
-class _Releasing:
-    """A callback that lets a coroutine go on, if it still waits."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self._done = done
-
-    def __call__(self) -> None:
-        if not self._done.done():
-            self._done.set_result(None)

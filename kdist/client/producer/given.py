@@ -96,9 +96,9 @@ def checked_partition(partition: Any) -> Any:
     return partition
 
 
-def checked_timestamp(timestamp: Any) -> int | None:
-    """Milliseconds since the epoch, or None."""
-    if timestamp is not None and (type(timestamp) is not int or not 0 <= timestamp < TIMESTAMP_END):
+def checked_timestamp(timestamp: Any) -> int:
+    """Milliseconds since the epoch."""
+    if type(timestamp) is not int or not 0 <= timestamp < TIMESTAMP_END:
         raise TypeError(f"a timestamp is an int of ms since the epoch, not {timestamp!r}")
     return timestamp
 

@@ -93,7 +93,7 @@ class _Promise(Generic[T]):
         if not self.done():
             loop = asyncio.get_running_loop()
             known: asyncio.Future[None] = loop.create_future()
-            self._when_done(partial(loop.call_soon_threadsafe, _make_known, known))
+            self._when_done(partial(loop.call_soon_threadsafe, make_known, known))
             yield from known
         return self._get()
 
@@ -116,7 +116,8 @@ class _Promise(Generic[T]):
         next_done()
 
 
-def _make_known(known: asyncio.Future[None]) -> None:
+def make_known(known: asyncio.Future[None]) -> None:
+    """Let who waits go on, if they still do."""
     if not known.done():  # nor cancelled
         known.set_result(None)
 

@@ -37,8 +37,6 @@ from kdist.runtime.turn_loop import ringing
 _ALONE_BYTES = 32 << 10
 _DRAIN_PAUSE_S = 0.01
 
-Dequeued = Callable[[Batch], None]
-
 
 class Sender:
     """Owner: the loop, but for `kick`."""
@@ -53,7 +51,7 @@ class Sender:
         asking: Asking,
         identities: Identities | None,
         settling: Settling,
-        on_dequeue: Dequeued | None,
+        on_dequeue: Callable[[Batch], None] | None,
     ) -> None:
         self._loop = network.loop
         self._network = network
