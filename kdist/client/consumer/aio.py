@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
+from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Given,
     check_listener,
@@ -44,7 +44,6 @@ from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 30.0
 
 
 class Consumer:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
 from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
-from kdist.client.consumer.core import ConsumerClosed, Core, OnCommitted
+from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Given,
     check_listener,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from kdist.client.connector import ConsumerConnector, Stream
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 30.0
 _SOON_S = 0.05
 
 

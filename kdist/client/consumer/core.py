@@ -33,6 +33,7 @@ from kdist.runtime.heap import keep_freed_blocks
 
 logger = logging.getLogger(__name__)
 
+CLOSE_TIMEOUT_S = 30.0
 _COMMIT_BEFORE_REBALANCE_S = 5.0
 _LOOK_AGAIN_S = 1.0
 
