@@ -74,14 +74,15 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
 
 
 def require_topic(broker: str, topic: str) -> int:
+    """As `count_partitions`, on a loop of its own."""
+    return ask_cluster(broker, lambda cluster: count_partitions(cluster, topic))
+
+
+async def count_partitions(cluster: Cluster, topic: str) -> int:
     """How many partitions a topic has; `ApiError` with the nearest name if it does not exist."""
+    from kdist.client.admin.topics import describe_topics
 
-    async def work(cluster: Cluster) -> int:
-        from kdist.client.admin.topics import describe_topics
-
-        return len((await describe_topics(cluster, [topic]))[topic].partitions)
-
-    return ask_cluster(broker, work)
+    return len((await describe_topics(cluster, [topic]))[topic].partitions)
 
 
 def check_partition(topic: str, partition: int | None, count: int) -> None:

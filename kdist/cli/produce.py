@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kdist.cli.completing import complete_files
-from kdist.cli.connecting import ask_cluster, broker_option, check_partition
+from kdist.cli.connecting import ask_cluster, broker_option, check_partition, count_partitions
 from kdist.cli.options import acks_option, codec_option, json_option, not_empty, print_json
 from kdist.cli.show import show_count, show_error, show_size
 from kdist.cli.topic_given import topic_given
@@ -85,7 +85,7 @@ def produce(  # noqa: PLR0913 - one for each option
     start_ns = clock.monotonic_ns()
 
     async def work(cluster: Cluster) -> Sending:
-        await _require_partition(cluster, topic, partition)
+        check_partition(topic, partition, await count_partitions(cluster, topic))
         settings = {"acks": acks, "compression_type": codec, **_SETTINGS}
         if partition is not None:
             settings["partitioner"] = lambda _key, _count: partition
@@ -113,14 +113,6 @@ def produce(  # noqa: PLR0913 - one for each option
 
     done = ask_cluster(broker, work)
     _report(done, (clock.monotonic_ns() - start_ns) / 1e9, as_json)
-
-
-async def _require_partition(cluster: Cluster, topic: str, partition: int | None) -> None:
-    """`ApiError` or `UserError` if the topic, or its partition, does not exist."""
-    from kdist.client.admin.topics import describe_topics
-
-    count = len((await describe_topics(cluster, [topic]))[topic].partitions)
-    check_partition(topic, partition, count)
 
 
 def _unescaped(text: str) -> bytes:
