@@ -5,13 +5,13 @@ A position is a commit that wins over the target; a topic without an origin is i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import click
 
 from kdist.cli.mirror_status import named_flow, with_clusters
 from kdist.client.cluster import Cluster, did_you_mean
-from kdist.client.offsets import TIMESTAMPS, find_offsets
+from kdist.client.offsets import TIMESTAMPS, find_offsets, find_ranges
 from kdist.config.mirror import MirrorConfig
 from kdist.errors import UserError
 from kdist.mirror.origins import read_origins, write_origins
@@ -40,7 +40,8 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
             TopicPartition(topic, each) for each in (range(count) if number is None else (number,))
         ]
         if place is None:
-            offsets = await _offsets(source, wanted, to)
+            timestamp = TIMESTAMPS[to]
+            offsets = await find_offsets(source, wanted, timestamp, is_committed_only=True)
         else:
             offsets = dict.fromkeys(wanted, place)
             await _require_there(source, offsets)
@@ -52,22 +53,13 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         click.echo(f"{partition} goes on from offset {offset}{passed}.")
 
 
-async def _offsets(
-    source: Cluster, wanted: Iterable[TopicPartition], which: str
-) -> dict[TopicPartition, int]:
-    """Where the partitions begin, or end."""
-    return await find_offsets(source, wanted, TIMESTAMPS[which], is_committed_only=True)
-
-
 async def _require_there(source: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
     """`UserError` for the first offset that its partition does not have: the mirror would stop."""
-    starts = await _offsets(source, offsets, "earliest")
-    ends = await _offsets(source, offsets, "latest")
-    for each, offset in offsets.items():
-        if not starts[each] <= offset <= ends[each]:
+    ranges = await find_ranges(source, offsets, is_committed_only=True)
+    for each, (start, end) in ranges.items():
+        if not start <= offsets[each] <= end:
             raise UserError(
-                f"{each} has no offset {offset}: it begins at {starts[each]} and ends at"
-                f" {ends[each]} now"
+                f"{each} has no offset {offsets[each]}: it begins at {start} and ends at {end} now"
             )
 
 
