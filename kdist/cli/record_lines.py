@@ -12,7 +12,9 @@ from kdist.records.record import Record
 def record_text(header: BatchHeader, record: Record) -> str:
     """Key and value, then headers; for a marker what it says."""
     if header.is_control:
-        return _control_text(record)
+        said = _control(record)
+        epoch = said.get("coordinator_epoch")
+        return str(said["type"]) + ("" if epoch is None else f" by coordinator epoch {epoch}")
     text = f"{show_bytes(record.key)} -> {show_bytes(record.value)}"
     if record.headers:
         headers = ", ".join(
@@ -22,23 +24,16 @@ def record_text(header: BatchHeader, record: Record) -> str:
     return text
 
 
-def _control_text(record: Record) -> str:
-    marker = _marker(record)
-    if isinstance(marker, str):
-        return marker
-    return f"{marker[0]} by coordinator epoch {marker[1]}"
-
-
-def _marker(record: Record) -> tuple[str, int] | str:
-    """Name and coordinator epoch of an end marker, or what else the control record is."""
+def _control(record: Record) -> dict[str, object]:
+    """`type` and `coordinator_epoch` of an end marker; what else it is, or its fault, as `type`."""
     try:
         if read_control_type(record.key) is ControlType.UNKNOWN:
             number = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
-            return f"control record of type {number}"
+            return {"type": f"control record of type {number}"}
         marker = read_marker(record.key, record.value)
     except CorruptRecords as fault:
-        return str(fault).partition(": ")[2]
-    return marker.control_type.name, marker.coordinator_epoch
+        return {"type": str(fault).partition(": ")[2]}
+    return {"type": marker.control_type.name, "coordinator_epoch": marker.coordinator_epoch}
 
 
 def json_record(header: BatchHeader, record: Record) -> dict[str, object]:
@@ -51,9 +46,5 @@ def json_record(header: BatchHeader, record: Record) -> dict[str, object]:
         "headers": [[key, json_bytes(value)] for key, value in record.headers],
     }
     if header.is_control:
-        marker = _marker(record)
-        if isinstance(marker, str):
-            row["control"] = {"type": marker}
-        else:
-            row["control"] = {"type": marker[0], "coordinator_epoch": marker[1]}
+        row["control"] = _control(record)
     return row
