@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import click
@@ -105,7 +105,7 @@ class BatchDump:
             return
         try:
             for header, record in self._records(item):
-                text = record_text(header, record) if header else record_text(_PLAIN, record)
+                text = record_text(header, record)
                 line = f"{record.offset}  {show_time(record.timestamp)}  {text}"
                 width = self._wish.width
                 yield " " * _RECORD_INDENT + clip(line, width and width - _RECORD_INDENT - 2)
@@ -113,16 +113,13 @@ class BatchDump:
             self.is_damaged = True
             yield " " * _RECORD_INDENT + f"DAMAGED: {str(fault).partition(': ')[2]}"
 
-    def _records(
-        self, item: ScannedBatch | OldMessage
-    ) -> Iterator[tuple[BatchHeader | None, Record]]:
+    def _records(self, item: ScannedBatch | OldMessage) -> Iterator[tuple[BatchHeader, Record]]:
         """The records that are asked for; raises `CorruptRecords`."""
-        header = None if isinstance(item, OldMessage) else item.header
-        records = (
-            open_message(item.message, BODY_BYTES_MAX)
-            if isinstance(item, OldMessage)
-            else read_records(item.data, 0, item.header)
-        )
+        records: Iterable[Record]
+        if isinstance(item, OldMessage):
+            header, records = _PLAIN, open_message(item.message, BODY_BYTES_MAX)
+        else:
+            header, records = item.header, read_records(item.data, 0, item.header)
         wish = self._wish
         for record in records:
             if self._is_done:
@@ -150,7 +147,7 @@ class BatchDump:
             row["records"] = records
             try:
                 for header, record in self._records(item):
-                    records.append(json_record(header or _PLAIN, record))
+                    records.append(json_record(header, record))
             except CorruptRecords as fault:
                 self.is_damaged = True
                 row["damage"] = str(fault).partition(": ")[2]
