@@ -88,7 +88,7 @@ def reset(  # noqa: PLR0913 - one for each option
       kdist groups reset audit --to-datetime 2026-11-20T11:40 --topic clicks
       kdist groups reset audit --shift-by -100 --topic clicks:0,2
     """
-    target = _target(to_earliest, to_latest, to_offset, _time(to_datetime, by_duration), shift_by)
+    target = _target(to_earliest, to_latest, to_offset, to_datetime, by_duration, shift_by)
 
     async def work(cluster: Cluster) -> list[OffsetMove]:
         from kdist.client.admin.groups import unknown_group
@@ -107,29 +107,28 @@ def reset(  # noqa: PLR0913 - one for each option
     _show(group, ask_cluster(broker, work), dry_run, as_json)
 
 
-def _time(to_datetime: int | None, by_duration: int | None) -> Sequence[int]:
-    """The times that were named; no more than one is allowed, as of the other ways."""
-    ago = [] if by_duration is None else [max(0, SystemClock().now_ms() - by_duration)]
-    return [*ago, *([] if to_datetime is None else [to_datetime])]
-
-
 def _target(
     to_earliest: bool,
     to_latest: bool,
     to_offset: int | None,
-    times: Sequence[int],
+    to_datetime: int | None,
+    by_duration: int | None,
     shift_by: int | None,
 ) -> Target:
     """The one that was named; `click.UsageError` for none or several."""
     from kdist.client.admin.resets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
 
-    named: list[Target] = [ToTime(time) for time in times]
+    named: list[Target] = []
     if to_earliest:
         named.append(ToEarliest())
     if to_latest:
         named.append(ToLatest())
     if to_offset is not None:
         named.append(ToOffset(to_offset))
+    if to_datetime is not None:
+        named.append(ToTime(to_datetime))
+    if by_duration is not None:
+        named.append(ToTime(max(0, SystemClock().now_ms() - by_duration)))
     if shift_by is not None:
         named.append(ShiftBy(shift_by))
     if len(named) != 1:
@@ -160,13 +159,6 @@ def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool)
 
 
 def _cells(each: OffsetMove) -> tuple[str, ...]:
-    before = "-" if each.before is None else str(each.before)
-    number = str(each.partition.partition)
-    return (
-        each.partition.topic,
-        number,
-        before,
-        str(each.offset),
-        str(each.end),
-        str(each.lag),
-    )
+    before = "-" if each.before is None else each.before
+    numbers = (each.partition.partition, before, each.offset, each.end, each.lag)
+    return each.partition.topic, *map(str, numbers)
