@@ -31,7 +31,7 @@ _LOST_AND_FOUND = "lost+found"  # of a filesystem that was made for this
 
 
 class BrokerPlan(NamedTuple):
-    """A broker to start: its id, which begins at 1, name, port and places."""
+    """A broker to start: its id (from 0), name (from d01), port and places."""
 
     id: int
     name: str
