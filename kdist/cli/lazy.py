@@ -17,11 +17,11 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *arguments: Any,
-        commands_by_name: Mapping[str, tuple[str, str]] | None = None,
+        commands_by_name: Mapping[str, tuple[str, str]],
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
-        self._commands_by_name = dict(commands_by_name or {})
+        self._commands_by_name = commands_by_name
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._commands_by_name)

@@ -13,8 +13,8 @@ Advance = Callable[[int], None]
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int | None, *, is_wanted: bool = True) -> Iterator[Advance]:
-    """Call what it gives with how many more are done; `total` None where nobody knows it.
+def progress(what: str, total: int, *, is_wanted: bool) -> Iterator[Advance]:
+    """Call what it gives with how many more of `total` are done.
 
     Does nothing where there is no terminal, or it is not wanted.
     """
