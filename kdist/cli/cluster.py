@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -77,8 +78,6 @@ def describe(broker: str, as_json: bool) -> None:
 
 async def _shares(asked: Cluster) -> Shares:
     """How many partitions each broker leads, and of how many it has a replica."""
-    from collections import Counter
-
     from kdist.client.admin.topics import list_topics
 
     parts = [each for topic in await list_topics(asked) for each in topic.partitions]

@@ -91,14 +91,11 @@ async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existin
     from kdist.client.topic_plan import Existing
 
     names = {topic.name for topic in wanted}
-    found = [topic for topic in await list_topics(cluster) if topic.name in names]
-    settings = await own_settings(cluster, [topic.name for topic in found])
+    found = {topic.name: topic for topic in await list_topics(cluster) if topic.name in names}
+    settings = await own_settings(cluster, found)
     return {
-        name: Existing(
-            name, len(topic.partitions), topic.replication_factor, settings.get(name, {})
-        )
-        for topic in found
-        if (name := topic.name)
+        name: Existing(name, len(each.partitions), each.replication_factor, settings.get(name, {}))
+        for name, each in found.items()
     }
 
 

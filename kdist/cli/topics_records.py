@@ -142,6 +142,5 @@ def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:
 
 
 def _cells(each: Trim) -> tuple[str, ...]:
-    number = str(each.partition.partition)
-    numbers = (each.start, each.end, each.new_start, each.offsets)
-    return each.partition.topic, number, *map(str, numbers)
+    numbers = (each.partition.partition, each.start, each.end, each.new_start, each.offsets)
+    return each.partition.topic, *map(str, numbers)
