@@ -11,7 +11,7 @@ import logging
 from kdist.agent.queue import Queue, Queued
 from kdist.client.cluster import Cluster
 from kdist.client.partitioner import partition_for
-from kdist.client.producing import ACKS_ALL, produce
+from kdist.client.producing import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.metrics.agent import AgentMetrics
 from kdist.model import TopicPartition
@@ -64,7 +64,7 @@ class Publisher:
             timestamp_ms=records[0].timestamp_ms,
             codec=Codec.LZ4,
         )
-        await produce(self._cluster, {self._partition: batch}, ACKS_ALL)
+        await produce(self._cluster, {self._partition: batch})
 
     def _fail(self, taken: list[Queued], error: ApiError | UserError) -> None:
         self._metrics.failed_sends += 1

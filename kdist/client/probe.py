@@ -12,7 +12,7 @@ from kdist.client.admin.topics import NewTopic, create_topics, delete_topic
 from kdist.client.cluster import Cluster
 from kdist.client.fetching import Reader
 from kdist.client.gate import PROBE_PREFIX
-from kdist.client.producing import ACKS_ALL, produce
+from kdist.client.producing import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.records.build import build_batch
@@ -47,7 +47,7 @@ async def _write_and_read(cluster: Cluster, partition: TopicPartition, timestamp
     written = str(timestamp_ms).encode("ascii")
     await cluster.topic(partition.topic)  # its leader is known from here on
     batch = build_batch([written], timestamp_ms=timestamp_ms)
-    offset = (await produce(cluster, {partition: batch}, ACKS_ALL))[partition]
+    offset = (await produce(cluster, {partition: batch}))[partition]
     reader = Reader(cluster, {partition: offset})
     async for fetched in reader.read():
         values: list[Any] = [record.value for _, record in fetched.records]

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from kdist.client.admin.topics import create_topic
 from kdist.client.cluster import Cluster
 from kdist.client.offsets import find_ranges
-from kdist.client.producing import ACKS_ALL, produce
+from kdist.client.producing import produce
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.mirror.looking import LOOK_BYTES, look_at
 from kdist.mirror.selection import Origin
@@ -70,7 +70,7 @@ async def write_origins(
             [name.encode() for name in some],
             timestamp_ms=now_ms,
         )
-        await produce(cluster, {_PARTITION: batch}, ACKS_ALL)
+        await produce(cluster, {_PARTITION: batch})
 
 
 def _value(origin: Origin | None) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kdist.client.cluster import Cluster, parse_addresses
-from kdist.client.producing import ACKS_ALL, produce
+from kdist.client.producing import produce
 from kdist.model import TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork
@@ -17,7 +17,7 @@ def write(address: str, topic: str, partition: int, batch: bytearray) -> None:
     async def append() -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
         cluster = Cluster(network, parse_addresses(address), ClientSettings(client_id="test"))
-        await produce(cluster, {TopicPartition(topic, partition): batch}, ACKS_ALL)
+        await produce(cluster, {TopicPartition(topic, partition): batch})
         cluster.close()
 
     asyncio.run(append())

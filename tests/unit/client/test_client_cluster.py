@@ -23,7 +23,7 @@ from kdist.client.cluster import (
 )
 from kdist.client.fetching import Reader
 from kdist.client.offsets import find_offsets
-from kdist.client.producing import ACKS_ALL, produce
+from kdist.client.producing import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import ClientSettings
@@ -82,7 +82,7 @@ def test_a_leader_that_moved_is_looked_up(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "moved")
         cluster.leaders[partition] = 3 - cluster.leaders[partition]
-        assert await produce(cluster, {partition: batch(b"a")}, ACKS_ALL) == {partition: 0}
+        assert await produce(cluster, {partition: batch(b"a")}) == {partition: 0}
         cluster.leaders[partition] = 3 - cluster.leaders[partition]
         ends = await find_offsets(cluster, [partition], LATEST_TIMESTAMP)
         assert ends == {partition: 1}
@@ -94,7 +94,7 @@ def test_a_broker_whose_address_is_dead_is_found_again(running: CliCluster) -> N
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "dead-address")
         cluster.brokers = dict.fromkeys(cluster.brokers, NOBODY)
-        assert await produce(cluster, {partition: batch(b"a")}, ACKS_ALL) == {partition: 0}
+        assert await produce(cluster, {partition: batch(b"a")}) == {partition: 0}
 
     with_client(running, work)
 
@@ -110,7 +110,7 @@ def test_a_reader_goes_on_after_its_connections_broke(running: CliCluster) -> No
                 break
             for each in cluster._lane._clients.values():
                 each.close()
-            await produce(cluster, {partition: batch(b"%d" % len(seen))}, ACKS_ALL)
+            await produce(cluster, {partition: batch(b"%d" % len(seen))})
         assert seen == [b"0", b"1", b"2"]
 
     with_client(running, work)
@@ -123,7 +123,7 @@ def test_a_reader_waits_for_a_leader_and_not_for_ever(
 
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "leaderless")
-        await produce(cluster, {partition: batch(b"a")}, ACKS_ALL)
+        await produce(cluster, {partition: batch(b"a")})
         cluster.leaders[partition] = NO_LEADER
         async for fetched in Reader(cluster, {partition: 0}).read():
             assert len(fetched.records) == 1
