@@ -47,7 +47,7 @@ class BrokerPlan(NamedTuple):
 
 
 class Home:
-    """One such directory, by its absolute path. Owner: the command; `close` gives it free."""
+    """One such directory, by its absolute path. Owner: the command; `close` unlocks it."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.path = path

@@ -17,7 +17,7 @@ def ended_when_unread() -> Iterator[None]:
     A write would find out too, but only with the next record, which may never come.
     """
     if sys.stdout.isatty():
-        yield  # to be told of it would be to be told of what is typed, too
+        yield  # `end` would be called for what is typed, too
         return
     loop, task, is_unread = asyncio.get_running_loop(), asyncio.current_task(), False
     assert task is not None
@@ -30,7 +30,7 @@ def ended_when_unread() -> Iterator[None]:
 
     try:
         descriptor = sys.stdout.fileno()
-        loop.add_reader(descriptor, end)  # of the writing end of a pipe, that only tells its end
+        loop.add_reader(descriptor, end)  # called only once the pipe has no reader
     except OSError:
         yield  # a file, or nothing that the system knows
         return

@@ -210,7 +210,7 @@ class Cluster:
         named = None if topics is None else [MetadataTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         answer: MetadataResponse = await self.ask_any(request)
-        # One without a name answers nothing that was asked.
+        # A topic without a name is no answer to what was asked.
         answer.topics = [topic for topic in answer.topics if topic.name is not None]
         self.brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         self.controller_id = answer.controller_id

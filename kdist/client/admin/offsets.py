@@ -63,7 +63,7 @@ async def alter_group_offsets(
             raise UserError(f"{offset} is no offset for {each}: they begin at 0")
     if not offsets:
         return
-    # Before the coordinator is asked, whose answer would be: it may have to hear of them yet.
+    # First: the coordinator's own refusal is tried again, as it may not have heard of them yet.
     await require_partitions(cluster, offsets)
     given = {key: OffsetAndMetadata(offset, metadata) for key, offset in offsets.items()}
     request = commit_request(group, given)

@@ -74,7 +74,7 @@ async def list_topics(cluster: Cluster) -> list[Topic]:
 async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, Topic]:
     """Topics by name; UNKNOWN_TOPIC_OR_PARTITION with the nearest name for one not there.
 
-    All are asked for: who asks a broker before Kafka 0.11 for a name that is not there creates it.
+    All are asked for: to ask a broker before Kafka 0.11 for a name that is not there creates it.
     """
     wanted = listed(names, "topics")
     known = {topic.name: topic for topic in await list_topics(cluster)}
@@ -89,7 +89,7 @@ def _unknown(name: str, known: Iterable[str]) -> ApiError:
 async def require_partitions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
     """UNKNOWN_TOPIC_OR_PARTITION, in a sentence, for the first that does not exist.
 
-    For what is asked of leaders: who does not exist has none, and would be waited for.
+    To be asked before leaders are: one that does not exist has none, and that is waited for.
     """
     wanted = sorted(set(partitions))
     topics = await describe_topics(cluster, [topic for topic, _ in wanted])
@@ -211,7 +211,7 @@ async def grow_topics(
 
 
 def _faults(results: Sequence[Any]) -> dict[str, ApiError | None]:
-    """What is wrong with each topic. NOT_CONTROLLER is raised: who is not it says so of each."""
+    """What is wrong with each topic; NOT_CONTROLLER, which a broker says of all, is raised."""
     for each in results:
         if each.error_code == Error.NOT_CONTROLLER:
             raise_for(each.error_code)

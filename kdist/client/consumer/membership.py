@@ -53,8 +53,7 @@ class Membership:
         settings = world.settings
         self.coordinator = Coordinator(world, group_id)
         self.assignors = [ASSIGNORS[name] for name in settings.partition_assignment_strategy]
-        # As Java's: the members of a group agree on the way too, and one that has an eager
-        # assignor among its own can be understood by eager members.
+        # As Java's: with one eager assignor it joins as eager members do, who may be in its group.
         self.is_cooperative = all(each.is_cooperative for each in self.assignors)
         self.member_id = _NO_MEMBER
         self.generation = NO_GENERATION

@@ -159,12 +159,12 @@ class Accumulator:
         value: bytes,
         key: bytes | None,
         partition: Any,
-        headers: Any = None,
-        timestamp: Any = None,
+        headers: Any,
+        timestamp: Any,
     ) -> Sent | None:
         """As `add`, of the usual record; None if anything about it or its batch is not usual.
 
-        What may be anything is looked at here as far as the usual goes.
+        An argument that is `Any` is checked only for being the usual one.
         """
         with self.lock:
             topic = self.topics.get(name, _NOWHERE)

@@ -29,7 +29,7 @@ class Memory:
         return bool(self._waiting)
 
     def take(self, size: int) -> bool:
-        """Whether there were `size` bytes to take. A record may take more than there is at all."""
+        """Whether there were `size` bytes; or all are free, for a record that takes even more."""
         free = self.free
         if size > free and (size <= self.size or free < self.size):
             return False

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. With acks=0, or if only a copy of it was answered, the offset is -1.
+    """Where a record is. The offset is -1 with acks=0, or if a broker said only that it has it.
 
     `timestamp` is in ms: the one that was given, or the batch's, or the broker's under
     LogAppendTime.

@@ -5,9 +5,9 @@ looks over all partitions that have something: once, however many kicks there we
 is not due yet, or resting, it is woken for by a timer.
 
 A batch is due when it is full, has lingered, is waited for, or memory is short. It stays open until
-a request takes it: so while requests are under way, those behind grow. With one that is due goes
-what has lingered half its time for the same broker: by themselves each of hundreds of partitions
-would have its own time, and a request, and an answer.
+a request takes it: so while requests are under way, those behind grow. Together with a batch that
+is due go those for the same broker that have lingered half their time: else each of hundreds of
+partitions would come due at a time of its own, with its own request and answer.
 """
 
 from __future__ import annotations

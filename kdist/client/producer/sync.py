@@ -148,7 +148,7 @@ class Producer:
             result: T = last.value
             return result
         finally:
-            steps.close()  # it hears of it, if there was no room
+            steps.close()  # a handler hears of it, if there was no room
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is settled; `TimeoutError` after `timeout` seconds.
