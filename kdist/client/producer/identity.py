@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from kdist.client.cluster import Cluster, NoBroker, raise_for
+from kdist.client.cluster import Cluster, raise_for
 from kdist.client.producer.queue import NOBODY, Identity
 from kdist.errors import ApiError, Error
 from kdist.protocol import init_producer_id
@@ -45,12 +45,11 @@ class Identities:
             while True:
                 try:
                     self._current = self._bumped = await self._ask_brokers()
-                except (ApiError, NoBroker) as error:
-                    if isinstance(error, ApiError) and not error.error.retriable:
+                    break
+                except ApiError as error:
+                    if not error.error.retriable:
                         self.fatal = error
                         break
-                else:
-                    break
                 await asyncio.sleep(_PAUSE_S)
         finally:
             self._asking = None
