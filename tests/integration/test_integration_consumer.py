@@ -149,6 +149,17 @@ def test_wakeup_ends_a_poll_that_waits(broker: str, topic: str) -> None:
         assert consumer.poll(0.1) == []
 
 
+def test_wakeup_goes_before_records_that_are_there(broker: str, topic: str) -> None:
+    produce(broker, topic, 10, partition=0)
+    with Consumer(broker, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        for offset in range(10):
+            assert consumer.poll(WAIT_S, max_records=1)[0].offset == offset
+            consumer.wakeup()
+            with pytest.raises(WakenUp):
+                consumer.poll(WAIT_S, max_records=1)
+
+
 def test_a_listener_may_use_the_consumer_and_its_error_ends_the_poll(
     broker: str, topic: str
 ) -> None:

@@ -239,7 +239,8 @@ class Consumer:
     def wakeup(self) -> None:
         """Have `poll`, now or the next time, raise `WakenUp`. From any thread; closed: nothing."""
         if not self._is_closed:
-            self._background.loop.call_soon_threadsafe(self._core.wake_up)
+            self._core.is_waking = True  # at once: who polls next may be this thread
+            self._background.loop.call_soon_threadsafe(self._core.world.news.set)
 
     # Positions
 
