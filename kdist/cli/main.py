@@ -9,6 +9,7 @@ Sub-commands are imported when they are asked for, so that `kdist --help` starts
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -109,7 +110,11 @@ def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -
         ctx.exit()
 
 
-@click.group(cls=EdgeGroup, commands_by_name=_COMMANDS)
+@click.group(
+    cls=EdgeGroup,
+    commands_by_name=_COMMANDS,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -118,11 +123,14 @@ def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -
     callback=_show_version,
     help="Show the version and exit.",
 )
-def kdist() -> None:
+@click.pass_context
+def kdist(ctx: click.Context) -> None:
     """A partitioned, replicated commit log on bare metal.
 
     Shell completion in bash: eval "$(kdist completion bash)"
     """
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        ctx.color = False  # rich asks both itself, click neither
 
 
 def main() -> None:

@@ -50,6 +50,12 @@ def test_help_is_there_and_loads_nothing_heavy(words: list[str]) -> None:
     assert lines[-1] == "[]"
 
 
+@pytest.mark.parametrize("words", [[], *COMMANDS])
+def test_help_has_a_short_name(words: list[str]) -> None:
+    short, long = (CliRunner().invoke(kdist, [*words, flag]) for flag in ("-h", "--help"))
+    assert (short.exit_code, short.stdout) == (0, long.stdout)
+
+
 @pytest.mark.parametrize(
     "words", [["topics", "list"], ["groups", "list"], ["cluster", "health"], ["configs", "list"]]
 )

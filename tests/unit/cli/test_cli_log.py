@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kdist.cli.main import kdist
 from kdist.records.build import build_batch
 from kdist.records.compression import Codec
 from kdist.records.control import ControlType, EndTransactionMarker, write_marker
@@ -42,6 +44,18 @@ def test_dump_aligns_numbers_to_the_right(log: Path) -> None:
     lines = run("dump", segments(log)[0]).stdout.splitlines()
     ends = {re.match(r" +[A-Z0-9]+ +[A-Z0-9]+", line).end() for line in lines[1:] if line}  # type: ignore[union-attr]
     assert len(ends) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_styled"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_a_terminal_that_wants_no_color_gets_no_escapes(
+    log: Path, environment: dict[str, str], is_styled: bool
+) -> None:
+    unset = {"NO_COLOR": None, "TERM": None}
+    shown = CliRunner(env=unset | environment).invoke(kdist, ["log", "dump", str(log)], color=True)
+    assert ("\x1b" in shown.stdout) is is_styled
 
 
 def test_dump_of_a_range_that_holds_nothing_is_refused(log: Path) -> None:
