@@ -9,7 +9,7 @@ import click
 
 from kdist.cli.options import print_json
 from kdist.cli.record_lines import json_record, record_text
-from kdist.cli.show import clip, show_size, show_time
+from kdist.cli.show import clip, show_count, show_size, show_time
 from kdist.cli.table import ROWS_MEASURED, Column, Row, print_table
 from kdist.errors import CorruptRecords
 from kdist.records.batch import BatchHeader, TimestampType
@@ -37,6 +37,8 @@ class Wish(NamedTuple):
     as_json: bool
     width: int | None
     """Of the terminal."""
+    with_empty: bool
+    """Segments without a byte are named, too."""
 
 
 class BatchDump:
@@ -46,10 +48,17 @@ class BatchDump:
         self._files = files
         self._wish = wish
         self._left = wish.limit
+        self._empty_count = 0
         self.is_damaged = False
 
-    def show(self, partition: PartitionFiles) -> None:
-        """Show one partition's segments."""
+    def show(self, partitions: Iterable[PartitionFiles]) -> None:
+        """Show the partitions' segments."""
+        for partition in partitions:
+            self._show(partition)
+        if self._empty_count:
+            click.echo(f"{show_count(self._empty_count, 'empty segment')} left out.")
+
+    def _show(self, partition: PartitionFiles) -> None:
         wish = self._wish
         if not partition.bases and not wish.as_json:
             click.echo(f"{partition.directory} has no segments.")
@@ -81,6 +90,9 @@ class BatchDump:
 
     def _print_segment(self, path: str, base_offset: int, items: Iterator[Scanned]) -> None:
         size = self._files.size(path)
+        if size == 0 and not self._wish.with_empty:
+            self._empty_count += 1
+            return
         click.echo(f"{path}  {show_size(size)}")
         digits = len(str(base_offset + size // 70))  # a guess at the offsets to come
         columns = _columns(digits, len(str(size)))

@@ -98,9 +98,9 @@ def dump(  # noqa: PLR0913 - one parameter for each flag
     if kinds and not records:
         return 0
     width = None if as_json or not records else terminal_width()
-    shown = BatchDump(files, Wish(start, end, limit, records, as_json, width))
-    for partition in place.partitions:
-        shown.show(partition)
+    with_empty = place.kind is not Kind.LOG_DIRECTORY  # a broker's internal topics have dozens
+    shown = BatchDump(files, Wish(start, end, limit, records, as_json, width, with_empty))
+    shown.show(place.partitions)
     if not place.partitions and not as_json:
         click.echo(f"{place.path} holds no partitions.")
     return 1 if shown.is_damaged else 0

@@ -94,6 +94,18 @@ def test_a_range_without_records_says_so(log: Path) -> None:
     assert "no batches in this range" in run("dump", log, "--from", 72).stdout
 
 
+def test_dump_of_a_log_directory_leaves_out_empty_segments(tmp_path: Path) -> None:
+    for name, content in {
+        "clicks-0": build_batch([b"a"], timestamp_ms=START_MS), "views-0": b"", "views-1": b"",
+    }.items():  # fmt: skip
+        (tmp_path / name).mkdir()
+        write_segment(tmp_path / name, content)
+    text = run("dump", tmp_path).stdout
+    assert ("clicks-0" in text, "views" in text) == (True, False)
+    assert text.endswith("\n2 empty segments left out.\n")
+    assert "no batches" in run("dump", tmp_path / "views-1").stdout
+
+
 def write_segment(path: Path, *parts: bytes | bytearray) -> Path:
     segment = path / f"{0:020d}.log"
     segment.write_bytes(b"".join(parts))
