@@ -55,6 +55,10 @@ class _Promise(Generic[T]):
             raise error.with_traceback(None)  # others raise it too, each with its own
         return self._found()
 
+    def __repr__(self) -> str:
+        outcome = (self._error() or self._found()) if self.done() else "not acknowledged yet"
+        return f"<{type(self).__name__}: {outcome}>"
+
     def done(self) -> bool:
         """Whether the outcome is known."""
         return all(batch.is_done for batch in self._batches())
