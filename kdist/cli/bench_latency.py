@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -60,7 +60,7 @@ def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json
     from kdist.client.producer.sync import Producer
 
     require_topic(broker, topic)
-    settings = {"bootstrap_servers": broker, "acks": acks, "linger_ms": 0}
+    settings: dict[str, Any] = {"bootstrap_servers": broker, "acks": acks, "linger_ms": 0}
     require_sendable(size, settings)
     partition = TopicPartition(topic, 0)
     with (

@@ -13,6 +13,7 @@ from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import RecordMetadata, Sent, SentMany
 from kdist.client.producer.settings import read_settings
 from kdist.client.producer.world import World
+from kdist.client.shared_settings import Servers
 from kdist.records.record import Headers
 
 T = TypeVar("T")
@@ -31,8 +32,10 @@ class AsyncProducer:
     6
     """
 
-    def __init__(self, *, world: World | None = None, **settings: Any) -> None:
-        self._config = read_settings(settings)
+    def __init__(
+        self, bootstrap_servers: Servers = (), *, world: World | None = None, **settings: Any
+    ) -> None:
+        self._config = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         self._world = world
         self._core: Core | None = None
 

@@ -16,6 +16,7 @@ from kdist.client.producer.message import Message, MessageSet
 from kdist.client.producer.results import Sent, SentMany
 from kdist.client.producer.settings import read_settings
 from kdist.client.producer.world import World
+from kdist.client.shared_settings import Servers
 from kdist.records.record import Headers
 
 T = TypeVar("T")
@@ -33,8 +34,8 @@ class Producer:
     0
     """
 
-    def __init__(self, **settings: Any) -> None:
-        config = read_settings(settings)
+    def __init__(self, bootstrap_servers: Servers = (), **settings: Any) -> None:
+        config = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         self._background = BackgroundLoop(f"{config.plain.client_id}-loop")
         try:
             world = World.of(self._background.loop)

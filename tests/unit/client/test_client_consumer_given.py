@@ -199,8 +199,8 @@ def test_what_is_no_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda name: Producer(bootstrap_servers="b:1", client_id=name),
-        lambda name: aio.Producer(bootstrap_servers="b:1", client_id=name),
+        lambda name: Producer("b:1", client_id=name),
+        lambda name: aio.Producer("b:1", client_id=name),
         lambda name: Consumer("b:1", client_id=name),
         lambda name: Admin("b:1", client_id=name),
         lambda name: aio.Admin("b:1", client_id=name),
