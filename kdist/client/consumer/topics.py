@@ -6,6 +6,7 @@ Looked up again every `metadata_max_age_ms`, and soon after someone found it to 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterable
@@ -16,6 +17,8 @@ from kdist.client.consumer.world import World, may_pass
 from kdist.errors import ApiError, Error
 from kdist.model import NO_EPOCH, NO_LEADER, TopicPartition
 from kdist.protocol.metadata import MetadataResponse
+
+logger = logging.getLogger(__name__)
 
 
 class Leader(NamedTuple):
@@ -43,6 +46,7 @@ class Topics:
         self._on_change = on_change
         self._leaders: dict[TopicPartition, Leader] = {}
         self._ids: dict[str, uuid.UUID] = {}
+        self._missing: set[str] = set()  # those that were warned of
         self._is_stale = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -111,8 +115,10 @@ class Topics:
                 raise_for(topic.error_code, f"topic {topic.name}")
             if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
                 self.counts.pop(topic.name, None)
+                self._warn_once(topic.name)
             elif not topic.error_code:
                 self.counts[topic.name] = len(topic.partitions)
+                self._missing.discard(topic.name)
             is_same = self._ids.get(topic.name) == topic.topic_id
             self._ids[topic.name] = topic.topic_id
             for each in topic.partitions:
@@ -120,6 +126,12 @@ class Topics:
                 # What is older comes from a broker left behind; a topic made anew begins anew.
                 if not is_same or each.leader_epoch >= self.leader(key).epoch:
                     self._leaders[key] = Leader(each.leader_id, each.leader_epoch)
+
+    def _warn_once(self, name: str) -> None:
+        """Nobody else says that a topic's name is wrong: polls just give nothing."""
+        if name not in self._missing:
+            self._missing.add(name)
+            logger.warning("there is no topic %s: it is waited for", name)
 
     def _match(self, answer: MetadataResponse) -> None:
         """The answer names all topics that there are."""

@@ -206,7 +206,9 @@ def test_commits_in_the_background_come_in_order_and_tell() -> None:
     with_topic(scenario)
 
 
-def test_a_topic_that_comes_later_is_read_then() -> None:
+def test_a_topic_that_comes_later_is_told_of_once_and_read_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -225,6 +227,8 @@ def test_a_topic_that_comes_later_is_read_then() -> None:
         await consumer.close()
 
     cluster.run(scenario())
+    told = [each.message for each in caplog.records if each.name.startswith("kdist.client")]
+    assert told == [f"there is no topic {TOPIC}: it is waited for"]
 
 
 def test_a_broker_that_is_not_there_is_said_so_and_found_later() -> None:
