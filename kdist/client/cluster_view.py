@@ -48,7 +48,7 @@ async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Addres
     except NoNode:
         raise UserError(f"broker {broker} is not registered") from None
     registration = znodes.BROKER.decode(path, znode.data)
-    return [Address(e.listener.host, e.listener.port) for e in registration.endpoints]
+    return [Address(each.host, each.port) for each in registration.plain]
 
 
 async def _topic(zookeeper: ZooKeeper, topic: str, default_min_isr: int) -> list[PartitionView]:

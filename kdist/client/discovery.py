@@ -26,5 +26,5 @@ async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Addr
 
     found = await registered_brokers(zk_connect)
     if not found:
-        raise UserError(f"no broker is registered at {zk_connect}")
+        raise UserError(f"no broker with a PLAINTEXT listener is registered at {zk_connect}")
     return found

@@ -33,10 +33,11 @@ async def zookeeper_at(address: str) -> AsyncIterator[ZooKeeper]:
 async def registered_brokers(address: str) -> list[Address]:
     """Where the brokers listen that are registered there; `UserError`."""
     async with zookeeper_at(address) as zookeeper:
-        return await _registered(zookeeper)
+        return await read_addresses(zookeeper)
 
 
-async def _registered(zookeeper: ZooKeeper) -> list[Address]:
+async def read_addresses(zookeeper: ZooKeeper) -> list[Address]:
+    """As `registered_brokers`, in a session that there is."""
     try:
         names = await zookeeper.children(znodes.BROKERS.path())
     except NoNode:
@@ -49,5 +50,5 @@ async def _registered(zookeeper: ZooKeeper) -> list[Address]:
         except NoNode:
             continue  # gone since
         registration = znodes.BROKER.decode(path, data)
-        found += [Address(e.listener.host, e.listener.port) for e in registration.endpoints]
+        found += [Address(each.host, each.port) for each in registration.plain]
     return found

@@ -46,8 +46,13 @@ class BrokerRegistration(NamedTuple):
         """Where the broker listens under this name."""
         return next((e for e in self.endpoints if e.listener.name == listener_name), None)
 
+    @property
+    def plain(self) -> list[Listener]:
+        """The listeners that kdist's clients can speak to: without TLS and SASL."""
+        return [each.listener for each in self.endpoints if each.protocol == "PLAINTEXT"]
+
     def encode(self) -> bytes:
-        plain = next((e.listener for e in self.endpoints if e.protocol == "PLAINTEXT"), None)
+        plain = next(iter(self.plain), None)
         fields: dict[str, object] = {
             "features": {name: dict(versions) for name, versions in self.features.items()},
             "listener_security_protocol_map": {e.listener.name: e.protocol for e in self.endpoints},

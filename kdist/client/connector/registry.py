@@ -172,9 +172,8 @@ class Registry:
         data = await self._get(path)
         if data is None:
             return []
-        endpoints = znodes.BROKER.decode(path, data).endpoints
-        plain = [each.listener for each in endpoints if each.protocol == "PLAINTEXT"]
-        return [Address(each.host, each.port) for each in plain]
+        registration = znodes.BROKER.decode(path, data)
+        return [Address(each.host, each.port) for each in registration.plain]
 
     # Being a member
 

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kdist.client.cluster import Address
 from kdist.client.cluster_view import broker_addresses, read_view
 from kdist.client.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
 from kdist.client.gate_lock import lock_holder, release_lock, take_lock
+from kdist.client.zookeeper_session import read_addresses
+from kdist.config.listeners import Listener
 from kdist.errors import UserError
 from kdist.model import TopicPartition
 from kdist.runtime.clock import VirtualClock
@@ -21,6 +24,7 @@ from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ControllerInfo, EntitySettings
 from kdist.zk.memory import MemoryEnsemble
+from kdist.zk.registration import BrokerRegistration, Endpoint
 from kdist.zk.topic_values import PartitionState, Reassignment, TopicAssignment
 
 T = TypeVar("T")
@@ -195,6 +199,19 @@ def test_a_cluster_that_nobody_has_joined_is_empty() -> None:
 def test_a_broker_that_is_not_registered_has_no_address() -> None:
     with pytest.raises(UserError, match="broker 7 is not registered"):
         with_zookeeper(lambda keeper: broker_addresses(keeper, 7))
+
+
+def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
+    """As Kafka's may listen with it, too."""
+    tls, plain = Listener("OUTSIDE", "b1", 9093), Listener("INSIDE", "b1", 9092)
+    endpoints = (Endpoint(tls, "SSL"), Endpoint(plain, "PLAINTEXT"))
+
+    async def work(keeper: ZooKeeper) -> list[list[Address]]:
+        data = znodes.BROKER.encode(BrokerRegistration(endpoints, 0))
+        await keeper.create(znodes.BROKER.path(7), data, make_parents=True)
+        return [[*await broker_addresses(keeper, 7)], await read_addresses(keeper)]
+
+    assert with_zookeeper(work) == [[Address("b1", 9092)]] * 2
 
 
 # The lock
