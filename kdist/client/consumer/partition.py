@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sized
-from typing import Any, TypeVar
+from typing import Any
 
 from kdist.client.consumer.batch import Batch, ConsumedRecord, CorruptFetch, NotDecoded
 from kdist.client.consumer.batch_run import BatchRun
@@ -20,7 +20,6 @@ from kdist.client.consumer.opening import Ready
 from kdist.errors import ApiError
 from kdist.model import NO_EPOCH, NO_OFFSET, TopicPartition
 
-T = TypeVar("T")
 _NEVER = float("-inf")
 
 
@@ -215,20 +214,24 @@ class Shelf:
 
     def take_batches(self, count: int) -> list[Batch]:
         """Up to `count` batches."""
-        return self._take_some(Partition.take_batches, count)
+        taken: list[Batch] = []
+
+        def take(partition: Partition) -> bool:
+            taken.extend(partition.take_batches(count - len(taken)))
+            return len(taken) < count
+
+        self._take_each(take, taken)
+        return taken
 
     def take_records(self, count: int) -> list[ConsumedRecord]:
         """Up to `count` records."""
-        return self._take_some(Partition.take_records, count)
+        taken: list[ConsumedRecord] = []
 
-    def _take_some(self, take: Callable[[Partition, int], list[T]], count: int) -> list[T]:
-        taken: list[T] = []
-
-        def take_more(partition: Partition) -> bool:
-            taken.extend(take(partition, count - len(taken)))
+        def take(partition: Partition) -> bool:
+            taken.extend(partition.take_records(count - len(taken)))
             return len(taken) < count
 
-        self._take_each(take_more, taken)
+        self._take_each(take, taken)
         return taken
 
     def take_run(self, count: int) -> tuple[Partition | None, list[ConsumedRecord]]:

@@ -159,8 +159,8 @@ class Accumulator:
         value: bytes,
         key: bytes | None,
         partition: Any,
-        headers: Any,
-        timestamp: Any,
+        headers: Any = None,
+        timestamp: Any = None,
     ) -> Sent | None:
         """As `add`, of the usual record; None if anything about it or its batch is not usual.
 
