@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import mmap
+import struct
 import zlib
 from collections.abc import Callable
 from typing import Protocol
@@ -38,7 +39,8 @@ _ZSTD_LEVEL = 3  # Java's default
 # a twentieth. Readers make room for a block, so those of a small batch stay small.
 _LZ4_SMALL = 1 << 16, bytes.fromhex("04224d18 60 40 82")
 _LZ4_LARGE = 1 << 18, bytes.fromhex("04224d18 60 50 fb")
-_LZ4_END_MARK = bytes(4)
+_LZ4_SIZE = struct.Struct("<I")  # before each block
+_LZ4_END = 0  # in place of another
 _LZ4_STORED = 0x8000_0000  # in a block's size: the block did not shrink and is stored as it is
 
 _ROOM_BYTES = 8 << 20  # of the rooms that are kept; most batches are smaller
@@ -135,16 +137,25 @@ def _compress_lz4(data: Buffer) -> bytes:
     # Framed here and not by the library: its frames link their blocks, and Java refuses those.
     view = memoryview(data)
     size, header = _LZ4_SMALL if len(view) <= _LZ4_SMALL[0] else _LZ4_LARGE
-    parts: list[Buffer] = [header]
-    for start in range(0, len(view), size):
-        block = view[start : start + size]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
-        if len(packed) < len(block):
-            parts += (len(packed).to_bytes(4, "little"), packed)
-        else:
-            parts += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), block)
-    parts.append(_LZ4_END_MARK)
-    return b"".join(parts)
+    compress_into = cramjam.lz4.compress_block_into
+    room = _take_room(len(view) + len(view) // 128 + 64)  # and as much as the library may write
+    end = len(header)
+    try:
+        with memoryview(room) as packed:
+            packed[:end] = header
+            for start in range(0, len(view), size):
+                block = view[start : start + size]
+                first = end + _LZ4_SIZE.size
+                stored = told = compress_into(block, packed[first:], store_size=False)
+                if stored >= len(block):
+                    stored, told = len(block), len(block) | _LZ4_STORED
+                    packed[first : first + stored] = block
+                _LZ4_SIZE.pack_into(packed, end, told)
+                end = first + stored
+            _LZ4_SIZE.pack_into(packed, end, _LZ4_END)
+        return room[: end + _LZ4_SIZE.size]
+    finally:
+        _give_back(room)
 
 
 def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
@@ -179,25 +190,36 @@ def _decompress_bounded(
     """Decompress into a room of `bound` bytes, which cannot be too few; None: `size_max`.
 
     A room is the kernel's pages, which count only once they are written: a bomb costs no more than
-    `size_max`, and damaged data nothing. Rooms of the usual size are used again: fresh pages, or a
-    bytearray, which would be cleared whole, cost more than the decompression.
+    `size_max`, and damaged data nothing.
     """
     size = size_max if bound is None else min(bound, size_max)
-    is_kept = size <= _ROOM_BYTES
-    try:
-        room = _rooms.pop() if is_kept else _pages(size)
-    except IndexError:
-        room = _pages(_ROOM_BYTES)
+    room = _take_room(size)
     try:
         with memoryview(room) as whole, whole[:size] as output:
             return bytes(output[: decompress_into(data, output)])
     except cramjam.DecompressionError as cause:
         raise _damaged_or_too_large(size_max, cause) from cause
     finally:
-        if is_kept:
-            _rooms.append(room)
-        else:
-            room.close()
+        _give_back(room)
+
+
+def _take_room(size: int) -> mmap.mmap:
+    """Room for so many bytes, or more, with anything in it.
+
+    Rooms of the usual size are used again: fresh pages, or a bytearray, which would be cleared
+    whole, cost more than the decompression.
+    """
+    try:
+        return _rooms.pop() if size <= _ROOM_BYTES else _pages(size)
+    except IndexError:
+        return _pages(_ROOM_BYTES)
+
+
+def _give_back(room: mmap.mmap) -> None:
+    if len(room) == _ROOM_BYTES:
+        _rooms.append(room)
+    else:
+        room.close()
 
 
 def _pages(size: int) -> mmap.mmap:

@@ -6,6 +6,7 @@ import gc
 import gzip
 import random
 import re
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -141,6 +142,32 @@ def test_lz4_is_written_as_java_does_in_independent_blocks_without_extras(
     assert not info["block_checksum"]
     assert not info["content_checksum"]
     assert info["content_size"] == 0
+
+
+def test_an_lz4_block_that_does_not_shrink_is_stored_between_those_that_do() -> None:
+    block = 262_144
+    noise = random.Random(3).randbytes(block)
+    packed = compress(Codec.LZ4, bytes(block) + noise + bytes(block) + noise)
+    assert lz4.frame.decompress(packed) == bytes(block) + noise + bytes(block) + noise
+    assert packed.count((block | 1 << 31).to_bytes(4, "little") + noise) == 2
+
+
+def test_lz4_of_more_than_any_room_that_is_kept_comes_back() -> None:
+    data = NOISE * 80  # 12 MB
+    packed = compress(Codec.LZ4, data)
+    assert len(packed) > len(data)
+    assert lz4.frame.decompress(packed) == data
+
+
+def test_what_lz4_has_written_is_copied_once() -> None:
+    data = WORDS * 4
+    tracemalloc.start()
+    try:
+        packed = compress(Codec.LZ4, data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(packed)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
