@@ -3,7 +3,8 @@
 What can be done at once is: no record waits for the loop. If a topic is not known yet, or memory is
 used up, a `Need` is given back instead; the front waits for it in its own way and tries again.
 
-Owner of nothing but the lock: under it, threads add to open batches and the loop seals them.
+Owner of nothing but the lock: under it, threads add to open batches and the loop seals them. Which
+of them it should look at it is told behind the lock: woken up before, it would only wait for that.
 The usual record, a value alone for a sticky batch, takes a shorter way (`Producer.send`).
 """
 
@@ -13,6 +14,7 @@ import asyncio
 import math
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -125,6 +127,7 @@ class Accumulator:
         self._clock = clock
         self._chance = chance
         self._kick = kick
+        self._untold: deque[float] = deque()  # by when the loop is to look, and was not told
 
     # One record
 
@@ -136,22 +139,25 @@ class Accumulator:
             if sent is not None:
                 return sent
         size = self._size(row)
-        with self.lock:
-            self.check_open()
-            while True:
-                queue = self.queue(name, row.key, partition)
-                if isinstance(queue, NeedTopic):
-                    return queue
-                batch = self._batch(queue, size)
-                if isinstance(batch, NeedRoom):
-                    return batch
-                if batch is not None:
-                    break
-            index = len(batch.values)
-            batch.add(*row)
-            batch.size_bytes += size
-            self.maybe_make_plain(name, batch)
-            return Sent(batch, index)
+        try:
+            with self.lock:
+                self.check_open()
+                while True:
+                    queue = self.queue(name, row.key, partition)
+                    if isinstance(queue, NeedTopic):
+                        return queue
+                    batch = self._batch(queue, size)
+                    if isinstance(batch, NeedRoom):
+                        return batch
+                    if batch is not None:
+                        break
+                index = len(batch.values)
+                batch.add(*row)
+                batch.size_bytes += size
+                self.maybe_make_plain(name, batch)
+                return Sent(batch, index)
+        finally:
+            self.tell()
 
     def add_quick(
         self,
@@ -307,7 +313,7 @@ class Accumulator:
         batch.limit_bytes = batch.held_bytes = limit
         self.active[queue] = None  # first: interrupted here, no batch is where nobody looks
         queue.open = batch
-        self._kick(NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s)
+        self._untold.append(NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s)
         return batch
 
     def seal(self, queue: PartitionQueue, *, is_known: bool = False) -> None:
@@ -321,4 +327,13 @@ class Accumulator:
             self.plain.pop(queue.topic, None)
             topic.stick(self._chance)
         if not is_known:
-            self._kick(NOW_S)
+            self._untold.append(NOW_S)
+
+    def tell(self) -> None:
+        """Kick for what was opened or sealed. For whoever held the lock, once it is free."""
+        while self._untold:
+            try:
+                when_s = self._untold.popleft()
+            except IndexError:
+                return  # another thread tells it
+            self._kick(when_s)

@@ -93,8 +93,11 @@ class Bulk:
     ) -> Generator[Need, None, None]:
         start = 0
         while start < len(values):
-            with self._accumulator.lock:
-                step = self._put_some(partition, values, keys, sizes, start)
+            try:
+                with self._accumulator.lock:
+                    step = self._put_some(partition, values, keys, sizes, start)
+            finally:
+                self._accumulator.tell()
             if isinstance(step, int):
                 start = step
             else:

@@ -271,6 +271,28 @@ async def send_large(producer: AsyncProducer) -> None:
         await producer.send("t", b"x" * 1000)
 
 
+def test_the_loop_is_woken_up_once_the_lock_is_free() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(**SMALL) as producer:
+            await producer.send_and_wait("t", b"first")
+            accumulator = producer._started.accumulator
+            kick, was_locked = accumulator._kick, []
+
+            def watched(when_s: float) -> None:
+                was_locked.append(accumulator.lock.locked())
+                kick(when_s)
+
+            accumulator._kick = watched
+            opens = await producer.send("t", b"a")
+            seals = await producer.send("t", bytes(150), key=b"k")
+            many = await producer.send_many("t", [bytes(90)] * 3)
+            assert len(was_locked) >= 3
+            assert not any(was_locked)
+            await asyncio.gather(opens, seals, many)
+
+    play(work)
+
+
 def test_a_buffer_that_stays_full_is_an_error_and_all_of_it_comes_free_again() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = lambda *_: Fault(delay_s=20)
