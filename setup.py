@@ -19,6 +19,7 @@ CODEC = [
         "_compiled_columns",
         "_compiled_decoding",
         "_compiled_keys",
+        "_compiled_messages",
         "_compiled_stretch",
         "_compiled_usual",
     )

@@ -41,28 +41,6 @@ _VALUE = cython.declare(cython.int, 0)
 _KEY = cython.declare(cython.int, 1)
 _HEADERS = cython.declare(cython.int, 2)
 
-_Cursor = cython.struct(
-    at=_Pointer,
-    end=_Pointer,  # of the record being read; between records, of the body
-    left=_Size,  # records of this body
-    header=_Pointer,  # of the batch whose body it is, in a run
-    run_end=_Pointer,  # of all bodies
-    offset_delta=_Long,  # of the record before
-    fault=cython.p_char,  # why it cannot go on, or NULL
-)
-
-_Fields = cython.struct(
-    offset_delta=_Long,
-    timestamp_delta=_Long,
-    key=_Pointer,
-    key_size=_Long,  # -1 null
-    value=_Pointer,
-    value_size=_Long,
-    header_count=_Long,
-    headers=_Pointer,
-    end=_Pointer,  # of the record
-)
-
 
 def decode_records(
     body: cython.const[cython.uchar][::1],

@@ -39,11 +39,12 @@ _CHECKED = struct.Struct(">bb")  # magic, attributes: where what the CRC covers 
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)  # instead of a length
-_CHECKED_POSITION = 16
+SIZE_POSITION = 8
+CHECKED_POSITION = 16  # what the CRC covers, which stands before it
 
-_SIZE_MIN = (14, 22)  # of a message without key and value, by magic, from the CRC on
+SIZE_MIN = (14, 22)  # of a message without key and value, by magic, from the CRC on
 MAGIC_MAX = 1
-_LOG_APPEND_TIME = 0x08
+LOG_APPEND_TIME = 0x08
 
 
 class Message(NamedTuple):
@@ -59,7 +60,7 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         """Its bytes in a set, offset and size included."""
-        return _PREFIX.size + _SIZE_MIN[self.magic] + len(self.key or b"") + len(self.value or b"")
+        return _PREFIX.size + SIZE_MIN[self.magic] + len(self.key or b"") + len(self.value or b"")
 
     @property
     def is_wrapper(self) -> bool:
@@ -77,7 +78,7 @@ class Message(NamedTuple):
     @property
     def is_log_append_time(self) -> bool:
         """The leader set the timestamp, and a wrapper's is that of all in it."""
-        return self.magic > 0 and bool(self.attributes & _LOG_APPEND_TIME)
+        return self.magic > 0 and bool(self.attributes & LOG_APPEND_TIME)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def iter_messages(
         end = position + _PREFIX.size + size
         if may_end_partial and (left < _PREFIX.size or end > len(data)):
             return
-        if left < _PREFIX.size or size < _SIZE_MIN[0] or end > len(data):
+        if left < _PREFIX.size or size < SIZE_MIN[0] or end > len(data):
             raise CorruptRecords(f"a message of {size} bytes does not fit in the {left} left")
         yield _read_message(data, position, end, check_crcs)
         position = end
@@ -113,7 +114,7 @@ def find_end(buffer: Buffer, position: int) -> int:
     end = len(buffer)
     while position + MAGIC_POSITION < end and buffer[position + MAGIC_POSITION] <= MAGIC_MAX:
         size = _PREFIX.unpack_from(buffer, position)[1]
-        if size < _SIZE_MIN[0]:
+        if size < SIZE_MIN[0]:
             break
         position += _PREFIX.size + size
     at_batch = position + MAGIC_POSITION < end and buffer[position + MAGIC_POSITION] == MAGIC
@@ -122,11 +123,11 @@ def find_end(buffer: Buffer, position: int) -> int:
 
 def _read_message(data: bytes, start: int, end: int, check_crc: bool) -> Message:
     offset, _, crc, magic, attributes = _HEADER.unpack_from(data, start)
-    if check_crc and (computed := zlib.crc32(data[start + _CHECKED_POSITION : end])) != crc:
+    if check_crc and (computed := zlib.crc32(data[start + CHECKED_POSITION : end])) != crc:
         raise CorruptRecords(f"message CRC is {crc:08x} but its bytes give {computed:08x}")
     if not 0 <= magic <= MAGIC_MAX:
         raise CorruptRecords(f"message of magic {magic} in a message set")
-    if end - start < _PREFIX.size + _SIZE_MIN[magic]:
+    if end - start < _PREFIX.size + SIZE_MIN[magic]:
         raise CorruptRecords(f"message of {end - start} bytes is too small for magic {magic}")
     position = start + _HEADER.size
     timestamp = NO_TIMESTAMP
@@ -165,8 +166,7 @@ def open_message(message: Message, size_max: int, *, check_crcs: bool = True) ->
     if not message.is_wrapper:
         yield Record(message.offset, message.timestamp, message.key, message.value)
         return
-    content = _decompress(message, size_max)
-    base_offset = _inner_base_offset(message, content)
+    content, base_offset = open_wrapper(message, size_max)
     for inner in iter_messages(content, check_crcs=check_crcs):
         if inner.is_wrapper:
             raise CorruptRecords("a wrapper within a wrapper")
@@ -176,7 +176,8 @@ def open_message(message: Message, size_max: int, *, check_crcs: bool = True) ->
         yield Record(base_offset + inner.offset, timestamp, inner.key, inner.value)
 
 
-def _decompress(wrapper: Message, size_max: int) -> bytes:
+def open_wrapper(wrapper: Message, size_max: int) -> tuple[bytes, int]:
+    """The set within, at most `size_max` bytes, and what to add to the offsets there."""
     packed = wrapper.value
     if packed is None:
         raise CorruptRecords("a wrapper without a value")
@@ -185,7 +186,7 @@ def _decompress(wrapper: Message, size_max: int) -> bytes:
     content = decompress(wrapper.codec, packed, size_max)
     if not content:
         raise CorruptRecords("a wrapper with nothing in it")
-    return content
+    return content, _inner_base_offset(wrapper, content)
 
 
 def _inner_base_offset(wrapper: Message, content: bytes) -> int:
@@ -226,27 +227,47 @@ def write_message_set(
     assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
     if not records:
         return b""
-    attributes = _LOG_APPEND_TIME if append_time_ms is not None and magic > 0 else 0
+    is_append_time = append_time_ms is not None
     if append_time_ms is not None:
         records = [record._replace(timestamp=append_time_ms) for record in records]
+    base_offset = records[0].offset if codec != Codec.NONE and magic > 0 else 0
+    content = write_plain(records, magic, is_append_time=is_append_time, base_offset=base_offset)
     if codec == Codec.NONE:
-        return _write_messages(records, magic, attributes, base_offset=0)
-    base_offset = records[0].offset if magic > 0 else 0
-    packed = compress(codec, _write_messages(records, magic, attributes, base_offset))
+        return content
+    timestamp = max(record.timestamp for record in records)
+    return wrap(content, magic, codec, records[-1].offset, timestamp, is_append_time=is_append_time)
+
+
+def wrap(
+    content: Buffer,
+    magic: int,
+    codec: Codec,
+    last_offset: int,
+    timestamp: int,
+    *,
+    is_append_time: bool,
+) -> bytes:
+    """The wrapper of a set that `write_plain` wrote, which ends with `last_offset`."""
+    packed = compress(codec, content)
     if magic == 0 and codec == Codec.LZ4:
         packed = lz4_legacy.break_checksum(packed)
-    timestamp = max(record.timestamp for record in records)
-    wrapper = Message(records[-1].offset, magic, attributes | codec, timestamp, None, packed)
-    return write_message(wrapper)
+    attributes = codec | _attributes(magic, is_append_time)
+    return write_message(Message(last_offset, magic, attributes, timestamp, None, packed))
 
 
-def _write_messages(
-    records: Sequence[Record], magic: int, attributes: int, base_offset: int
+def write_plain(
+    records: Sequence[Record], magic: int, *, is_append_time: bool, base_offset: int
 ) -> bytes:
+    """Messages without a codec, one for each record; their offsets count from `base_offset`."""
+    attributes = _attributes(magic, is_append_time)
     return b"".join(
         _message(offset - base_offset, magic, attributes, timestamp, key, value)
         for offset, timestamp, key, value, _ in records
     )
+
+
+def _attributes(magic: int, is_append_time: bool) -> int:
+    return LOG_APPEND_TIME if is_append_time and magic > 0 else 0
 
 
 def write_message(message: Message) -> bytes:

@@ -12,6 +12,7 @@ from kdist.errors import ApiError
 from kdist.records.batch import HEADER_SIZE, is_partial, read_header
 from kdist.records.convert import Budget, down_convert
 from kdist.storage.reading import Slice
+from kdist.wire.varint import Buffer
 
 _MESSAGE_PREFIX = struct.Struct(">qi")  # offset and size
 
@@ -29,11 +30,11 @@ def message_set_of(part: Slice, magic: int, fetch_offset: int, budget: Budget) -
     if is_partial(batches, 0):
         size = read_header(batches).size if len(batches) >= HEADER_SIZE else HEADER_SIZE
         return _MESSAGE_PREFIX.pack(fetch_offset, size)
-    converted = bytearray()
+    converted: list[Buffer] = []
     try:
-        for message_set in down_convert(batches, magic, fetch_offset, budget):
-            converted += message_set
+        # What came before it raises stays.
+        converted.extend(down_convert(batches, magic, fetch_offset, budget))
     except ApiError:
         if not converted:
             raise
-    return bytes(converted)
+    return b"".join(converted)
