@@ -6,13 +6,18 @@ answer: old clients pay for being old, and nobody else waits long for them.
 
 from __future__ import annotations
 
+import functools
 import struct
 
 from kdist.errors import ApiError
 from kdist.records.batch import HEADER_SIZE, is_partial, read_header
 from kdist.records.convert import Budget, down_convert
+from kdist.runtime.heap import keep_freed_blocks
 from kdist.storage.reading import Slice
 from kdist.wire.varint import Buffer
+
+# A broker without old clients has no such blocks, and keeps none.
+_keep_freed_blocks = functools.cache(keep_freed_blocks)
 
 _MESSAGE_PREFIX = struct.Struct(">qi")  # offset and size
 
@@ -26,6 +31,7 @@ def message_set_of(part: Slice, magic: int, fetch_offset: int, budget: Budget) -
     """
     if budget.is_spent:
         return b""
+    _keep_freed_blocks()
     batches = part.read()
     if is_partial(batches, 0):
         size = read_header(batches).size if len(batches) >= HEADER_SIZE else HEADER_SIZE
