@@ -39,6 +39,17 @@ _ZSTD_LEVEL = 3  # Java's default
 # a twentieth. Readers make room for a block, so those of a small batch stay small.
 _LZ4_SMALL = 1 << 16, bytes.fromhex("04224d18 60 40 82")
 _LZ4_LARGE = 1 << 18, bytes.fromhex("04224d18 60 50 fb")
+# The frames of librdkafka, Java and ours, by their headers: the size of their blocks, at most.
+_LZ4_USUAL = {
+    bytes.fromhex(f"04224d18 60 {code}"): size
+    for code, size in (
+        ("40 82", 1 << 16),
+        ("50 fb", 1 << 18),
+        ("60 51", 1 << 20),
+        ("70 73", 1 << 22),
+    )
+}
+_LZ4_HEADER_SIZE = 7
 _LZ4_SIZE = struct.Struct("<I")  # before each block
 _LZ4_END = 0  # in place of another
 _LZ4_STORED = 0x8000_0000  # in a block's size: the block did not shrink and is stored as it is
@@ -160,7 +171,31 @@ def _compress_lz4(data: Buffer) -> bytes:
 
 def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
     # cramjam before 2.14 ignores what follows the first frame: hence the floor in pyproject.toml.
-    return _decompress_bounded(cramjam.lz4.decompress_into, data, lz4_bound(data), size_max)
+    bound = lz4_bound(data)
+    if bound is not None and bytes(data[:_LZ4_HEADER_SIZE]) in _LZ4_USUAL:
+        return _decompress_bounded(_lz4_blocks_into, data, bound, size_max)
+    return _decompress_bounded(cramjam.lz4.decompress_into, data, bound, size_max)
+
+
+def _lz4_blocks_into(data: Buffer, output: memoryview) -> int:
+    """As the library's, of a usual frame that is whole: it would have each block copied again."""
+    view = memoryview(data)
+    block_bytes_max = _LZ4_USUAL[bytes(view[:_LZ4_HEADER_SIZE])]
+    at, end = _LZ4_HEADER_SIZE, 0
+    while told := _LZ4_SIZE.unpack_from(view, at)[0]:
+        stored = told & ~_LZ4_STORED
+        at += _LZ4_SIZE.size
+        block = view[at : at + stored]
+        with output[end : end + block_bytes_max] as room:  # let go of in any case
+            if told == stored:
+                end += cramjam.lz4.decompress_block_into(block, room, output_len=len(room))
+            elif stored <= len(room):
+                room[:stored] = block
+                end += stored
+            else:
+                raise cramjam.DecompressionError("a stored block is too large")
+        at += stored
+    return end
 
 
 # --- zstd ---------------------------------------------------------------------------------------
@@ -178,7 +213,7 @@ def _decompress_zstd(data: Buffer, size_max: int) -> bytes:
 
 
 class _DecompressInto(Protocol):
-    def __call__(self, data: Buffer, output: memoryview | mmap.mmap, /) -> int: ...
+    def __call__(self, data: Buffer, output: memoryview, /) -> int: ...
 
 
 _rooms: list[mmap.mmap] = []  # those that no thread uses now; pop and append are atomic
