@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -98,13 +99,15 @@ def up(given: Lab, names: tuple[str, ...]) -> None:
 @pass_lab
 def down(given: Lab, is_all: bool) -> None:
     """Remove the hosts, their disks and all that the lab made here."""
-    if not given.place.home.is_dir():
-        return
-    with held(given.place.lock, "down"):
-        life.down(given.place)
+    place = given.place
+    # Else no `up` was here: the directory, and the cgroups of its name, are another program's.
+    is_lab = place.lock.exists() or place.hosts.is_dir()
+    with held(place.lock, "down") if is_lab else nullcontext():
+        if is_lab:
+            life.down(place)
         if is_all:
-            image.remove_all(given.place)
-        life.remove_home(given.place)
+            image.remove_all(place)
+        life.remove_home(place)
 
 
 @lab.command("image")

@@ -86,6 +86,7 @@ def off(given: Lab, host: str) -> None:
 @pass_lab
 def on(given: Lab, host: str) -> None:
     """Start HOST again after `off` or `pull`."""
+    network.refuse_if_down(given.place)
     with held(given.place.lock, f"on {host}", waits=True):
         life.on(given.place, given.description, given.host(host))
 

@@ -7,10 +7,12 @@ commands below. There is nothing secret in it and no host's name: `lab.machine` 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kdist.errors import UserError
 from lab.lock import held
 from lab.place import ROOT, Place
 from lab.shell import Command, run_all
@@ -18,6 +20,8 @@ from lab.shell import Command, run_all
 SUITE = "bookworm"
 PACKAGES = ROOT / "lab" / "packages.txt"
 FILES = ROOT / "lab" / "image"
+MOUNTS = Path("/proc/self/mounts")
+_IMAGE = re.compile(r"[0-9a-f]{16}(\.unfinished)?")
 
 _STARTED = "systemd-networkd ssh lab-fstab"
 # What packages start at boot of themselves, and the roles are to start instead.
@@ -121,6 +125,18 @@ def make(place: Place) -> Path:
 
 
 def remove_all(place: Place) -> None:
-    """Remove every base image, finished or not."""
-    if place.images.is_dir():
-        shutil.rmtree(place.images)
+    """Remove every base image, finished or not; UserError if hosts of another lab stand on one."""
+    if not place.images.is_dir():
+        return
+    lock = place.images / "lock"
+    with held(lock, "removing the base images", waits=True):
+        images = [path for path in place.images.iterdir() if _IMAGE.fullmatch(path.name)]
+        mounts = MOUNTS.read_text(encoding="utf-8")
+        for image in images:
+            if f"lowerdir={image}," in mounts:
+                raise UserError(f"hosts of another lab stand on {image}: `down` there first")
+        for image in images:
+            shutil.rmtree(image)
+        # What is not the lab's stays.
+        if set(place.images.iterdir()) == {lock}:
+            shutil.rmtree(place.images)

@@ -19,7 +19,7 @@ from lab.shell import run
 
 Say = Callable[[str], None]
 
-_NSPAWN = Path("/run/systemd/nspawn/propagate")
+_NSPAWN = Path("/run/systemd/nspawn")
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,10 @@ def down(place: Place) -> None:
         groups.end_processes()
         groups.remove()
         # nspawn cannot tidy up after itself when it is killed.
-        if (_NSPAWN / name).is_dir():
-            (_NSPAWN / name).rmdir()
+        if (_NSPAWN / "propagate" / name).is_dir():
+            (_NSPAWN / "propagate" / name).rmdir()
+        if (root := place.root(name)).is_dir():
+            _nspawns_lock(root).unlink(missing_ok=True)
     for mount in _mounts_under(place.hosts):
         run("umount", mount)
     disks.detach_all(place)
@@ -78,7 +80,7 @@ def down(place: Place) -> None:
 
 def remove_home(place: Place) -> None:
     """Remove the lab's directory if nothing but the lock is left in it; base images may be."""
-    if set(place.home.iterdir()) <= {place.lock}:
+    if place.home.is_dir() and set(place.home.iterdir()) <= {place.lock}:
         shutil.rmtree(place.home)
 
 
@@ -100,6 +102,12 @@ def _hosts_found(place: Place) -> list[str]:
     tops = [place.hosts, *cgroups.tops(place)]
     found = {path.name for top in tops if top.is_dir() for path in top.iterdir() if path.is_dir()}
     return sorted(found)
+
+
+def _nspawns_lock(root: Path) -> Path:
+    """What nspawn holds while it runs on a directory."""
+    found = root.stat()
+    return _NSPAWN / "locks" / f"inode-{found.st_dev}:{found.st_ino}"
 
 
 def _mounts_under(directory: Path) -> list[str]:

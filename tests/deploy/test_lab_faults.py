@@ -200,5 +200,8 @@ def test_down_leaves_nothing_behind_even_of_an_up_that_was_killed(tmp_path: Path
     up.kill()
     up.communicate()
     assert {"loop", "mount", "netns", "cgroup", "directory"} <= set(lab.traces())
+    roots = [path.stat() for path in lab.place.hosts.glob("*/root")]
     lab.do("down")
     assert lab.traces() == {}
+    held = {path.name for path in Path("/run/systemd/nspawn/locks").iterdir()}
+    assert held.isdisjoint(f"inode-{root.st_dev}:{root.st_ino}" for root in roots)

@@ -74,3 +74,25 @@ def test_faults_want_root() -> None:
     result = CliRunner().invoke(lab, ["cut", "k1", "k2"])
     assert isinstance(result.exception, UserError)
     assert "root" in str(result.exception)
+
+
+def test_down_leaves_a_directory_alone_that_no_lab_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("lab.life.down", lambda _: pytest.fail("it looks for cgroups of its name"))
+    (tmp_path / "theirs").touch()
+    environment = {"KDIST_LAB_DIR": str(tmp_path), "KDIST_LAB_IMAGES": str(tmp_path)}
+    result = CliRunner().invoke(lab, ["down", "--all"], env=environment)
+    assert (result.exit_code, result.output) == (0, "")
+    assert [path.name for path in tmp_path.iterdir() if path.name != "lock"] == ["theirs"]
+
+
+def test_a_host_cannot_be_started_in_a_lab_that_is_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    home = tmp_path / "no-such-lab"
+    result = CliRunner().invoke(lab, ["on", "k1"], env={"KDIST_LAB_DIR": str(home)})
+    assert "the lab is down" in str(result.exception)
+    assert not home.exists()

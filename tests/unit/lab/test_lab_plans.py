@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kdist.errors import UserError
 from lab import access, cgroups, disks, image, machine, network
 from lab.hosts import Description, Host
 from lab.place import Place
@@ -158,3 +159,30 @@ def test_another_list_of_packages_is_another_image(monkeypatch: pytest.MonkeyPat
     assert image.key() == before
     monkeypatch.setattr(image, "packages", lambda: ["systemd"])
     assert image.key() != before
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A directory with an image, one that is half made, and what is not the lab's."""
+    for name in ("0123456789abcdef", "fedcba9876543210.unfinished", "photos"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+def test_images_are_removed_and_what_else_is_beside_them_is_not(images: Path) -> None:
+    image.remove_all(Place(PLACE.home, images))
+    assert {path.name for path in images.iterdir()} == {"photos", "lock"}
+    (images / "photos").rmdir()
+    image.remove_all(Place(PLACE.home, images))
+    assert not images.exists()
+
+
+def test_an_image_that_another_labs_hosts_stand_on_is_not_removed(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = f"lab /lab/hosts/k1/root overlay rw,lowerdir={images}/0123456789abcdef,upperdir=/u 0 0"
+    monkeypatch.setattr(image, "MOUNTS", images / "mounts")
+    image.MOUNTS.write_text(mounts)
+    with pytest.raises(UserError, match="another lab"):
+        image.remove_all(Place(PLACE.home, images))
+    assert len(list(images.glob("[0-9a-f]*"))) == 2
