@@ -49,15 +49,17 @@ def hosts_file(description: Description) -> str:
 
 
 def make_root(place: Place, description: Description, host: Host, image: Path) -> None:
-    """Lay the host's root over the image; what it changed in earlier runs is still there."""
+    """Lay the root of a host that is off over the image; what it changed in earlier runs is still
+    there."""
+    if cgroups.of_host(place, host.name).leader() is not None:
+        return
     root = place.root(host.name)
     upper, work = (place.hosts / host.name / name for name in ("upper", "work"))
-    if root.is_mount():
-        return
-    for directory in (root, upper, work):
-        directory.mkdir(parents=True, exist_ok=True)
-    layers = f"lowerdir={image},upperdir={upper},workdir={work}"
-    run("mount", "-t", "overlay", place.name, "-o", layers, root)
+    if not root.is_mount():
+        for directory in (root, upper, work):
+            directory.mkdir(parents=True, exist_ok=True)
+        layers = f"lowerdir={image},upperdir={upper},workdir={work}"
+        run("mount", "-t", "overlay", place.name, "-o", layers, root)
     # Only files that are no links: a link of the image would lead to the machine's own files.
     _write(root / "etc/hostname", f"{host.name}\n")
     _write(root / "etc/hosts", hosts_file(description))

@@ -191,6 +191,13 @@ def test_a_slow_link_has_its_limit_at_both_ends(lab: FaultsLab) -> None:
     assert "8Mbit" not in lab.do("run", "tc", "qdisc", "show", "dev", "vb-f1")
 
 
+def test_up_writes_what_an_up_that_died_left_unwritten(lab: FaultsLab) -> None:
+    lab.do("off", "f1")
+    (lab.place.root("f1") / "root/.ssh/authorized_keys").unlink()
+    lab.do("up", "f1")
+    assert lab.inside("f1", "hostname") == "f1"
+
+
 def test_down_leaves_nothing_behind_even_of_an_up_that_was_killed(tmp_path: Path) -> None:
     lab = FaultsLab(tmp_path)
     lab.do("down")
