@@ -38,7 +38,12 @@ def heal(given: Lab) -> None:
 @lab.command("net-slow")
 @click.argument("host")
 @click.option(
-    "--mbit", "mbit_per_s", default=20.0, show_default=True, help="Megabits a second; 0: no limit."
+    "--mbit",
+    "mbit_per_s",
+    default=20.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="Megabits a second; 0: no limit.",
 )
 @pass_lab
 def net_slow(given: Lab, host: str, mbit_per_s: float) -> None:
@@ -142,12 +147,19 @@ _of_a_disk("thaw", "Undo `hang`, `slow` and `full`.", faults.thaw_disk)
 @disk.command()
 @click.argument("host")
 @click.argument("disk_id", metavar="DISK")
-@click.option("--iops", default=_SLOW_IOPS, show_default=True, help="Writes a second; 0: no limit.")
+@click.option(
+    "--iops",
+    default=_SLOW_IOPS,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Writes a second; 0: no limit.",
+)
 @click.option(
     "--mib",
     "mib_per_s",
     default=_SLOW_MIB_PER_S,
     show_default=True,
+    type=click.FloatRange(0),
     help="MiB a second; 0: no limit.",
 )
 @pass_lab

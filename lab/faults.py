@@ -111,7 +111,11 @@ def slow_network(place: Place, host: str, mbit_per_s: float) -> None:
         (network.port(host), network.inside(place)),
         ("host0", ["nsenter", f"--target={leader}", "--net"]),
     ):
-        run(*enter, *network.plan_slow(device, mbit_per_s))
+        plan = [*enter, *network.plan_slow(device, mbit_per_s)]
+        if mbit_per_s:
+            run(*plan)
+        else:
+            succeeds(*plan)  # fails for one without a limit
 
 
 def _present(place: Place, host: Host, disk: Disk) -> Loop:

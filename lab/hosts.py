@@ -85,7 +85,10 @@ class Description:
         """The host of this name, or the hosts of this group."""
         if name in self.groups:
             return tuple(self.host(member) for member in self.groups[name])
-        return (self.host(name),)
+        try:
+            return (self.host(name),)
+        except UserError as error:
+            raise UserError(f"{error}, and the groups {', '.join(self.groups)}") from None
 
 
 def parse(text: str) -> Description:
@@ -97,7 +100,7 @@ def parse(text: str) -> Description:
     everything = inventory.get("all") if isinstance(inventory, dict) else None
     if not isinstance(everything, dict):
         raise UserError("the lab's inventory has no group `all`")
-    variables = everything.get("vars") or {}
+    variables = _mapping(everything, "all", "vars")
     groups: dict[str, dict[str, dict[str, Any]]] = dict(_walk("all", everything))
     network = _network(variables)
     hosts = tuple(_host(name, given, network) for name, given in groups["all"].items())
@@ -110,18 +113,29 @@ def parse(text: str) -> Description:
 def _walk(name: str, group: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
     """The groups under this one, then this one, each with all its hosts and what they are given."""
     hosts: dict[str, dict[str, Any]] = {}
-    _merge(hosts, group.get("hosts") or {})
-    for child, inner in (group.get("children") or {}).items():
-        for below, members in _walk(child, inner or {}):
+    own = _mapping(group, name, "hosts")
+    _merge(hosts, {str(host): _mapping(own, name, host) for host in own})
+    children = _mapping(group, name, "children")
+    for child in children:
+        for below, members in _walk(child, _mapping(children, name, child)):
             yield below, members
             if below == child:
                 _merge(hosts, members)
     yield name, hosts
 
 
-def _merge(hosts: dict[str, dict[str, Any]], more: Mapping[str, Any]) -> None:
+def _merge(hosts: dict[str, dict[str, Any]], more: Mapping[str, Mapping[str, Any]]) -> None:
     for name, given in more.items():
-        hosts.setdefault(name, {}).update(given or {})
+        hosts.setdefault(name, {}).update(given)
+
+
+def _mapping(given: Mapping[str, Any], owner: str, name: str) -> Mapping[str, Any]:
+    """What the owner has under this name; empty if that is nothing, UserError if it is another
+    kind of thing."""
+    found = given.get(name) or {}
+    if not isinstance(found, dict):
+        raise UserError(f"{owner}: {name} is {found}, and no mapping")
+    return found
 
 
 def _network(variables: Mapping[str, Any]) -> IPv4Network:
@@ -160,7 +174,9 @@ def _host(name: str, given: Mapping[str, Any], network: IPv4Network) -> Host:
     return Host(name, address, tuple(_disk(name, disk) for disk in given.get("kdist_disks") or ()))
 
 
-def _disk(host: str, given: Mapping[str, Any]) -> Disk:
+def _disk(host: str, given: Any) -> Disk:
+    if not isinstance(given, dict):
+        raise UserError(f"{host}: kdist_disks has {given}, and no mapping with id and device")
     disk_id, device = str(given.get("id")), str(given.get("device"))
     if not DISK_ID.fullmatch(disk_id):
         raise UserError(f"{host}: kdist_disks has an id {disk_id}, not one like d01")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,7 +11,6 @@ from pathlib import Path
 
 from lab import cgroups, image
 from lab.access import HOME_LENGTH_MAX
-from lab.hosts import HOST_NAME
 from lab.place import Place
 from lab.shell import succeeds
 
@@ -28,6 +28,8 @@ PROGRAMS = {
     "ssh-keygen": "openssh-client",
 }
 _MAKES_IMAGES = {"mmdebstrap": "mmdebstrap"}
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_PATH = re.compile(r"[\w/.+-]+")
 
 
 def missing(place: Place, find: Callable[[str], str | None] = shutil.which) -> list[str]:
@@ -41,8 +43,11 @@ def missing(place: Place, find: Callable[[str], str | None] = shutil.which) -> l
 def _places(place: Place) -> Iterator[str]:
     if len(str(place.home)) > HOME_LENGTH_MAX:
         yield f"KDIST_LAB_DIR is too long for ssh's sockets: at most {HOME_LENGTH_MAX} characters."
-    if not all(HOST_NAME.match(part) for part in place.name.split("-")):
+    if not _NAME.fullmatch(place.name):
         yield f"KDIST_LAB_DIR ends with {place.name}: words of a-z and 0-9 joined by - are needed."
+    for variable, path in (("KDIST_LAB_DIR", place.home), ("KDIST_LAB_IMAGES", place.images)):
+        if not _PATH.fullmatch(str(path)):
+            yield f"{variable} is {path}: mount and ssh take letters, digits and _.+- alone."
 
 
 def _programs(place: Place, find: Callable[[str], str | None]) -> Iterator[str]:

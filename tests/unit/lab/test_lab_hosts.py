@@ -77,6 +77,8 @@ def test_an_unknown_host_or_disk_is_refused_with_what_there_is(lab: Description)
         lab.host("k2").disk("d09")
     with pytest.raises(UserError, match="k1 has no disk d01: it has none"):
         lab.host("k1").disk("d01")
+    with pytest.raises(UserError, match="no host dc3: it has k1, k2, k4, and the groups dc1, dc2"):
+        lab.members("dc3")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,13 @@ def test_an_unknown_host_or_disk_is_refused_with_what_there_is(lab: Description)
         ("by-id/kdist-k2-d01", "by-id/kdist-k1-d01", "k2: the lab makes disk d01 as"),
         ("id: d02, device: /dev/disk/by-id/kdist-k2-d02",
          "id: d01, device: /dev/disk/by-id/kdist-k2-d01", "k2: kdist_disks has an id twice"),
+        ("vars: {lab_network", "vars: [lab_network", "no YAML"),
+        ("{lab_network: 198.18.0.0/24, lab_disk_size_mib: 512}", "[512]", "all: vars is [512]"),
+        ("hosts: {k2: {}, k4: {}}", "hosts: [k2, k4]", "broker: hosts is ['k2', 'k4']"),
+        ("mirror: {}", "mirror: k4", "all: mirror is k4, and no mapping"),
+        ("{kdist_address: 198.18.0.11}", "198.18.0.11", "dc1: k1 is 198.18.0.11"),
+        ("{id: d02, device: /dev/disk/by-id/kdist-k2-d02}", "d02", "k2: kdist_disks has d02"),
+        ("k1:", "1:", "1: a lab host's name"),
     ],
 )  # fmt: skip
 def test_a_wrong_inventory_is_refused_with_host_and_variable(

@@ -51,8 +51,18 @@ def test_a_path_too_long_for_sockets_is_refused() -> None:
 
 
 def test_a_directory_whose_name_no_cgroup_can_have_is_refused() -> None:
-    place = Place(Path("/nowhere/My Lab"), Path("/nowhere/base"))
-    assert any("ends with My Lab" in sentence for sentence in missing.missing(place, find=str))
+    for home in (Path("/nowhere/My Lab"), Path("/nowhere/lab_2"), Path("/")):
+        sentences = missing.missing(Place(home, PLACE.images), find=str)
+        assert any(f"ends with {home.name}:" in sentence for sentence in sentences)
+    sentences = missing.missing(Place(Path("/nowhere/lab-2"), PLACE.images), find=str)
+    assert not any("ends with" in sentence for sentence in sentences)
+
+
+@pytest.mark.parametrize("path", ["/my labs/lab", "/labs,old/lab", "/labs:old/lab", "/%h/lab"])
+def test_a_directory_that_mount_or_ssh_would_read_otherwise_is_refused(path: str) -> None:
+    sentences = missing.missing(Place(Path(path), Path(path)), find=str)
+    for variable in ("KDIST_LAB_DIR", "KDIST_LAB_IMAGES"):
+        assert any(sentence.startswith(f"{variable} is {path}: ") for sentence in sentences)
 
 
 def test_the_second_to_change_the_lab_hears_who_is_at_it(tmp_path: Path) -> None:
@@ -74,6 +84,16 @@ def test_faults_want_root() -> None:
     result = CliRunner().invoke(lab, ["cut", "k1", "k2"])
     assert isinstance(result.exception, UserError)
     assert "root" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("net-slow k2", "--mbit"), ("disk slow k2 d01", "--iops"), ("disk slow k2 d01", "--mib")],
+)
+def test_no_limit_is_below_none(command: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    result = CliRunner().invoke(lab, [*command.split(), option, "-1"])
+    assert (result.exit_code, "is not in the range x>=0" in result.output) == (2, True)
 
 
 def test_down_leaves_a_directory_alone_that_no_lab_is_in(
