@@ -7,6 +7,7 @@ cd "$(dirname "$0")/../.."
 image=$(.venv/bin/python -m lab image)
 work=$(mktemp --directory --tmpdir="$(dirname "$image")" box.XXXXXX)
 trap 'umount "$work/rootfs" 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM # dash leaves without the trap above where a signal ends it
 
 # The user goes into a layer over the image, which stays as it is.
 mkdir "$work/upper" "$work/work" "$work/rootfs"
