@@ -111,9 +111,11 @@ class Trial:
         version = next(iter(read_inventory(INVENTORY).values()))["kdist_version"]
         builds = [self._build("release", each) for each in (version, next_version(version))]
         builds.append(self._build("spark_bundle", version))
-        self.run([*_LAB, "up"])
-        for build in builds:
-            said, _ = build.communicate()
+        try:
+            self.run([*_LAB, "up"])
+        finally:
+            words = [build.communicate()[0] for build in builds]
+        for build, said in zip(builds, words, strict=True):
             if build.returncode:
                 with self._log.open("a", encoding="utf-8") as log:
                     log.write(said)
