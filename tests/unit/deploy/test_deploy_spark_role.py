@@ -88,12 +88,26 @@ def test_two_jobs_of_one_name_are_refused(names: str, is_right: bool) -> None:
 
 def test_a_job_whose_timer_a_run_that_died_has_removed_already_is_retired_all_the_same() -> None:
     tasks = yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
-    stop, *removals = [task for task in tasks if "loop" in task]
+    stop, end, *removals = [task for task in tasks if "loop" in task]
     seen = {"kdist_spark_retired": ["begun", "whole"], "kdist_spark_timers": ["nightly", "whole"]}
     templar = Templar(loader=DataLoader(), variables=seen)
-    assert templar.template(trust_as_template(stop["loop"])) == ["whole"]
+    for unit_goes in (stop, end):
+        assert templar.template(trust_as_template(unit_goes["loop"])) == ["whole"]
     for removal in removals:
         assert templar.template(trust_as_template(removal["loop"])) == ["begun", "whole"]
+
+
+def test_a_run_under_way_of_a_job_that_is_gone_ends_before_its_metrics_are_removed() -> None:
+    """It would write them anew, and its alert would tell for ever that it is late."""
+    steps = [
+        str(task.get("ansible.builtin.systemd_service", task.get("ansible.builtin.file")))
+        for task in yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
+    ]
+    timer, run, metrics = (
+        next(number for number, step in enumerate(steps) if what in step)
+        for what in ("}}.timer", "}}.service", ".prom")
+    )
+    assert timer < run < metrics
 
 
 def test_a_timer_that_was_missed_is_made_up_for() -> None:
