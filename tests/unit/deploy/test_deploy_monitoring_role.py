@@ -250,3 +250,19 @@ def test_the_unit_is_one_that_systemd_can_parse() -> None:
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     parser.read_string(rendered("kdist-agent.service.j2", kdist_monitoring_asks_disks=True))
     assert parser.sections() == ["Unit", "Service", "Install"]
+
+
+def test_a_host_that_has_left_the_group_runs_neither_prometheus_nor_alertmanager() -> None:
+    main = yaml.safe_load((ROLE / "tasks/main.yml").read_text())
+    (page,) = [task for task in main if task.get("ansible.builtin.import_tasks") == "leave.yml"]
+    assert page["when"] == "'monitor' not in group_names"
+    _, keep, stop, remove = yaml.safe_load((ROLE / "tasks/leave.yml").read_text())
+    added = ("prometheus", "prometheus-alertmanager", "prometheus-node-exporter", "another")
+    files = [{"path": f"/etc/systemd/system/{unit}.service.d/kdist.conf"} for unit in added]
+    templar = Templar(
+        loader=DataLoader(), variables={"kdist_monitoring_added": {"files": files, "matched": 4}}
+    )
+    (left,) = keep["ansible.builtin.set_fact"].values()
+    assert set(templar.template(trust_as_template(left))) == set(added[:2])
+    assert stop["ansible.builtin.systemd_service"]["state"] == "stopped"
+    assert remove["ansible.builtin.file"]["state"] == "absent"
