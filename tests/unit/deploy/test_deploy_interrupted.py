@@ -99,14 +99,18 @@ def test_a_release_is_on_the_disk_before_it_is_called_whole(role: str) -> None:
 
 
 def may_begin(members: int, known: str, blank: str) -> bool:
-    """Whether servers of these numbers may begin, where those of `known` have data."""
+    """Whether servers of these numbers may begin, where those of `known` have data. A number above
+    `members` has left."""
     names = [f"zk{number}" for number in range(1, members + 1)]
     kept = {f"zk{n}": "/version-2/log.1" for n in known} | {f"zk{n}": "" for n in blank}
+    rest = {f"zk{n}": {"inventory_hostname": f"zk{n}"} for n in range(1, 10)}
     task = named("kdist_zookeeper/tasks/preflight.yml", "Refuse a majority")
     variables: dict[str, Any] = {
+        "kdist_members": list(rest),
         "kdist_members_zookeeper": names,
-        "ansible_play_hosts_all": list(kept),
-        "hostvars": {
+        "ansible_play_hosts_all": [name for name in kept if name in names],
+        "hostvars": rest
+        | {
             name: {"inventory_hostname": name, "kdist_zookeeper_kept": {"stdout": found}}
             for name, found in kept.items()
         },
@@ -133,7 +137,7 @@ def test_a_server_that_has_never_been_in_an_ensemble_knows_nothing(
     (tmp_path / "version-2").mkdir()
     for name in files.split():
         (tmp_path / name).touch()
-    task = named("kdist_zookeeper/tasks/preflight.yml", "Look for what the server knows")
+    task = named("kdist_zookeeper/tasks/kept.yml", "Look for what the server knows")
     find, _, _, *condition = task["ansible.builtin.command"]["argv"]
     found = subprocess.run([find, str(tmp_path), *condition], capture_output=True, check=True)
     assert bool(found.stdout) is knows
@@ -151,6 +155,10 @@ def test_a_server_that_has_never_been_in_an_ensemble_knows_nothing(
         (5, "12", "345", False),
         (3, "", "2", True),
         (3, "", "23", False),
+        (1, "2", "1", False),
+        (3, "45", "123", False),
+        (3, "124", "3", True),
+        (3, "", "12345", True),
     ],
     ids=[
         "first, alone",
@@ -162,9 +170,42 @@ def test_a_server_that_has_never_been_in_an_ensemble_knows_nothing(
         "two to five",
         "one new, by --limit",
         "two new, by --limit",
+        "another one for the only one",
+        "three others",
+        "another one for one of three",
+        "first, beside hosts without",
     ],
 )
 def test_zookeeper_servers_without_data_are_never_a_majority_beside_others(
     members: int, known: str, blank: str, may: bool
 ) -> None:
     assert may_begin(members, known, blank) is may
+
+
+@pytest.mark.parametrize(
+    ("active", "enabled", "is_refused"),
+    [
+        ("inactive", "", False),
+        ("inactive", "disabled", False),
+        ("failed", "disabled", False),
+        ("active", "enabled", True),
+        ("inactive", "enabled", True),
+        ("activating", "disabled", True),
+    ],
+)
+def test_a_server_that_has_left_its_group_and_was_not_stopped_is_refused(
+    active: str, enabled: str, is_refused: bool
+) -> None:
+    shown = [f"ActiveState={active}", f"UnitFileState={enabled}"]
+    condition = named("kdist_zookeeper/tasks/leave.yml", "Refuse")["ansible.builtin.assert"]["that"]
+    templar = Templar(
+        loader=DataLoader(), variables={"kdist_zookeeper_unit": {"stdout_lines": shown}}
+    )
+    assert templar.template(trust_as_template(f"{{{{ {condition} }}}}")) is not is_refused
+
+
+def test_whoever_has_left_is_looked_at_before_an_ensemble_is_changed() -> None:
+    first, *_ = yaml.safe_load((ROOT / "playbooks/zookeeper.yml").read_text())
+    assert first["hosts"] == "all:!zookeeper"
+    (task,) = first["tasks"]
+    assert task["ansible.builtin.include_role"]["tasks_from"] == "leave"
