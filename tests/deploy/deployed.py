@@ -6,6 +6,7 @@ test expects: the same tests hold for the lab, for Vagrant's machines and for a 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -36,8 +37,15 @@ _VARIABLES = (
 
 
 def ansible_environment() -> dict[str, str]:
-    """An environment that finds this virtual environment's programs."""
-    return {**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
+    """An environment that finds this virtual environment's programs, and Mitogen's strategy where
+    it is installed: it takes a quarter of the time."""
+    found = {**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
+    mitogen = importlib.util.find_spec("ansible_mitogen")
+    if mitogen is not None and mitogen.submodule_search_locations:
+        package = Path(next(iter(mitogen.submodule_search_locations)))
+        found["ANSIBLE_STRATEGY_PLUGINS"] = str(package / "plugins" / "strategy")
+        found["ANSIBLE_STRATEGY"] = "mitogen_linear"
+    return found
 
 
 @dataclass(frozen=True, eq=False, repr=False)

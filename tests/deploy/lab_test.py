@@ -7,7 +7,6 @@ lab-test`. Ends with 0 if every step went well, else with 1.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -24,7 +23,7 @@ import click
 from kdist.errors import UserError
 from lab.demo import flights
 from lab.place import DEFAULT_HOME, ROOT, Place
-from tests.deploy.deployed import read_inventory
+from tests.deploy.deployed import ansible_environment, read_inventory
 from tests.deploy.drilling import Run, next_version, recap
 
 INVENTORY = Path("inventory") / "lab"
@@ -195,18 +194,10 @@ class Trial:
 
 
 def environment() -> dict[str, str]:
-    """Where this lab is, and Mitogen's strategy where it is installed: it takes a quarter of the
-    time."""
-    found = dict(os.environ)
+    """Ansible's, with where this lab is."""
+    found = ansible_environment()
     found.setdefault("KDIST_LAB_DIR", HOME)
     found.setdefault("KDIST_LAB_IMAGES", str(DEFAULT_HOME / "base"))
-    found["PATH"] = f"{Path(_PYTHON).parent}:{found['PATH']}"
-    found["ANSIBLE_NOCOLOR"] = "1"
-    mitogen = importlib.util.find_spec("ansible_mitogen")
-    if mitogen is not None and mitogen.submodule_search_locations:
-        package = Path(next(iter(mitogen.submodule_search_locations)))
-        found["ANSIBLE_STRATEGY_PLUGINS"] = str(package / "plugins" / "strategy")
-        found["ANSIBLE_STRATEGY"] = "mitogen_linear"
     return found
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import suppress
 
 import pytest
 
+from kdist.errors import UserError
 from tests.deploy.deployed import ROOT, Broker, Cluster, Site
 from tests.deploy.drilling import Lab, await_that, await_well, next_version, pids
 from tests.deploy.load import Load
@@ -154,11 +156,12 @@ def dies_after_its_first_broker(lab: Lab, cluster: Cluster, new: str) -> None:
     assert (ROOT / "dist" / f"kdist-{new}.tar").exists(), "`make lab-test` builds it"
     roll = lab.start("upgrade", *upgrade(new))
     try:
-        await_that(
-            lambda: new in versions(cluster).values() or roll.poll() is not None,
-            "the first broker to run with the new release",
-            timeout_s=240,
-        )
+        with suppress(UserError):  # what the playbook has said tells more
+            await_that(
+                lambda: new in versions(cluster).values() or roll.poll() is not None,
+                "the first broker to run with the new release",
+                timeout_s=240,
+            )
     finally:
         roll.send_signal(signal.SIGKILL)
         said, _ = roll.communicate()
