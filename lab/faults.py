@@ -26,6 +26,7 @@ _BLOCK_BYTES = 4 * _KIB
 
 def kill(place: Place, host: str, unit: str) -> None:
     """kill -9 of a unit's main process; UserError if it has none."""
+    machine.refuse_if_frozen(place, host)
     show = ["systemctl", "show", "--value", "--property=MainPID", unit]
     if run(*machine.entered(place, host, *show)).strip() in ("", "0"):
         raise UserError(f"{unit} does not run on {host}")

@@ -143,6 +143,7 @@ def service_command(place: Place, host: str) -> list[str | Path]:
 
 def wait_for_boot(place: Place, host: str) -> None:
     """Return once systemd says that the host is up; UserError names units that failed."""
+    refuse_if_frozen(place, host)
     groups = cgroups.of_host(place, host)
 
     def is_up() -> bool:
@@ -188,6 +189,12 @@ def leader_of(place: Place, host: str) -> int:
     return leader
 
 
+def refuse_if_frozen(place: Place, host: str) -> None:
+    """UserError if the host's systemd would not answer."""
+    if cgroups.of_host(place, host).is_frozen():
+        raise UserError(f"{host} is frozen: `python -m lab thaw {host}`")
+
+
 def power_off(place: Place, host: str) -> None:
     """Shut the host down in good order, and wait until it is off."""
     groups = cgroups.of_host(place, host)
@@ -199,8 +206,9 @@ def power_off(place: Place, host: str) -> None:
 def reboot(place: Place, host: str) -> None:
     """Restart the host in good order, and wait until it is up again."""
     before = leader_of(place, host)
-    os.kill(before, _REBOOT)
     groups = cgroups.of_host(place, host)
+    groups.freeze(False)
+    os.kill(before, _REBOOT)
     wait_until(lambda: groups.leader() not in (None, before), _BOOT_S, f"{host} to restart")
     wait_for_boot(place, host)
 

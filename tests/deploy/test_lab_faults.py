@@ -85,6 +85,8 @@ def test_a_frozen_host_is_silent_and_goes_on_where_it_stood(lab: FaultsLab) -> N
     lab.do("freeze", "f2")
     assert lab.state("f2") == "frozen"
     assert lab.try_to("ssh", "f1", "timeout 1 nc f2 22")[1] == ""
+    for command in (("kill", "f2", "ssh"), ("up", "f2")):
+        assert lab.try_to(*command) == (1, "lab: f2 is frozen: `python -m lab thaw f2`")
     lab.do("thaw", "f2")
     same = lab.inside("f2", "cat /proc/sys/kernel/random/boot_id; systemctl show -p MainPID ssh")
     assert same == before
@@ -170,6 +172,7 @@ def test_nobody_hears_of_a_power_cut(lab: FaultsLab) -> None:
 def test_a_reboot_is_a_new_boot_with_the_same_files(lab: FaultsLab, disk: str) -> None:
     boot = "cat /proc/sys/kernel/random/boot_id"
     before = lab.inside("f2", f"echo kept >{disk}/file; {boot}")
+    lab.do("freeze", "f2")
     lab.do("reboot", "f2")
     assert lab.inside("f2", boot) != before
     assert lab.inside("f2", f"cat {disk}/file") == "kept"
