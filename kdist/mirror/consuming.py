@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
 
 from kdist.client.cluster import parse_addresses
@@ -11,12 +12,11 @@ from kdist.client.consumer.rebalancing import Partitions
 from kdist.client.consumer.settings import read_settings
 from kdist.config.mirror import Flow, MirrorSettings
 from kdist.network.world import Network
-from kdist.runtime.chance import system_chance
 
 _FETCH_BYTES = 16 << 20
 
 
-def core_of(flow: Flow, settings: MirrorSettings, network: Network) -> Core:
+def core_of(flow: Flow, settings: MirrorSettings, network: Network, chance: random.Random) -> Core:
     """A member of the flow's group, which commits only what it is told to."""
     given = {
         "group_id": flow.group,
@@ -31,7 +31,7 @@ def core_of(flow: Flow, settings: MirrorSettings, network: Network) -> Core:
         "metadata_max_age_ms": settings.refresh_interval_ms,
     }
     addresses = parse_addresses(flow.settings.source)
-    return Core(network, addresses, read_settings(given), system_chance(), (None, None), _tell)
+    return Core(network, addresses, read_settings(given), chance, (None, None), _tell)
 
 
 async def _tell(function: Callable[[Partitions], object], partitions: Partitions) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -51,6 +52,7 @@ class MirrorWorld(NamedTuple):
 
     network: Network
     clock: Clock
+    chance: random.Random
 
 
 class MirrorMeasures:
@@ -82,7 +84,7 @@ class RunningFlow(RebalanceListener):
             world.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
         self.target = Target(world.network, parse_addresses(flow.settings.target), client)
-        self._consumer = Consumer.over(core_of(flow, settings, world.network))
+        self._consumer = Consumer.over(core_of(flow, settings, world.network, world.chance))
         self._source_id = ""
         self._wanted: frozenset[str] | None = None  # the topics to be subscribed, by the last look
         self._subscribed: frozenset[str] | None = None
@@ -321,7 +323,10 @@ class RunningFlow(RebalanceListener):
 
     async def on_revoked(self, partitions: Partitions) -> None:
         """Let what flies arrive, and commit it."""
-        await self._drain([self.streams[each] for each in partitions if each in self.streams])
+        try:
+            await self._drain([self.streams[each] for each in partitions if each in self.streams])
+        finally:
+            self._read_here.difference_update(partitions)  # also if it is cut short
         await self._drop(partitions)
 
     async def on_lost(self, partitions: Partitions) -> None:
@@ -378,6 +383,7 @@ class RunningFlow(RebalanceListener):
     async def _end(self) -> None:
         """Let what flies arrive, commit, leave the group."""
         await self._drain(list(self.streams.values()))
+        await self._drop(list(self.streams))
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self._consumer.unsubscribe()
@@ -385,6 +391,5 @@ class RunningFlow(RebalanceListener):
             why = str(error) or "no answer in time"
             logger.warning("flow %s: the group was not left: %s", self.flow.name, why)
         await self._consumer.close(DRAIN_S)
-        await self._drop(list(self.streams))
         self.source.close()
         self.target.close()

@@ -8,20 +8,16 @@ in the order in which it was sent, and have been given to the group at least onc
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 
+from history_world import Brokers, Sending, check_stored, cut_off, read_all
+
 from kdist.client.cluster import NoBroker
-from kdist.client.consumer.batch import ConsumedRecord
-from kdist.client.producer.asynchronous import AsyncProducer
-from kdist.client.producer.results import Sent
-from kdist.client.producer.world import World
 from kdist.errors import ApiError, KdistError
 from kdist.model import TopicPartition
-from tests.unit.broker.broker_cluster import PORT, Cluster, create
+from tests.unit.broker.broker_cluster import Cluster, create
 from tests.unit.client.client_group_world import HASTY, TOPIC, consumer_on
 
-BROKERS = (1, 2, 3)
 PARTITIONS = [TopicPartition(TOPIC, number) for number in range(6)]
 STEPS = 40
 READERS_MAX = 6
@@ -35,56 +31,29 @@ class History:
         self.cluster = Cluster(seed)
         self.chance = self.cluster.chance
         self.found: Counter[bytes] = Counter()
+        self._brokers = Brokers(self.cluster, is_power_lost=is_power_lost)
         self._strategy = strategy
-        self._is_power_lost = is_power_lost
         self._readers: dict[str, Reader] = {}
         self._number = 0
-        self._is_sending = True
-        self._sent: dict[bytes, Sent] = {}
-        self._back_at: dict[int, int] = {}  # brokers that are dead, and in which step they return
 
     def play(self) -> None:
         """Carry it out, and judge."""
         self.cluster.run(self._play())
 
     async def _play(self) -> None:
-        for each in BROKERS:
-            await self.cluster.started(each)
+        await self._brokers.start()
         client = await self.cluster.client()
         await client.negotiate()
-        is_safe = "true" if self._is_power_lost else "false"
-        await create(client, TOPIC, len(PARTITIONS), flush_before_expose=is_safe)
-        async with self._producer() as producer:
-            sending = self.cluster.loop.create_task(self._send(producer))
-            for step in range(STEPS):
-                await asyncio.sleep(self.chance.uniform(0, 3))
-                await self._happen(step)
-                await self._bring_back(step)
-            await self._bring_back(2 * STEPS)
-            self._is_sending = False
-            await sending
-            await producer.flush()
-        await self._judge(await self._acknowledged())
+        await create(client, TOPIC, len(PARTITIONS), **self._brokers.topic_settings)
+        sending = Sending(self._brokers, PARTITIONS)
+        for step in range(STEPS):
+            await asyncio.sleep(self.chance.uniform(0, 3))
+            await self._happen(step)
+            await self._brokers.bring_back(step)
+        await self._brokers.bring_back()
+        await self._judge(await sending.end())
         for reader in list(self._readers.values()):
             await self._leave(reader)
-
-    def _producer(self) -> AsyncProducer:
-        host, chance = self.cluster.network.host("producer"), random.Random(self.chance.random())
-        brokers = ",".join(f"m{each}:{PORT}" for each in BROKERS)
-        world = World(host, self.cluster.clock, chance)
-        return AsyncProducer(
-            world=world,
-            bootstrap_servers=brokers,
-            linger_ms=self.chance.choice([0, 5, 50]),
-            request_timeout_ms=1_500,  # less than hosts are cut off for: it sends again
-        )
-
-    async def _send(self, producer: AsyncProducer) -> None:
-        while self._is_sending:
-            value = b"%d" % len(self._sent)
-            partition = self.chance.choice(PARTITIONS).partition
-            self._sent[value] = await producer.send(TOPIC, value, partition=partition)
-            await asyncio.sleep(self.chance.uniform(0, 0.2))
 
     # What goes wrong
 
@@ -97,30 +66,13 @@ class History:
                 await self._leave(self.chance.choice(readers))
             case 2 if len(readers) > 1:
                 await self._die(self.chance.choice(readers))
-            case 3 if not self._back_at:
-                self._kill(self.chance.choice(BROKERS), step + self.chance.randrange(1, 4))
+            case 3 if self._brokers.are_all_up:
+                self._brokers.kill_one(step)
             case 4:
-                await self._cut_off()
+                hosts = [*self._brokers.hosts, Sending.host, *self._readers]
+                await cut_off(self.cluster, hosts)
             case _ if not readers:
                 self._join()
-
-    def _kill(self, broker: int, back_at: int) -> None:
-        is_power_lost = self._is_power_lost and self.chance.random() < 0.7
-        self.cluster.kill(self.cluster.brokers[broker], is_power_lost=is_power_lost)
-        self._back_at[broker] = back_at
-
-    async def _bring_back(self, step: int) -> None:
-        for broker, back_at in list(self._back_at.items()):
-            if back_at <= step:
-                del self._back_at[broker]
-                await self.cluster.started(broker)
-
-    async def _cut_off(self) -> None:
-        hosts = [*(f"m{each}" for each in BROKERS), "producer", *self._readers]
-        some = self.chance.sample(hosts, self.chance.randrange(1, 3))
-        self.cluster.network.partition(some, [each for each in hosts if each not in some])
-        await asyncio.sleep(self.chance.uniform(0, 4))
-        self.cluster.network.heal()
 
     def _join(self) -> None:
         self._number += 1
@@ -144,36 +96,12 @@ class History:
 
     # What must hold
 
-    async def _acknowledged(self) -> set[bytes]:
-        outcomes = await asyncio.gather(*self._sent.values(), return_exceptions=True)
-        return {
-            value
-            for value, outcome in zip(self._sent, outcomes, strict=True)
-            if not isinstance(outcome, BaseException)
-        }
-
     async def _judge(self, acknowledged: set[bytes]) -> None:
         end_s = self.cluster.loop.time() + READ_S_MAX
         while not acknowledged <= self.found.keys():
             assert self.cluster.loop.time() < end_s, "the group was not given all in time"
             await asyncio.sleep(0.1)
-        stored = await self._stored()
-        values = [record.value for record in stored]
-        assert len(set(values)) == len(values), "a record was written twice"
-        assert acknowledged <= set(values)
-        for partition in PARTITIONS:
-            numbers = [int(each.value) for each in stored if each.partition == partition.partition]
-            assert numbers == sorted(numbers), f"{partition} has another order than was sent"
-
-    async def _stored(self) -> list[ConsumedRecord]:
-        consumer = consumer_on(self.cluster, "judge")
-        consumer.assign(PARTITIONS)
-        consumer.seek_to_beginning()
-        stored: list[ConsumedRecord] = []
-        while found := await consumer.poll(5):
-            stored += found
-        await consumer.close()
-        return stored
+        check_stored(await read_all(self.cluster, PARTITIONS), acknowledged)
 
 
 class Reader:

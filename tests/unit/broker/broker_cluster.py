@@ -44,11 +44,12 @@ SETTINGS = {
 class Cluster:
     """The world of all brokers."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self.clock = VirtualClock()
-        self.loop = VirtualLoop(self.clock)
-        self.chance = random.Random(seed)
-        self.network = SimulatedNetwork(self.loop, self.chance)
+    def __init__(self, seed: int = 0, *, beside: Cluster | None = None) -> None:
+        """`beside` is of the same time, network and chance; its brokers have other ids."""
+        self.clock = beside.clock if beside else VirtualClock()
+        self.loop = beside.loop if beside else VirtualLoop(self.clock)
+        self.chance = beside.chance if beside else random.Random(seed)
+        self.network = beside.network if beside else SimulatedNetwork(self.loop, self.chance)
         self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=2)
         self.disks: dict[int, SimulatedDisk] = {}
         self.zks: dict[int, MemoryZooKeeper] = {}

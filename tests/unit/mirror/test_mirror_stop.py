@@ -1,0 +1,69 @@
+"""A mirror that is stopped while its target does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from flow_world import FlowScene, flow_of, stream_of
+from test_mirror_start import produce_to_second
+
+from kdist.mirror.mirror import Mirror
+from tests.unit.broker.broker_cluster import PORT, Cluster, create, produce
+from tests.unit.client.client_group_world import consumer_on
+
+TO_SECOND = {"flow_f_target": f"m2:{PORT}"}
+
+
+def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]]) -> None:
+    """Carry out `work` with a mirror that has sent to a target which is cut off since."""
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        await Cluster(beside=cluster).started(2)
+        client = await cluster.client()
+        await client.negotiate()
+        await create(client, "t", 2)
+        scene = FlowScene(cluster, client)
+        mirror = scene.start(**TO_SECOND)
+        await cluster.until(lambda: (stream := stream_of(mirror)) and stream.is_idle)
+        cluster.network.partition(["m1", "client", "mirror"], ["m2"])
+        await produce(client, "t", b"1")
+        await produce_to_second(scene, b"2")
+        await cluster.until(lambda: (stream := stream_of(mirror)) and not stream.is_idle)
+        await work(scene, mirror)
+
+    cluster.run(scenario())
+
+
+def test_what_flies_is_waited_for_once_and_the_group_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(scene: FlowScene, _mirror: Mirror) -> None:
+        stopped_s = scene.cluster.loop.time()
+        await scene.stop()
+        assert scene.cluster.loop.time() - stopped_s < 15
+        assert "the group was not left" not in caplog.text
+
+    play_silent(work)
+
+
+def test_what_it_was_giving_back_as_it_was_stopped_may_still_fail() -> None:
+    async def work(scene: FlowScene, mirror: Mirror) -> None:
+        await asyncio.sleep(12)
+        strategy = "cooperative-sticky"
+        group = flow_of(mirror).flow.group
+        other = consumer_on(
+            scene.cluster, "client", group_id=group, partition_assignment_strategy=strategy
+        )
+        other.subscribe(["t"])
+        _asking = scene.cluster.loop.create_task(other.poll(60))
+        partitions = flow_of(mirror)._consumer._core.partitions
+        await scene.cluster.until(lambda: any(each.is_revoked for each in partitions.values()))
+        await asyncio.sleep(9)  # what flies is given up 30 s after it was sent: before it has ended
+        await scene.stop()
+
+    play_silent(work)
