@@ -1,6 +1,6 @@
 """Connectors in virtual time: a broker, a ZooKeeper in memory, members who come and go.
 
-At every step it is checked that no two members give messages of one partition; but for one whose
+At every moment it is checked that no two members give messages of one partition; but for one whose
 session was ended before its time, until it hears of that.
 """
 
@@ -50,6 +50,8 @@ def owner_path(partition: int, topic: str = TOPIC) -> str:
 class Connectors:
     """All members of the group, and what they were given. Owner: the loop."""
 
+    member_kind: type[Member]
+
     def __init__(self, cluster: Cluster, partitions: int) -> None:
         self.cluster = cluster
         self.partitions = partitions
@@ -58,18 +60,12 @@ class Connectors:
         self.produced = 0
         self._number = 0
 
-    async def begin(self) -> None:
+    async def begin(self, **configs: str) -> None:
         """Create the topic, and watch who gives what from now on."""
         self.client = await self.cluster.client()
         await self.client.negotiate()
-        await create(self.client, TOPIC, self.partitions)
-        self._watching = self.cluster.loop.create_task(self._watch())
-        self._watching.add_done_callback(lambda done: done.cancelled() or done.result())
-
-    async def _watch(self) -> None:
-        while True:
-            self.check()
-            await asyncio.sleep(0.01)
+        await create(self.client, TOPIC, self.partitions, **configs)
+        self.cluster.loop.watch = self.check
 
     def check(self) -> None:
         """Nobody gives what another does."""
@@ -121,7 +117,7 @@ class Connectors:
             (None, None),
             listener,
         )
-        member = self.members[name] = Member(self, name, zk, joined)
+        member = self.members[name] = self.member_kind(self, name, zk, joined)
         await joined.start()
         return member
 
@@ -210,3 +206,6 @@ class Member:
         self.group.cluster.network.crash(self.name)
         for task in tuple(self.joined.rebalancer._tasks):
             task.cancel()
+
+
+Connectors.member_kind = Member

@@ -32,6 +32,26 @@ def test_a_week_of_sleep_takes_no_time_and_moves_the_clock() -> None:
     assert clock.monotonic_ns() == pytest.approx(7 * DAY_S * 10**9, abs=10)
 
 
+def test_each_moment_is_watched_before_it_is_over_and_what_the_watch_raises_ends_the_run() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        seen: list[float] = []
+
+        def watch() -> None:
+            seen.append(loop.time())
+            assert len(seen) < 3
+
+        loop.watch = watch
+        await asyncio.sleep(1)
+        await asyncio.sleep(1)
+        assert seen == pytest.approx([0, 1])
+        await asyncio.sleep(1)
+
+    with pytest.raises(AssertionError, match="< 3"):
+        run(scenario())
+
+
 def test_timers_run_in_the_order_of_their_time() -> None:
     async def scenario() -> list[tuple[str, float]]:
         loop = asyncio.get_running_loop()
