@@ -15,29 +15,28 @@ def cli_page(program: click.Command) -> str:
     """Every command with its arguments and options, from click's tree."""
     intro = "Every command of `kdist`; `--help` after any of them says the same."
     parts = [page_head("Command line", intro)]
-    for path, command in commands(program, ("kdist",)):
-        parts += [f"## {' '.join(path)}\n", usage(path, command), f"{help_text(command)}\n"]
-        context = click.Context(command, info_name=" ".join(path))
+    for context in contexts(click.Context(program, info_name="kdist", **program.context_settings)):
+        command = context.command
+        parts += [f"## {context.command_path}\n", usage(context), f"{help_text(command)}\n"]
         rows = [parameter_row(each, context) for each in command.params if not is_hidden(each)]
         if rows:
             parts.append(table(rows))
     return "\n".join(parts)
 
 
-def commands(
-    command: click.Command, path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    if isinstance(command, click.Group):
-        context = click.Context(command, info_name=" ".join(path))
-        for name in sorted(command.list_commands(context)):
-            if (child := command.get_command(context, name)) is not None:
-                yield from commands(child, (*path, name))
+def contexts(context: click.Context) -> Iterator[click.Context]:
+    """Of the command and all below it, each under its group's, as when the program runs."""
+    yield context
+    group = context.command
+    if isinstance(group, click.Group):
+        for name in sorted(group.list_commands(context)):
+            if (child := group.get_command(context, name)) is not None:
+                yield from contexts(click.Context(child, parent=context, info_name=name))
 
 
-def usage(path: tuple[str, ...], command: click.Command) -> str:
-    context = click.Context(command, info_name=" ".join(path))
-    return f"```\n{' '.join([*path, *command.collect_usage_pieces(context)])}\n```\n"
+def usage(context: click.Context) -> str:
+    pieces = [context.command_path, *context.command.collect_usage_pieces(context)]
+    return f"```\n{' '.join(pieces)}\n```\n"
 
 
 def help_text(command: click.Command) -> str:

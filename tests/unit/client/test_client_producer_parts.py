@@ -12,10 +12,10 @@ from kdist.client.producer.faults import RecordTooLarge
 from kdist.client.producer.memory import Memory
 from kdist.client.producer.settings import ProducerSettings, read_settings
 from kdist.client.producer.verdicts import Verdict, judge
-from kdist.errors import Error, UserError
+from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.records.batch import HEADER_SIZE
-from tests.unit.client.producer_world import Scene, play
+from tests.unit.client.producer_world import Fault, Scene, play
 
 
 @pytest.mark.parametrize(
@@ -216,5 +216,22 @@ def test_a_batch_takes_no_more_headers_on_the_short_way_than_it_has_room_for() -
             (("h", bytes(n * 10)),) for n in range(9)
         ]
         assert all(batch.batch_length <= 400 + HEADER_SIZE for batch in kept.batches)
+
+    play(work)
+
+
+def test_what_was_sent_shows_its_outcome() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            sent = await producer.send("t", b"a", timestamp=5)
+            assert repr(sent) == "<Sent: not acknowledged yet>"
+            record = await sent
+            assert repr(sent) == f"<Sent: {record}>"
+            refused = Fault(is_written=False, error=Error.TOPIC_AUTHORIZATION_FAILED)
+            scene.brokers.fault = lambda *_: refused
+            many = await producer.send_many("t", [b"b", b"c"])
+            with pytest.raises(ApiError):
+                await many
+            assert repr(many).startswith("<SentMany: TOPIC_AUTHORIZATION_FAILED: ")
 
     play(work)

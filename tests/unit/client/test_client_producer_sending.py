@@ -57,24 +57,6 @@ def test_records_arrive_in_order_with_their_offsets() -> None:
     play(work)
 
 
-def test_what_was_sent_shows_its_outcome() -> None:
-    async def work(scene: Scene) -> None:
-        async with scene.producer() as producer:
-            sent = await producer.send("t", b"a", timestamp=5)
-            assert repr(sent) == "<Sent: not acknowledged yet>"
-            record = await sent
-            assert repr(sent) == f"<Sent: {record}>"
-            scene.brokers.fault = once(
-                Fault(is_written=False, error=Error.TOPIC_AUTHORIZATION_FAILED)
-            )
-            many = await producer.send_many("t", [b"b", b"c"])
-            with pytest.raises(ApiError):
-                await many
-            assert repr(many).startswith("<SentMany: TOPIC_AUTHORIZATION_FAILED: ")
-
-    play(work)
-
-
 @pytest.mark.parametrize(
     "fault",
     [
