@@ -5,7 +5,7 @@
 Medians of five rounds after one to warm up, contenders in turn. "CPU" counts the working thread's
 CPU time, the kernel's part included; "wall" the clock on the wall, other processes and the disk
 included. Ratios and rates per core are judged by CPU, as the machine is shared; times by the wall.
-A missed budget is said and is no failure: the status is 0. docs/benchmarks.md has a run's results.
+A missed budget is said and is no failure: the status is 0. docs/benchmarks/log.md has results.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def file_map() -> Iterator[str]:
 
 
 def page_map() -> Iterator[str]:
-    """A line for each guide, each page about a format, and each page derived from the code."""
-    for shelf in ("guides", "formats", "reference"):
+    """A line for each guide, page about a format, page derived from the code, and measurement."""
+    for shelf in ("guides", "formats", "reference", "benchmarks"):
         yield f"\n{shelf.capitalize()}:\n\n"
         for page in sorted(ROOT.glob(f"docs/{shelf}/*.md")):
             title = page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

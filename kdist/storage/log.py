@@ -262,7 +262,7 @@ class Log:
         """After how many bytes the kernel is asked to begin writing; a segment: never.
 
         Only for what is flushed at an interval: there it cut the median flush by 40% and the
-        longest by more; alone it only takes turns with the appends (docs/benchmarks.md).
+        longest by more; alone it only takes turns with the appends (docs/benchmarks/log.md).
         """
         settings, step = self.settings, self.world.settings.writeback_step_bytes
         has_interval = min(settings.flush_ms, settings.flush_messages) < INT64_MAX
