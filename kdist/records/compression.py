@@ -37,18 +37,18 @@ _ZSTD_LEVEL = 3  # Java's default
 # Size of blocks, and: magic, FLG: independent, BD: that size, checksum. Up to 64 KiB the library
 # looks for matches of four bytes, above of five, which takes half the time; its output is larger by
 # a twentieth. Readers make room for a block, so those of a small batch stay small.
-_LZ4_SMALL = 1 << 16, bytes.fromhex("04224d18 60 40 82")
-_LZ4_LARGE = 1 << 18, bytes.fromhex("04224d18 60 50 fb")
-# The frames of librdkafka, Java and ours, by their headers: the size of their blocks, at most.
-_LZ4_USUAL = {
-    bytes.fromhex(f"04224d18 60 {code}"): size
-    for code, size in (
-        ("40 82", 1 << 16),
-        ("50 fb", 1 << 18),
-        ("60 51", 1 << 20),
-        ("70 73", 1 << 22),
+_LZ4_SMALL, _LZ4_LARGE = 1 << 16, 1 << 18
+# The usual frames, librdkafka's, Java's and ours, by how large their blocks are at most.
+_LZ4_HEADERS = {
+    size: bytes.fromhex(f"04224d18 60 {code}")
+    for size, code in (
+        (_LZ4_SMALL, "40 82"),
+        (_LZ4_LARGE, "50 fb"),
+        (1 << 20, "60 51"),
+        (1 << 22, "70 73"),
     )
 }
+_LZ4_USUAL = {header: size for size, header in _LZ4_HEADERS.items()}
 _LZ4_HEADER_SIZE = 7
 _LZ4_SIZE = struct.Struct("<I")  # before each block
 _LZ4_END = 0  # in place of another
@@ -147,7 +147,8 @@ def _decompress_snappy(data: Buffer, size_max: int) -> bytes:
 def _compress_lz4(data: Buffer) -> bytes:
     # Framed here and not by the library: its frames link their blocks, and Java refuses those.
     view = memoryview(data)
-    size, header = _LZ4_SMALL if len(view) <= _LZ4_SMALL[0] else _LZ4_LARGE
+    size = _LZ4_SMALL if len(view) <= _LZ4_SMALL else _LZ4_LARGE
+    header = _LZ4_HEADERS[size]
     compress_into = cramjam.lz4.compress_block_into
     room = _take_room(len(view) + len(view) // 128 + 64)  # and as much as the library may write
     end = len(header)
