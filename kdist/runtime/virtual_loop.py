@@ -32,7 +32,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._clock = clock
         self._raised: BaseException | None = None
-        self.watch: Callable[[], None] = lambda: None  # called each time before time moves on
+        self.before_time_moves: Callable[[], None] = lambda: None
         self._selector = self  # what BaseEventLoop waits on: `select` below
 
     def time(self) -> float:
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if timeout is None:
             raise Deadlock(_deadlock_sentence(self))
         if timeout > 0:
-            self.watch()
+            self.before_time_moves()
             self._clock.advance_ns(math.ceil(timeout * 1e9))  # never short of the timer
         return []
 

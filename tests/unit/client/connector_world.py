@@ -65,7 +65,7 @@ class Connectors:
         self.client = await self.cluster.client()
         await self.client.negotiate()
         await create(self.client, TOPIC, self.partitions, **configs)
-        self.cluster.loop.watch = self.check
+        self.cluster.loop.before_time_moves = self.check
 
     def check(self) -> None:
         """Nobody gives what another does."""

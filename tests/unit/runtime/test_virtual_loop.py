@@ -42,7 +42,7 @@ def test_each_moment_is_watched_before_it_is_over_and_what_the_watch_raises_ends
             seen.append(loop.time())
             assert len(seen) < 3
 
-        loop.watch = watch
+        loop.before_time_moves = watch
         await asyncio.sleep(1)
         await asyncio.sleep(1)
         assert seen == pytest.approx([0, 1])
