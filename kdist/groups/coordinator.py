@@ -24,7 +24,6 @@ from kdist.groups.join import Joiner
 from kdist.groups.joining import join_of
 from kdist.groups.loading import Loading
 from kdist.groups.member import UNKNOWN_MEMBER_ID, Caller
-from kdist.groups.placement import partition_for
 from kdist.groups.rebalance import Rebalancer
 from kdist.groups.registry import Registry
 from kdist.groups.states import COMPLETING, PREPARING
@@ -63,13 +62,13 @@ class GroupCoordinator:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._registry = Registry(world.partitions)
-        self._rebalancer = Rebalancer(self._world)
-        self._joiner = Joiner(self._world, self._rebalancer)
-        self._syncer = Syncer(self._world, self._rebalancer)
-        self._committer = Committer(self._world, self._rebalancer.sessions)
-        self._upkeep = Upkeep(self._world, self._registry, self._rebalancer)
-        self._deleter = Deleter(self._world, self._registry, self._upkeep)
+        self._registry = Registry(world)
+        self._rebalancer = Rebalancer(world)
+        self._joiner = Joiner(world, self._rebalancer)
+        self._syncer = Syncer(world, self._rebalancer)
+        self._committer = Committer(world, self._rebalancer.sessions)
+        self._upkeep = Upkeep(world, self._registry, self._rebalancer)
+        self._deleter = Deleter(world, self._registry, self._upkeep)
         self._offer_readings(world.metrics)
 
     def start(self) -> None:
@@ -86,16 +85,14 @@ class GroupCoordinator:
         It may be made by another broker, with other settings, or by a person, after this one has
         started. Once there are groups, another count would look for them where they are not.
         """
-        if count == self._registry.partition_count:
-            return
-        if len(self._registry):
+        if count != self._world.partitions and len(self._registry):
             logger.error(
                 "__consumer_offsets has %d partitions, but groups are placed by %d: add none to it",
                 count,
-                self._registry.partition_count,
+                self._world.partitions,
             )
-            return
-        self._registry.partition_count = self._world.partitions = count
+        else:
+            self._world.partitions = count
 
     def stop(self) -> None:
         """Give up all partitions; who waits is told to look for another coordinator."""
@@ -105,7 +102,7 @@ class GroupCoordinator:
 
     def partition_for(self, group_id: str) -> int:
         """The partition whose leader coordinates the group."""
-        return partition_for(group_id, self._world.partitions)
+        return self._world.partition_for(group_id)
 
     def begin_loading(self, partition: int) -> Loading:
         """This broker leads the partition now: replay its log, then `finish_loading`."""

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from kdist.errors import Error
 from kdist.groups.group import Group
 from kdist.groups.loading import Loading
-from kdist.groups.placement import partition_for
+from kdist.groups.world import World
 
 
 class Registry:
-    """Owned by the coordinator. `partition_count`: how many `__consumer_offsets` has."""
+    """Owned by the coordinator."""
 
-    def __init__(self, partition_count: int) -> None:
-        self.partition_count = partition_count
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._loading: dict[int, Loading] = {}
         self._owned: set[int] = set()
         self._groups: dict[str, Group] = {}
@@ -39,7 +39,7 @@ class Registry:
         group = self._groups.get(group_id)
         if group is not None:
             return Error.NONE, group
-        partition = partition_for(group_id, self.partition_count)
+        partition = self._world.partition_for(group_id)
         if partition in self._loading:
             return Error.COORDINATOR_LOAD_IN_PROGRESS, None
         return Error.NONE if partition in self._owned else Error.NOT_COORDINATOR, None
@@ -78,8 +78,8 @@ class Registry:
         """The partition is led elsewhere now. Returns the groups that were here."""
         self._loading.pop(partition, None)
         self._owned.discard(partition)
-        count = self.partition_count
-        gone = [each for each in self if partition_for(each.group_id, count) == partition]
+        partition_for = self._world.partition_for
+        gone = [each for each in self if partition_for(each.group_id) == partition]
         for group in gone:
             self.remove(group)
         return gone

@@ -95,11 +95,15 @@ class World:
         """A timer of a group."""
         return self.tasks.call_later(delay_ms, partial(self._come_back, callback))
 
+    def partition_for(self, group_id: str) -> int:
+        """The partition whose leader coordinates the group."""
+        return partition_for(group_id, self.partitions)
+
     def append(
         self, group_id: str, records: list[LogRecord], done: Callable[[Error], None]
     ) -> None:
         """Append to the group's partition, after what is being decided now."""
-        partition = partition_for(group_id, self.partitions)
+        partition = self.partition_for(group_id)
         come_back = partial(self._come_back_with, done)
         self.actions.add(partial(self.log.append, partition, records, come_back))
 
