@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from kdist.config.groups import GroupSettings
 from kdist.errors import Error
 from kdist.groups import describing, fetches, membership
 from kdist.groups.answers import join_refused, sync_refused
@@ -74,10 +73,6 @@ class GroupCoordinator:
     def start(self) -> None:
         """Begin to forget what has had its time."""
         self._upkeep.start()
-
-    def use(self, settings: GroupSettings) -> None:
-        """From now on these hold; what waits goes on as it began."""
-        self._world.settings = settings
 
     def use_partitions(self, count: int) -> None:
         """`__consumer_offsets` has so many partitions, whatever the settings say.

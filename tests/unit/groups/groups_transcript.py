@@ -131,7 +131,7 @@ class Player:
     def _set(self, _plain: list[str], options: Options) -> None:
         changed = {name: int(value) for name, value in options.items()}
         self.world.settings = dataclasses.replace(self.world.settings, **changed)
-        self.coordinator.use(self.world.settings)
+        self.world.given.settings = self.world.settings
 
     def _join(self, plain: list[str], options: Options) -> None:
         name = plain[0]

@@ -73,7 +73,7 @@ class GroupsWorld:
 
     def restarted(self, *, is_empty: bool = False) -> GroupCoordinator:
         """A coordinator that starts with what is in the log."""
-        world = World(
+        self.given = World(
             settings=self.settings,
             partitions=PARTITIONS,
             clock=self.clock,
@@ -83,7 +83,7 @@ class GroupsWorld:
             metrics=self.metrics,
             is_known=self.is_known,
         )
-        coordinator = GroupCoordinator(world)
+        coordinator = GroupCoordinator(self.given)
         for partition in range(PARTITIONS):
             coordinator.load(partition, [] if is_empty else self.log.batches(partition))
         return coordinator
