@@ -15,13 +15,23 @@ from kdist.protocol.list_groups import ListedGroup
 def described(group_id: str, error: Error, group: Group | None) -> DescribedGroup:
     """A group; one that nobody knows is dead, without an error."""
     if group is None:
-        state = DEAD.value if error is Error.NONE else ""
-        return _described(group_id, error, state, "", "", [])
+        return DescribedGroup(
+            error_code=error,
+            group_id=group_id,
+            group_state=DEAD.value if error is Error.NONE else "",
+            protocol_type="",
+            protocol_data="",
+            members=[],
+        )
     is_stable = group.state is STABLE
     protocol = group.protocol_name or "" if is_stable else ""
-    members = [_described_member(each, protocol, is_stable) for each in group.members.values()]
-    return _described(
-        group_id, error, group.state.value, group.protocol_type or "", protocol, members
+    return DescribedGroup(
+        error_code=error,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol,
+        members=[_described_member(each, protocol, is_stable) for each in group.members.values()],
     )
 
 
@@ -37,24 +47,6 @@ def listed(groups: Iterable[Group], states: Iterable[str]) -> list[ListedGroup]:
         for each in groups
         if not wanted or each.state.value.lower() in wanted
     ]
-
-
-def _described(
-    group_id: str,
-    error: Error,
-    state: str,
-    protocol_type: str,
-    protocol: str,
-    members: list[DescribedMember],
-) -> DescribedGroup:
-    return DescribedGroup(
-        error_code=error,
-        group_id=group_id,
-        group_state=state,
-        protocol_type=protocol_type,
-        protocol_data=protocol,
-        members=members,
-    )
 
 
 def _described_member(member: Member, protocol: str, is_stable: bool) -> DescribedMember:
