@@ -201,8 +201,7 @@ class KazooZooKeeper(SessionClient):
     def __init__(
         self, connect: ConnectString, session_timeout_ms: int, connection_timeout_ms: int
     ) -> None:
-        super().__init__(connect, session_timeout_ms)
-        self._connection_timeout_ms = connection_timeout_ms
+        super().__init__(connect, session_timeout_ms, connection_timeout_ms)
         self._session: KazooSession | None = None
         self._opened: asyncio.Future[None] | None = None
 
@@ -217,13 +216,7 @@ class KazooZooKeeper(SessionClient):
         self._opened = opened = asyncio.get_running_loop().create_future()
         session.start()
         try:
-            async with asyncio.timeout(self._connection_timeout_ms / 1000):
-                await opened
-        except TimeoutError:
-            raise ConnectionLoss(
-                f"no ZooKeeper server of {self._connect} answered within "
-                f"{self._connection_timeout_ms} ms"
-            ) from None
+            await self._wait_for(opened)
         finally:
             # One that was lost again since is SUSPENDED by now, and kazoo's to connect again.
             if (opened.cancelled() or not opened.done()) and self._session is session:

@@ -17,7 +17,7 @@ from itertools import count
 from kdist.runtime.clock import Clock
 from kdist.zk.client import Delete, SessionState, WatchEvent, WatchKind
 from kdist.zk.connect_string import ConnectString
-from kdist.zk.errors import ConnectionLoss, MultiFailed, ZooKeeperError
+from kdist.zk.errors import MultiFailed, ZooKeeperError
 from kdist.zk.memory_connection import Connection, Session
 from kdist.zk.memory_tree import Tree
 from kdist.zk.session import Answer, Children, Exists, Get, GetMany, Multi, Request, SessionClient
@@ -206,9 +206,8 @@ class MemoryZooKeeper(SessionClient):
         session_timeout_ms: int,
         connection_timeout_ms: int,
     ) -> None:
-        super().__init__(connect, session_timeout_ms)
+        super().__init__(connect, session_timeout_ms, connection_timeout_ms)
         self._ensemble = ensemble
-        self._connection_timeout_ms = connection_timeout_ms
         self._connection: Connection | None = None
         self._opened: asyncio.Future[None] | None = None
 
@@ -220,13 +219,7 @@ class MemoryZooKeeper(SessionClient):
         self._opened = asyncio.get_running_loop().create_future()
         self._ensemble.maybe_accept(self)
         try:
-            async with asyncio.timeout(self._connection_timeout_ms / 1000):
-                await self._opened
-        except TimeoutError:
-            raise ConnectionLoss(
-                f"no ZooKeeper server of {self._connect} answered within "
-                f"{self._connection_timeout_ms} ms"
-            ) from None
+            await self._wait_for(self._opened)
         finally:
             self._opened = None
 

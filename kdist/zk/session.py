@@ -102,9 +102,12 @@ class _Waiting(NamedTuple):
 class SessionClient(ABC):
     """The half of a `ZooKeeper` that does not depend on who carries the requests."""
 
-    def __init__(self, connect: ConnectString, session_timeout_ms: int) -> None:
+    def __init__(
+        self, connect: ConnectString, session_timeout_ms: int, connection_timeout_ms: int
+    ) -> None:
         self._connect = connect
         self._session_timeout_ms = session_timeout_ms
+        self._connection_timeout_ms = connection_timeout_ms
         self._state = SessionState.CLOSED
         self._session_id = 0
         self._listeners: list[StateListener] = []
@@ -169,6 +172,17 @@ class SessionClient(ABC):
                 break
             except ConnectionLoss:
                 pass  # what is there by now is looked at again, once the connection is back
+
+    async def _wait_for(self, opened: asyncio.Future[None]) -> None:
+        """What `_open` waits for; `ConnectionLoss` if no server answers in time."""
+        try:
+            async with asyncio.timeout(self._connection_timeout_ms / 1000):
+                await opened
+        except TimeoutError:
+            raise ConnectionLoss(
+                f"no ZooKeeper server of {self._connect} answered within "
+                f"{self._connection_timeout_ms} ms"
+            ) from None
 
     async def close(self) -> None:
         if self._state is not SessionState.CLOSED:
