@@ -75,7 +75,7 @@ class SettingsChange(NamedTuple):
     def decode(cls, path: str, data: bytes) -> SettingsChange:
         """Version 1 (Kafka 0.9) names a type and an entity."""
         fields = Fields(path, data)
-        if fields.version(1, 2) == 1:
+        if fields.version(2) == 1:
             kind, name = fields.required("entity_type", str), fields.required("entity_name", str)
             return cls(f"{kind}/{name}")
         return cls(fields.required("entity_path", str))
@@ -134,7 +134,7 @@ class Features(NamedTuple):
     def decode(cls, path: str, data: bytes) -> Features:
         """Version 1 (Kafka 2.7) has a lowest version too, which nobody uses."""
         fields = Fields(path, data)
-        fields.version(1, 2)
+        fields.version(2)
         levels = {}
         for name, versions in fields.required("features", dict).items():
             level = versions.get("max_version_level") if isinstance(versions, dict) else None

@@ -58,11 +58,11 @@ class Fields:
         """`CorruptZnode` of this znode."""
         raise CorruptZnode(self._path, reason)
 
-    def version(self, first: int, last: int) -> int:
+    def version(self, last: int) -> int:
         """The layout's version; a newer one than `last` is read as `last`, as Kafka does."""
         version = self.required("version", int)
-        if version < first:
-            self.fail(f"version {version} is older than {first}")
+        if version < 1:
+            self.fail(f"version {version} is older than 1")
         return min(version, last)
 
     def required(self, key: str, kind: type[Value]) -> Value:

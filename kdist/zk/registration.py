@@ -72,7 +72,7 @@ class BrokerRegistration(NamedTuple):
     @classmethod
     def decode(cls, path: str, data: bytes) -> BrokerRegistration:
         fields = Fields(path, data)
-        version = fields.version(1, 5)
+        version = fields.version(5)
         return cls(
             endpoints=_old_endpoint(fields) if version == 1 else _endpoints(fields),
             timestamp_ms=fields.time_ms(),

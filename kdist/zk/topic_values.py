@@ -46,7 +46,7 @@ class TopicAssignment(NamedTuple):
     @classmethod
     def decode(cls, path: str, data: bytes) -> TopicAssignment:
         fields = Fields(path, data)
-        fields.version(1, 3)
+        fields.version(3)
         assignment = cls(
             fields.integers_by_partition("partitions"),
             _topic_id(fields),

@@ -37,9 +37,7 @@ from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, To
 
 T = TypeVar("T")
 
-DEFAULT_ENTITY = (
-    "<default>"  # settings of all brokers, clients or users that have none of their own
-)
+DEFAULT_ENTITY = "<default>"  # of settings: all brokers, clients or users without any of their own
 
 _IMPOSSIBLE = frozenset(("", ".", ".."))
 _NAME = re.compile(r"\{[a-z]+\}")
@@ -121,14 +119,14 @@ def _row(template: str, kind: Kind, value: type[E]) -> ZnodeRow[E]:
     return ZnodeRow(template, kind, value.encode, value.decode)
 
 
-def _empty(template: str, kind: Kind = Kind.PERSISTENT) -> ZnodeRow[None]:
+def _empty(template: str) -> ZnodeRow[None]:
     """A znode whose path says it all; what another broker wrote into it does not matter."""
-    return ZnodeRow(template, kind, lambda _: b"", lambda _path, _data: None)
+    return ZnodeRow(template, Kind.PERSISTENT, lambda _: b"", lambda _path, _data: None)
 
 
-def _number(template: str, kind: Kind = Kind.PERSISTENT) -> ZnodeRow[int]:
+def _number(template: str) -> ZnodeRow[int]:
     """A decimal number, not JSON."""
-    return ZnodeRow(template, kind, lambda number: str(number).encode("ascii"), to_integer)
+    return ZnodeRow(template, Kind.PERSISTENT, lambda number: str(number).encode(), to_integer)
 
 
 def _text(template: str, kind: Kind) -> ZnodeRow[str]:
