@@ -13,14 +13,10 @@ disk is in. Several brokers share one, and placement keeps the replicas of a par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from kdist.config.listeners import Listener, parse_listener
 from kdist.zk.fields import Fields, to_json
-
-NO_JMX_PORT = -1
 
 _DEFAULT_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -33,14 +29,12 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """The registration's content; `timestamp_ms` is when the broker started."""
+    """Of the registration's content what is used; `timestamp_ms` is when the broker started."""
 
     endpoints: tuple[Endpoint, ...]
     timestamp_ms: int
     rack: str | None = None
     host: str | None = None  # kdist's own: the machine
-    features: Mapping[str, Mapping[str, int]] = MappingProxyType({})
-    jmx_port: int = NO_JMX_PORT
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """Where the broker listens under this name."""
@@ -54,10 +48,10 @@ class BrokerRegistration(NamedTuple):
     def encode(self) -> bytes:
         plain = next(iter(self.plain), None)
         fields: dict[str, object] = {
-            "features": {name: dict(versions) for name, versions in self.features.items()},
+            "features": {},
             "listener_security_protocol_map": {e.listener.name: e.protocol for e in self.endpoints},
             "endpoints": [str(e.listener) for e in self.endpoints],
-            "jmx_port": self.jmx_port,
+            "jmx_port": -1,  # there is none
             "port": plain.port if plain else -1,
             "host": plain.host if plain else None,
             "version": 5,
@@ -78,8 +72,6 @@ class BrokerRegistration(NamedTuple):
             timestamp_ms=fields.time_ms(),
             rack=fields.optional("rack", str),
             host=fields.optional("kdist_host", str),
-            features=_features(fields),
-            jmx_port=fields.optional("jmx_port", int) or NO_JMX_PORT,
         )
 
 
@@ -103,12 +95,3 @@ def _endpoints(fields: Fields) -> tuple[Endpoint, ...]:
             fields.fail(f"listener {listener.name} has no security protocol")
         found.append(Endpoint(listener, protocols[listener.name]))
     return tuple(found)
-
-
-def _features(fields: Fields) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for name, versions in (fields.optional("features", dict) or {}).items():
-        if not isinstance(versions, dict) or any(type(v) is not int for v in versions.values()):
-            fields.fail(f"feature {name!r} is {versions!r} and not versions by name")
-        found[name] = versions
-    return found

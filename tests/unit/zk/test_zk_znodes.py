@@ -137,10 +137,8 @@ def test_any_bytes_are_a_value_or_corrupt(data: bytes) -> None:
         assert found is None or found.path == "/the/path"
 
 
-def test_a_registration_keeps_rack_machine_listeners_and_features() -> None:
-    full = BrokerRegistration(
-        (SECURE, PLAIN), 7, "rack-1", "host1", {"metadata.version": {"max_version": 8}}, 9999
-    )
+def test_a_registration_keeps_rack_machine_and_listeners() -> None:
+    full = BrokerRegistration((SECURE, PLAIN), 7, "rack-1", "host1")
     data = znodes.BROKER.encode(full)
     assert znodes.BROKER.decode("/brokers/ids/1", data) == full
     fields = json.loads(data)
