@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from kdist.config.addresses import parse_host_port
+
 PROTOCOLS = ("PLAINTEXT",)
 
-_LISTENER = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/\s]*)):([0-9]{1,5})")
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Listener(NamedTuple):
@@ -25,10 +27,11 @@ class Listener(NamedTuple):
 
 def parse_listener(text: str) -> Listener:
     """`ValueError` with a sentence if the text is not `NAME://host:port`."""
-    found = _LISTENER.fullmatch(text)
-    if not found or int(found[4]) > 65535:
+    name, _, address = text.partition("://")
+    found = parse_host_port(address)
+    if not _NAME.fullmatch(name) or found is None:
         raise ValueError(f"{text!r} is not of the form NAME://host:port")
-    return Listener(found[1].upper(), found[2] or found[3], int(found[4]))
+    return Listener(name.upper(), *found)
 
 
 def parse_protocol_map(items: Iterable[str]) -> dict[str, str]:
