@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from kdist.config.addresses import unreachable
 from kdist.config.declare import Settings, setting, settings
 from kdist.config.faults import raise_if_any, sentence_at
-from kdist.config.foreign import unknown_name
+from kdist.config.foreign import unknown_names
 from kdist.config.kinds import int32
-from kdist.config.layers import Layer, Source, names_in, resolve
+from kdist.config.layers import Layer, Source, resolve
 from kdist.config.properties import parse_properties
 
 AGENT = "Agent"
@@ -93,12 +93,7 @@ def load_agent(text: str, source: str) -> AgentSettings:
     properties = parse_properties(text, source)
     layer = Layer(Source.STATIC_BROKER_CONFIG, properties.given)
     outcome = resolve(AgentSettings.TABLE, (layer,), source)
-    names = frozenset(names_in(AgentSettings.TABLE, of_broker=True))
-    unknown = (
-        unknown_name(name, given, names)
-        for name, given in properties.given.items()
-        if name not in names
-    )
+    unknown = unknown_names(properties.given, AgentSettings.TABLE)
     raise_if_any((*properties.faults, *unknown, *outcome.faults.values()))
     loaded = AgentSettings(**outcome.values)
     raise_if_any(_address_faults(loaded, source))

@@ -8,13 +8,14 @@ not keep (security, tiered storage, another quorum) is refused. The first patter
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kdist.config.declare import Setting, Synonym
 from kdist.config.faults import Given
 from kdist.config.kinds import Kind, Shape
+from kdist.config.layers import names_in
 
 
 class Foreign(NamedTuple):
@@ -169,6 +170,14 @@ def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
         else:
             judged.ignored[name] = value.sentence(f"{name} is ignored: {foreign.reason}")
     return judged
+
+
+def unknown_names(given: Mapping[str, Given], table: Iterable[Setting]) -> Iterator[str]:
+    """A sentence for each given name that no row of `table` has in a file."""
+    names = frozenset(names_in(table, of_broker=True))
+    for name, value in given.items():
+        if name not in names:
+            yield unknown_name(name, value, names)
 
 
 def unknown_name(name: str, given: Given, names: Set[str]) -> str:

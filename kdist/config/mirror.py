@@ -20,9 +20,9 @@ from typing import Literal
 from kdist.config.addresses import parse_host_port, unreachable
 from kdist.config.declare import Setting, Settings, Synonym, setting, settings
 from kdist.config.faults import Given, raise_if_any, sentence_at
-from kdist.config.foreign import unknown_name
+from kdist.config.foreign import unknown_names
 from kdist.config.kinds import int32, int64
-from kdist.config.layers import Layer, Resolved, Source, names_in, resolve
+from kdist.config.layers import Layer, Resolved, Source, resolve
 from kdist.config.properties import parse_properties
 from kdist.model import topic_name_fault
 
@@ -178,13 +178,13 @@ def load_mirror(text: str, source: str) -> MirrorConfig:
     properties = parse_properties(text, source)
     of_flows, of_mirror, misnamed = _sorted_by_flow(properties.given)
     outcome = _resolve(MirrorSettings.TABLE, of_mirror, source)
-    faults = [*properties.faults, *misnamed, *_unknown(MirrorSettings.TABLE, of_mirror)]
+    faults = [*properties.faults, *misnamed, *unknown_names(of_mirror, MirrorSettings.TABLE)]
     faults += outcome.faults.values()
     found: dict[str, Resolved] = {}
     for name, given in of_flows.items():
         rows = flow_rows(name)
         found[name] = _resolve(rows, given, source)
-        faults += (*_unknown(rows, given), *_twice(rows, given), *found[name].faults.values())
+        faults += (*unknown_names(given, rows), *_twice(rows, given), *found[name].faults.values())
     if not of_flows and not misnamed:
         faults.append(sentence_at(source, "a mirror needs a flow: give flow.<name>.source"))
     raise_if_any(faults)
@@ -233,13 +233,6 @@ def _sorted_by_flow(
 
 def _resolve(table: tuple[Setting, ...], given: Mapping[str, Given], source: str) -> Resolved:
     return resolve(table, (Layer(Source.STATIC_BROKER_CONFIG, given),), source)
-
-
-def _unknown(table: tuple[Setting, ...], given: Mapping[str, Given]) -> Iterator[str]:
-    names = frozenset(names_in(table, of_broker=True))
-    for name, each in given.items():
-        if name not in names:
-            yield unknown_name(name, each, names)
 
 
 def _twice(table: tuple[Setting, ...], given: Mapping[str, Given]) -> Iterator[str]:
