@@ -90,12 +90,13 @@ class Agent:
         loop = asyncio.get_running_loop()
         interval_s = self._settings.interval_ms / 1000
         due_s = loop.time()
+        await self.look_once()
+        ready()
         while True:
-            await self.look_once()
-            ready()
             # After a look that took longer than the interval, the next one is a whole one away.
             due_s = max(due_s, loop.time() - interval_s) + interval_s
             await asyncio.sleep(due_s - loop.time())
+            await self.look_once()
 
     async def _send_on(self) -> None:
         while not self._is_ending:

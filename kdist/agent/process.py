@@ -38,22 +38,9 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
         loop.add_signal_handler(number, _hear, stop, manager)
     _feed_watchdog(loop, manager)
     try:
-        await agent.run(stop, _Once(manager))
+        await agent.run(stop, lambda: manager.tell("READY=1"))
     finally:
         cluster.close()
-
-
-class _Once:
-    """Tells systemd that the agent is ready, the first time it is called."""
-
-    def __init__(self, manager: ServiceManager) -> None:
-        self._manager = manager
-        self._is_told = False
-
-    def __call__(self) -> None:
-        if not self._is_told:
-            self._manager.tell("READY=1")
-        self._is_told = True
 
 
 def _hear(stop: asyncio.Event, manager: ServiceManager) -> None:

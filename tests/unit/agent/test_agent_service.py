@@ -60,12 +60,12 @@ def agent_of(
 
 async def run_until(agent: Agent, is_done: Callable[[], bool]) -> None:
     stop = asyncio.Event()
-
-    def look() -> None:
-        if is_done():
-            stop.set()
-
-    await asyncio.wait_for(agent.run(stop, look), 30)
+    running = asyncio.create_task(agent.run(stop, lambda: None))
+    async with asyncio.timeout(30):
+        while not is_done() and not running.done():
+            await asyncio.sleep(0.001)
+        stop.set()
+        await running
 
 
 def consumed(running: CliCluster, topic: str) -> list[dict[str, object]]:
