@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kdist.agent.smart import DiskHealth
-from kdist.runtime.host import HostProcess, Look, Space
+from kdist.runtime.host import Look
 
 SCHEMA = 1
 
@@ -53,9 +53,9 @@ def make_record(
         "memory": _memory(now),
         "network": [_interface(name, of) for name, of in now.interfaces.items() if name != "lo"],
         "disks": [_disk(name, now, before) for name in now.disks if _is_used(now.disks[name])],
-        "filesystems": [_space(each) for each in now.spaces],
+        "filesystems": [each._asdict() for each in now.spaces],
         "smart": [each._asdict() for each in health],
-        "processes": [_process(each) for each in now.processes],
+        "processes": [each._asdict() for each in now.processes],
     }
 
 
@@ -139,19 +139,3 @@ def _busy_disk(name: str, now: Look, before: Look | None) -> float | None:
         return None
     busy_ms: float = now.disks[name].busy_time - before.disks[name].busy_time
     return round(min(max(busy_ms / (now.timestamp_ms - before.timestamp_ms), 0.0), 1.0), 4)
-
-
-def _space(of: Space) -> dict[str, Any]:
-    return of._asdict()
-
-
-def _process(of: HostProcess) -> dict[str, Any]:
-    return {
-        "command": of.command,
-        "pid": of.pid,
-        "started_ms": of.started_ms,
-        "cpu_seconds_total": of.cpu_seconds,
-        "resident_bytes": of.resident_bytes,
-        "threads": of.threads,
-        "open_files": of.open_files,
-    }

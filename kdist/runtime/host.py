@@ -32,7 +32,7 @@ class HostProcess(NamedTuple):
     command: str
     pid: int
     started_ms: int
-    cpu_seconds: float
+    cpu_seconds_total: float
     resident_bytes: int
     threads: int
     open_files: int | None
@@ -118,7 +118,7 @@ def _processes(source: Any) -> Iterator[HostProcess]:
             command=command,
             pid=of["pid"],
             started_ms=int(of["create_time"] * 1000),
-            cpu_seconds=round(of["cpu_times"].user + of["cpu_times"].system, 2),
+            cpu_seconds_total=round(of["cpu_times"].user + of["cpu_times"].system, 2),
             resident_bytes=of["memory_info"].rss,
             threads=of["num_threads"],
             open_files=of["num_fds"],
