@@ -36,7 +36,7 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _hear, stop, manager)
-    _feed_watchdog(loop, manager)
+    manager.feed_watchdog(loop)
     try:
         await agent.run(stop, lambda: manager.tell("READY=1"))
     finally:
@@ -46,10 +46,3 @@ async def _run(settings: AgentSettings, manager: ServiceManager) -> None:
 def _hear(stop: asyncio.Event, manager: ServiceManager) -> None:
     manager.tell("STOPPING=1")
     stop.set()
-
-
-def _feed_watchdog(loop: asyncio.AbstractEventLoop, manager: ServiceManager) -> None:
-    """systemd ends an agent whose loop stands still."""
-    if manager.watchdog_ms is not None:
-        manager.tell("WATCHDOG=1")
-        loop.call_later(manager.watchdog_ms / 2000, _feed_watchdog, loop, manager)

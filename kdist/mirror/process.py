@@ -46,14 +46,7 @@ async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, hear)
     loop.set_exception_handler(hear_bug)
-    _feed_watchdog(loop, manager)
+    manager.feed_watchdog(loop)
     await mirror.run(stop, lambda: manager.tell("READY=1"))
     if bugs:
         raise bugs[0]
-
-
-def _feed_watchdog(loop: asyncio.AbstractEventLoop, manager: ServiceManager) -> None:
-    """systemd ends a mirror whose loop stands still."""
-    if manager.watchdog_ms is not None:
-        manager.tell("WATCHDOG=1")
-        loop.call_later(manager.watchdog_ms / 2000, _feed_watchdog, loop, manager)

@@ -6,6 +6,7 @@ sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -29,6 +30,12 @@ class ServiceManager:
         is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environment.get("WATCHDOG_USEC", "") if is_ours else ""
         self.watchdog_ms = int(usec) // 1000 if usec.isdigit() else None
+
+    def feed_watchdog(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on tell that the loop runs: systemd ends a service whose loop stands still."""
+        if self.watchdog_ms is not None:
+            self.tell("WATCHDOG=1")
+            loop.call_later(self.watchdog_ms / 2000, self.feed_watchdog, loop)
 
     def tell(self, state: str) -> None:
         """Send lines of `NAME=value`: READY=1, STATUS=..., STOPPING=1, WATCHDOG=1."""
