@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from kdist.runtime.tasks import Timer
-
-Done = Callable[[BaseException | None], None]
+from kdist.runtime.tasks import Done, Timer
 
 
 class AsyncioTasks:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from kdist.runtime.tasks import Timer
+from kdist.runtime.tasks import Done, Timer
 
 
 class InlineTimer:
@@ -33,9 +33,7 @@ class InlineTasks:
     def call_later(self, delay_ms: float, callback: Callable[[], None]) -> Timer:  # noqa: ARG002
         return InlineTimer()
 
-    def run_blocking(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def run_blocking(self, work: Callable[[], None], done: Done) -> None:
         error: Exception | None = None
         try:
             work()

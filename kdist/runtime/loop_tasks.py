@@ -11,9 +11,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from kdist.runtime.tasks import Timer
-
-Done = Callable[[BaseException | None], None]
+from kdist.runtime.tasks import Done, Timer
 
 
 class LoopTasks:

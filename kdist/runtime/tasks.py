@@ -12,6 +12,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+Done = Callable[[BaseException | None], None]
+"""Told what blocking work raised; None: nothing."""
+
 
 class Timer(Protocol):
     """A call that has been put off."""
@@ -32,12 +35,10 @@ class Tasks(Protocol):
         """Run once `delay_ms` have passed, unless cancelled."""
         ...
 
-    def run_blocking(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def run_blocking(self, work: Callable[[], None], done: Done) -> None:
         """Run `work` where it may block, then `done`, on the owner's thread, with what it raised.
 
-        `done` gets None if it raised nothing. Different works may run at once and end in any order.
+        Different works may run at once and end in any order.
         """
         ...
 

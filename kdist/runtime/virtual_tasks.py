@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kdist.runtime.clock import VirtualClock
+from kdist.runtime.tasks import Done
 
 
 class VirtualTimer:
@@ -59,12 +60,10 @@ class VirtualTasks:
         heapq.heappush(self._events, Event(due_ns, self._events_count, timer))
         return timer
 
-    def run_blocking(
-        self, work: Callable[[], None], done: Callable[[BaseException | None], None]
-    ) -> None:
+    def run_blocking(self, work: Callable[[], None], done: Done) -> None:
         self.call_later(self._some_ms(), partial(self._work, work, done))
 
-    def _work(self, work: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    def _work(self, work: Callable[[], None], done: Done) -> None:
         error: Exception | None = None
         try:
             work()
