@@ -34,11 +34,11 @@ def place(
     partitions: range,
     replication_factor: int,
     start: int,
-    shift: int = 0,
 ) -> Assignment:
     """Assign each of `partitions` over `order`, which `interleave` made.
 
-    `start` is where partition 0 has its first replica, also when only later partitions are added.
+    `start` is where partition 0 has its first replica, also when only later partitions are added;
+    the shift begins there too.
     ApiError INVALID_REPLICATION_FACTOR if there are fewer hosts than replicas.
     """
     hosts = len({broker.host for broker in order})
@@ -49,7 +49,7 @@ def place(
             " a host holds at most one replica of a partition",
         )
     return {
-        index: _replicas(order, start + index, shift + index // len(order), replication_factor)
+        index: _replicas(order, start + index, start + index // len(order), replication_factor)
         for index in partitions
     }
 

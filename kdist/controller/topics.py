@@ -196,7 +196,7 @@ def _placed(
     _check_factor(factor)
     order = interleave(live.placed for live in cluster.brokers.values())
     start = chance.randrange(len(order)) if order else 0
-    return place(order, range(count), factor, start, shift=start)
+    return place(order, range(count), factor, start)
 
 
 def _added(grown: GrownTopic, topic: Topic, cluster: Cluster) -> Assignment:
@@ -206,7 +206,7 @@ def _added(grown: GrownTopic, topic: Topic, cluster: Cluster) -> Assignment:
         start = start_of(order, topic.assignment)
         factor = max((len(replicas) for replicas in topic.assignment.values()), default=1)
         _check_factor(factor)
-        return place(order, range(first, grown.count), factor, start, shift=start)
+        return place(order, range(first, grown.count), factor, start)
     if len(grown.assignments) != grown.count - first:
         raise ApiError(
             Error.INVALID_REPLICA_ASSIGNMENT,
