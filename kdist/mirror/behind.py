@@ -43,11 +43,9 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
         lag = _held_lag(flow.streams.get(partition), end, now_ms)
         if lag is None:
             lag = await look_behind(flow.source, partition, (max(position, start), end), now_ms)
-        stream = flow.streams.get(partition)
-        if stream is None:
+        if partition not in flow.streams:
             continue  # given to another meanwhile
-        labels = (flow.flow.name, partition.topic, str(partition.partition))
-        metrics = flow.measures.streams[labels]
+        metrics = flow.measures.streams[flow.labels(partition)]
         metrics.lag_records = lag.records
         metrics.lag_bytes = lag.bytes_about
         metrics.lag_seconds = lag.seconds

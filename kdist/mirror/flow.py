@@ -232,7 +232,7 @@ class RunningFlow(RebalanceListener):
         if stream.wants_more:
             self._balance(stream)
         elif stream.state is State.STOPPED:
-            self.measures.streams[self._labels(partition)].is_stopped = 1
+            self.measures.streams[self.labels(partition)].is_stopped = 1
             if self._settings.on_loss == "stop-mirror" and isinstance(stream.failure, Loss):
                 self.loss = stream.failure
 
@@ -318,7 +318,7 @@ class RunningFlow(RebalanceListener):
             route = Route(partition, target, mark_of(self._source_id, partition))
             stream = Stream(route, self, self.target, self.metrics, self._stream_changed)
             self.streams[partition] = stream
-            self.measures.streams[self._labels(partition)].is_stopped = 0
+            self.measures.streams[self.labels(partition)].is_stopped = 0
             stream.start()
 
     async def on_revoked(self, partitions: Partitions) -> None:
@@ -346,11 +346,12 @@ class RunningFlow(RebalanceListener):
             self._read_here.discard(partition)
             self._paused.discard(partition)
             self._committed.pop(partition, None)
-            self.measures.streams.pop(self._labels(partition), None)
+            self.measures.streams.pop(self.labels(partition), None)
             if stream is not None:
                 await stream.stop()
 
-    def _labels(self, partition: TopicPartition) -> tuple[str, str, str]:
+    def labels(self, partition: TopicPartition) -> tuple[str, str, str]:
+        """Those of its metrics."""
         return (self.flow.name, partition.topic, str(partition.partition))
 
     # Committing
