@@ -15,7 +15,7 @@ from kdist.records.batch import BatchHeader
 from kdist.records.fetched import iter_fetched
 from kdist.wire.varint import Buffer
 
-LOOK_BYTES = 1 << 20
+_LOOK_BYTES = 1 << 20
 
 
 class Looked(NamedTuple):
@@ -30,7 +30,7 @@ class Looked(NamedTuple):
 
 
 async def look_at(
-    cluster: Cluster, partition: TopicPartition, offset: int, bytes_max: int = LOOK_BYTES
+    cluster: Cluster, partition: TopicPartition, offset: int, bytes_max: int = _LOOK_BYTES
 ) -> Looked:
     """The batches from `offset` on, at least one whole batch if there is one. `ApiError`."""
     asked = FetchPartition(
