@@ -8,9 +8,10 @@ Source: Spark's `KafkaOffsetRangeCalculator`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
-from kdist.model import OffsetRange, TopicPartition
+from kdist.model import TopicPartition
 
 
 class Range(NamedTuple):
@@ -46,13 +47,5 @@ def cut(
 def _parts(whole: Range, count: int) -> Iterator[Range]:
     """`count` parts as even as can be; fewer, if there are fewer offsets."""
     count = min(count, whole.size)
-    for number in range(count):
-        start, end = _part(OffsetRange(whole.start, whole.end), number, count)
-        yield Range(whole.partition, start, end)
-
-
-def _part(whole: OffsetRange, number: int, count: int) -> OffsetRange:
-    size = whole.end - whole.start
-    return OffsetRange(
-        whole.start + size * number // count, whole.start + size * (number + 1) // count
-    )
+    bounds = [whole.start + whole.size * number // count for number in range(count + 1)]
+    return (Range(whole.partition, start, end) for start, end in pairwise(bounds))

@@ -15,7 +15,6 @@ from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.consumer import Consumer
 from kdist.client.consumer.fetcher import OffsetOutOfRange
 from kdist.errors import KdistError
-from kdist.model import TopicPartition
 from kdist.spark.ranges import Range
 
 # Measured: larger fetches changed nothing, smaller ones cost a tenth.
@@ -71,7 +70,7 @@ def _look(consumer: Consumer, wanted: Range, fail_on_data_loss: bool) -> int:
 
 def _next_left(consumer: Consumer, offset: int, wanted: Range, fail_on_data_loss: bool) -> int:
     """Where to go on behind an offset that is not there; the range's end if nothing is left."""
-    partition: TopicPartition = wanted.partition
+    partition = wanted.partition
     (start,) = consumer.beginning_offsets([partition]).values()
     (end,) = consumer.end_offsets([partition]).values()
     if fail_on_data_loss:
