@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from typing import NamedTuple
 import broker_frames as frames
 import broker_world
 from broker_world import Broker
-from measuring import Row, make_room, table
+from measuring import Row, make_room, show
 from network_peers import Load, Result, build, run_load
 
 CONTENDERS = ("C", "kdist")
@@ -299,14 +298,6 @@ def main() -> None:
             rows.extend(run(Path(path).absolute(), scale, arguments.only))
         finally:  # what was measured before a failure is shown too
             show(rows, as_json=arguments.json)
-
-
-def show(rows: list[Row], *, as_json: bool) -> None:
-    """Print them, for people or programs."""
-    if as_json:
-        print(json.dumps([row._asdict() | {"verdict": row.verdict} for row in rows], indent=2))
-    else:
-        print(table(rows))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import random
 import statistics
@@ -30,7 +29,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from consumer_contenders import BATCHES, ONE_BY_ONE, Contender
 from latency_contenders import LATENCIES, Latency, quantile
-from measuring import Row, make_room, table
+from measuring import Row, make_room, show
 from producer_contenders import SENDING, Load, Send
 
 ROUNDS = 4
@@ -282,10 +281,7 @@ def main() -> None:
             if arguments.task in name:
                 rows += task()
     print(file=sys.stderr)
-    if arguments.json:
-        print(json.dumps([row._asdict() | {"verdict": row.verdict} for row in rows], indent=2))
-    else:
-        print(table(rows))
+    show(rows, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ for a record, no broker there and nothing encoded yet; without a broker it has n
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from confluent_kafka import Producer
-from measuring import Contender, Row, quantity, rates, table
+from measuring import Contender, Row, quantity, rates, show
 
 from kdist.records import _compiled, _reference, codec
 from kdist.records.batch import (
@@ -178,11 +177,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON array of rows")
     arguments = parser.parse_args()
-    found = measure()
-    if arguments.json:
-        print(json.dumps([row._asdict() | {"verdict": row.verdict} for row in found], indent=2))
-    else:
-        print(table(found))
+    show(measure(), as_json=arguments.json)
+    if not arguments.json:
         print("\nconfluent-kafka cannot decode without a broker, so it has no row there.")
 
 

@@ -26,7 +26,7 @@ from log_flushes import measure_flushes
 from log_lookups import measure_finds, measure_scans
 from log_opening import measure_opening
 from log_world import Place, allow_descriptors, filesystem, tell
-from measuring import Row, table
+from measuring import Row, as_dicts, table
 
 
 def measure_codec(_place: Place) -> list[Row]:
@@ -95,8 +95,7 @@ def main() -> int:
         tell("interrupted; nothing is left behind")
         return 130
     if arguments.json:
-        found = [row._asdict() | {"verdict": row.verdict} for row in rows]
-        print(json.dumps({"machine": machine, "rows": found}, indent=2))
+        print(json.dumps({"machine": machine, "rows": as_dicts(rows)}, indent=2))
     else:
         print(report(rows, machine))
     return 0

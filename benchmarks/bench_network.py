@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
 import struct
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import measuring
-from measuring import Row, table
+from measuring import Row, show
 from network_peers import Load, Result, Server, build, free_port, run_load, running
 
 FETCH_BYTES = 1 << 20
@@ -126,10 +125,7 @@ def main() -> None:
                 if name.startswith(arguments.only)
                 for row in measure(directory, task, seconds, both)
             ]
-    if arguments.json:
-        print(json.dumps([row._asdict() | {"verdict": row.verdict} for row in rows], indent=2))
-    else:
-        print(table(rows))
+    show(rows, as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ falls on all of them: only ratios within one run are worth telling.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import statistics
 import tempfile
@@ -98,6 +99,16 @@ def make_room(size: int) -> None:
         for _ in range(0, size, _PIECE_BYTES):
             scratch.write(bytes(_PIECE_BYTES))
     os.sync()
+
+
+def show(rows: list[Row], *, as_json: bool) -> None:
+    """Print the rows, for programs or people."""
+    print(json.dumps(as_dicts(rows), indent=2) if as_json else table(rows))
+
+
+def as_dicts(rows: list[Row]) -> list[dict[str, object]]:
+    """The rows for JSON."""
+    return [row._asdict() | {"verdict": row.verdict} for row in rows]
 
 
 def table(rows: list[Row]) -> str:
