@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import aiokafka
 import confluent_kafka
@@ -33,9 +33,11 @@ Send = Callable[[str, str, Load, Begin], None]
 
 
 def _kdist(address: str, load: Load) -> Producer:
-    return Producer(
-        bootstrap_servers=address, acks=load.acks, compression_type=load.codec, linger_ms=LINGER_MS
-    )
+    return Producer(bootstrap_servers=address, **_settings(load))
+
+
+def _settings(load: Load) -> dict[str, Any]:
+    return {"acks": load.acks, "compression_type": load.codec, "linger_ms": LINGER_MS}
 
 
 def kdist_send_many(address: str, topic: str, load: Load, begin: Begin) -> None:
@@ -73,12 +75,7 @@ def kdist_aio_send(address: str, topic: str, load: Load, begin: Begin) -> None:
     """A call for each, awaited until it is in a batch."""
 
     async def run() -> None:
-        async with aio.Producer(
-            bootstrap_servers=address,
-            acks=load.acks,
-            compression_type=load.codec,
-            linger_ms=LINGER_MS,
-        ) as producer:
+        async with aio.Producer(bootstrap_servers=address, **_settings(load)) as producer:
             await producer.send_and_wait(topic, b"first")
             begin()
             for value in load.values:
@@ -92,12 +89,7 @@ def kdist_aio_send_many(address: str, topic: str, load: Load, begin: Begin) -> N
     """Everything in one call, awaited."""
 
     async def run() -> None:
-        async with aio.Producer(
-            bootstrap_servers=address,
-            acks=load.acks,
-            compression_type=load.codec,
-            linger_ms=LINGER_MS,
-        ) as producer:
+        async with aio.Producer(bootstrap_servers=address, **_settings(load)) as producer:
             await producer.send_and_wait(topic, b"first")
             begin()
             await (await producer.send_many(topic, load.values))
@@ -105,8 +97,9 @@ def kdist_aio_send_many(address: str, topic: str, load: Load, begin: Begin) -> N
     asyncio.run(run())
 
 
-def _confluent(address: str, load: Load) -> confluent_kafka.Producer:
-    return confluent_kafka.Producer(
+def _confluent(address: str, topic: str, load: Load) -> confluent_kafka.Producer:
+    """One whose first message came through."""
+    producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": address,
             "acks": load.acks,
@@ -115,13 +108,14 @@ def _confluent(address: str, load: Load) -> confluent_kafka.Producer:
             "linger.ms": LINGER_MS,
         }
     )
+    producer.produce(topic, b"first")
+    producer.flush(_WAIT_S)
+    return producer
 
 
 def confluent_produce(address: str, topic: str, load: Load, begin: Begin) -> None:
     """A call for each, and a poll, as its documentation has it."""
-    producer = _confluent(address, load)
-    producer.produce(topic, b"first")
-    producer.flush(_WAIT_S)
+    producer = _confluent(address, topic, load)
     begin()
     produce, poll = producer.produce, producer.poll
     for value in load.values:
@@ -137,9 +131,7 @@ def confluent_produce(address: str, topic: str, load: Load, begin: Begin) -> Non
 
 def confluent_produce_only(address: str, topic: str, load: Load, begin: Begin) -> None:
     """A call for each, and a poll only when its queue is full: as fast as it can be used."""
-    producer = _confluent(address, load)
-    producer.produce(topic, b"first")
-    producer.flush(_WAIT_S)
+    producer = _confluent(address, topic, load)
     begin()
     produce = producer.produce
     for value in load.values:
@@ -155,9 +147,7 @@ def confluent_produce_only(address: str, topic: str, load: Load, begin: Begin) -
 def confluent_produce_keyed(address: str, topic: str, load: Load, begin: Begin) -> None:
     """A call for each, with a key of its own, and a poll."""
     keys = [b"user-%06d" % number for number in range(len(load.values))]
-    producer = _confluent(address, load)
-    producer.produce(topic, b"first")
-    producer.flush(_WAIT_S)
+    producer = _confluent(address, topic, load)
     begin()
     produce, poll = producer.produce, producer.poll
     for value, key in zip(load.values, keys, strict=True):
@@ -171,15 +161,18 @@ def confluent_produce_keyed(address: str, topic: str, load: Load, begin: Begin) 
     assert producer.flush(_WAIT_S) == 0, "not all were acknowledged"
 
 
+def _python_settings(load: Load) -> dict[str, Any]:
+    return {
+        "acks": 1 if load.acks == "1" else "all",
+        "enable_idempotence": load.acks == "all",
+        "compression_type": None if load.codec == "none" else load.codec,
+        "linger_ms": LINGER_MS,
+    }
+
+
 def kafka_python_send(address: str, topic: str, load: Load, begin: Begin) -> None:
     """A call for each."""
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=address,
-        acks=1 if load.acks == "1" else "all",
-        enable_idempotence=load.acks == "all",
-        compression_type=None if load.codec == "none" else load.codec,
-        linger_ms=LINGER_MS,
-    )
+    producer = kafka.KafkaProducer(bootstrap_servers=address, **_python_settings(load))
     producer.send(topic, b"first").get(_WAIT_S)
     begin()
     for value in load.values:
@@ -192,14 +185,9 @@ def aiokafka_send(address: str, topic: str, load: Load, begin: Begin) -> None:
     """A call for each, awaited until it is in a batch."""
 
     async def run() -> None:
-        producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=address,
-            acks=1 if load.acks == "1" else "all",
-            enable_idempotence=load.acks == "all",
-            compression_type=None if load.codec == "none" else load.codec,
-            linger_ms=LINGER_MS,
-        )
-        async with producer:
+        async with aiokafka.AIOKafkaProducer(
+            bootstrap_servers=address, **_python_settings(load)
+        ) as producer:
             await producer.send_and_wait(topic, b"first")
             begin()
             for value in load.values:
