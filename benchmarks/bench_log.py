@@ -25,8 +25,10 @@ from log_appends import measure_appends
 from log_flushes import measure_flushes
 from log_lookups import measure_finds, measure_scans
 from log_opening import measure_opening
-from log_world import Place, allow_descriptors, filesystem, tell
+from log_world import Place, filesystem, tell
 from measuring import Row, as_dicts, table
+
+from kdist.runtime.descriptors import raise_limit
 
 
 def measure_codec(_place: Place) -> list[Row]:
@@ -85,7 +87,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
     if arguments.quick:
         measuring.ROUND_NS //= 1000
-    allow_descriptors()
+    raise_limit()
     machine = describe(arguments.directory)
     tell(machine)
     try:

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import os
 import random
-import resource
 import statistics
 import sys
 import time
@@ -173,12 +172,6 @@ def create_logs(
     partitions = [TopicPartition(f"topic-{n // 100:03}", n % 100) for n in range(count)]
     topic_id = uuid.UUID(int=1)
     return [directory.create(partition, topic_id, settings) for partition in partitions]
-
-
-def allow_descriptors() -> None:
-    """As many open files as the system lets this process have."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def filesystem(path: str) -> str:
