@@ -123,14 +123,14 @@ def pages() -> dict[Path, str]:
 
 def main(arguments: list[str]) -> int:
     """Write what is stale, or name it and return 1."""
-    stale = [p for p, text in pages().items() if not p.exists() or p.read_text() != text]
+    stale = {p: text for p, text in pages().items() if not p.exists() or p.read_text() != text}
     if "--check" in arguments:
         for path in stale:
             print(f"{path.relative_to(ROOT)} is stale: run `make generate`.", file=sys.stderr)
         return 1 if stale else 0
     PLACE.mkdir(parents=True, exist_ok=True)
-    for path in stale:
-        path.write_text(pages()[path])
+    for path, text in stale.items():
+        path.write_text(text)
     return 0
 
 

@@ -22,7 +22,7 @@ from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.producer.settings import ProducerSettings
 from kdist.config import broker_rules, foreign, mirror, topic_rules
 from kdist.config.agent import AgentSettings
-from kdist.config.broker_config import BROKER_CLASSES
+from kdist.config.broker_config import BROKER_TABLE
 from kdist.config.declare import Setting, Synonym
 from kdist.config.human import show_human
 from kdist.config.kinds import LIMITS, Kind, show_text
@@ -53,7 +53,7 @@ def settings_page() -> str:
     parts = [
         page_head("Settings", SETTINGS_INTRO),
         "## Broker settings\n",
-        *(subject_table(s, rows, own_row) for s, rows in by_subject(broker_table())),
+        *(subject_table(s, rows, own_row) for s, rows in by_subject(BROKER_TABLE)),
         "## Topic settings\n",
         *(subject_table(s, rows, topic_row) for s, rows in by_subject(TopicSettings.TABLE)),
         "## Rules between settings\n",
@@ -87,10 +87,6 @@ LOAD_INTRO = """\
 `format`, `schema`, `keep.value`, `event.time.field` and `event.time.format` hold for all topics of
 the job, or for one as `topic.<topic>.<setting>`. Settings that begin with `spark.` go to Spark.
 """
-
-
-def broker_table() -> tuple[Setting, ...]:
-    return tuple(itertools.chain.from_iterable(cls.TABLE for cls in BROKER_CLASSES))
 
 
 def by_subject(table: Sequence[Setting]) -> Iterator[tuple[str, list[Setting]]]:
@@ -181,7 +177,7 @@ def sample_file() -> str:
         "# A broker's settings. What is commented out shows its default.",
         f"# {NOTICE}",
     ]
-    rows = (*broker_table(), *TopicSettings.TABLE)
+    rows = (*BROKER_TABLE, *TopicSettings.TABLE)
     for subject, group in by_subject(rows):
         lines += ["", "", f"# ---- {subject} ----"]
         for row in group:
