@@ -21,7 +21,7 @@ from typing import NamedTuple
 import broker_frames as frames
 import broker_world
 from broker_world import Broker
-from measuring import Row, make_room, show
+from measuring import Row, make_room, resident_bytes, show
 from network_peers import Load, Result, build, run_load
 
 CONTENDERS = ("C", "kdist")
@@ -170,12 +170,12 @@ def _rows(task: str, unit: str, rates: dict[str, float], ratio_min: float | None
 def idle(place: Place) -> Iterator[Row]:
     """Memory of a broker that so many clients have asked for its versions and left alone."""
     task, broker = f"{IDLE_CONNECTIONS} idle connections, memory", place.broker
-    yield Row(task, "kdist, none", broker.resident_bytes() / _MIB, "MiB")
+    yield Row(task, "kdist, none", resident_bytes(broker.process.pid) / _MIB, "MiB")
     frame = frames.api_versions_frame()
     with contextlib.ExitStack() as stack:
         for _ in range(IDLE_CONNECTIONS):
             frames.exchange(stack.enter_context(broker.connect()), frame)
-        taken = broker.resident_bytes() / _MIB
+        taken = resident_bytes(broker.process.pid) / _MIB
     budget, is_met = f"{IDLE_MB_MAX:.0f} MB", taken * _MIB / 1e6 <= IDLE_MB_MAX
     yield Row(task, f"kdist, {IDLE_CONNECTIONS}", taken, "MiB", {}, budget, is_met)
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import confluent_kafka
 from bench_clients import broker, values
 from confluent_kafka.admin import AdminClient, NewTopic
+from measuring import cpu_ns
 
 from kdist import Producer
 from kdist.config.mirror import load_mirror
@@ -154,9 +155,10 @@ def measured(place: Place, command: Callable[[Place, str], list[str]], codec: st
     process = subprocess.Popen(command(place, name), env={**os.environ, "BENCH_CODEC": codec})
     try:
         begun = awaited(process, reader, topic, 1)
-        start_s, start_cpu_s = time.perf_counter(), cpu_s(process.pid)
+        start_s, start_cpu_ns = time.perf_counter(), cpu_ns(process.pid)
         ended = awaited(process, reader, topic, place.records)
-        taken_s, taken_cpu_s = time.perf_counter() - start_s, cpu_s(process.pid) - start_cpu_s
+        taken_s = time.perf_counter() - start_s
+        taken_cpu_s = (cpu_ns(process.pid) - start_cpu_ns) / 1e9
     finally:
         process.terminate()
         process.wait(60)
@@ -182,12 +184,6 @@ def awaited(
         assert process.poll() is None, f"the copy ended with status {process.returncode}"
         assert time.monotonic() < end_s, f"{found} of {records} records after {WAIT_S} s"
         time.sleep(LOOK_S)
-
-
-def cpu_s(pid: int) -> float:
-    """What a process's threads have used of the processors, in seconds."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
 
 
 # A run

@@ -28,7 +28,7 @@ import broker_world
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from java_tools import java_consume, java_produce
-from measuring import make_room
+from measuring import make_room, resident_bytes
 from peer.kafka_broker import KafkaBroker
 
 GROUP_WAIT_S = 30
@@ -66,12 +66,6 @@ class Contender(NamedTuple):
         """What all its threads have had of the cores, those that ended included."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def resident_mib(self) -> float:
-        """The memory that it has now."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) / 1024
 
 
 class Sample(NamedTuple):
@@ -348,7 +342,7 @@ def main() -> None:
     tasks = [task for task in TASKS if not options.only or options.only in task.name]
     with tempfile.TemporaryDirectory(prefix="bench-peer-") as name, brokers(Path(name)) as both:
         lines = [line(task, measure(task, both, scale)) for task in tasks]
-        memory = {contender.name: contender.resident_mib() for contender in both}
+        memory = {contender.name: resident_bytes(contender.pid) / 2**20 for contender in both}
     print(file=sys.stderr)
     if options.json:
         results = [each._asdict() for each in lines]

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import broker_frames as frames
+import measuring
 from network_peers import Server, cores, free_port, running
 
 from kdist.cli.connecting import ask_cluster
@@ -42,14 +43,7 @@ class Broker(Server):
 
     def cpu_ns(self) -> int:
         """What all its threads have had of a core."""
-        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
-
-    def resident_bytes(self) -> int:
-        """The memory that it has now."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) << 10
+        return measuring.cpu_ns(self.process.pid)
 
     def connect(self) -> socket.socket:
         """A connection to it, which the caller closes."""

@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 ROUNDS = 5
@@ -99,6 +100,18 @@ def make_room(size: int) -> None:
         for _ in range(0, size, _PIECE_BYTES):
             scratch.write(bytes(_PIECE_BYTES))
     os.sync()
+
+
+def cpu_ns(pid: int) -> int:
+    """What all threads that a process has now have had of the cores."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(each.read_text().split()[0]) for each in threads)
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory that a process has now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
 
 
 def show(rows: list[Row], *, as_json: bool) -> None:
