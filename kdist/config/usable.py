@@ -25,7 +25,7 @@ class Usable(NamedTuple, Generic[T]):
 def pick_usable(given: Mapping[str, str], make: Callable[[Mapping[str, str]], T]) -> Usable[T]:
     """All, if `make` takes them; else, in their order, each that it takes beside those before.
 
-    `make` raises `ConfigError` for what cannot be used; it takes none at all.
+    `make` raises `ConfigError` for what cannot be used; it must take an empty mapping.
     """
     try:
         return Usable(given, make(given), ())

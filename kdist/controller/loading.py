@@ -62,8 +62,8 @@ class Loader:
     ) -> tuple[list[Topic], set[str]]:
         """Those of the topics that exist, each watched by the `watch` for its name.
 
-        The id of a topic that was written without one is zero. And the names of the topics that
-        exist and make no sense.
+        The id of a topic that was written without one is zero. And the names of the topics whose
+        znodes make no sense.
         """
         unreadable: set[str] = set()
         found = await gather(self._topic(name, watch(name), unreadable) for name in names)
@@ -72,7 +72,7 @@ class Loader:
     async def states(self, topics: Iterable[Topic]) -> tuple[list[FoundState], set[str]]:
         """The states of those partitions that have had a leader.
 
-        And the names of the topics that have one that makes no sense.
+        And the names of the topics with a state that makes no sense.
         """
         partitions = (each for topic in topics for each in topic.partitions)
         found: list[FoundState] = []

@@ -37,9 +37,9 @@ def place(
 ) -> Assignment:
     """Assign each of `partitions` over `order`, which `interleave` made.
 
-    `start` is where partition 0 has its first replica, also when only later partitions are added;
-    the shift begins there too.
-    ApiError INVALID_REPLICATION_FACTOR if there are fewer hosts than replicas.
+    `start` is where partition 0 has its first replica, also when only later partitions are added,
+    and where the shift begins. ApiError INVALID_REPLICATION_FACTOR if there are fewer hosts than
+    replicas.
     """
     hosts = len({broker.host for broker in order})
     if not 1 <= replication_factor <= hosts:

@@ -160,8 +160,8 @@ class Upkeep:
 def _parts(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
     """Tombstones in their order, in lists that fit a batch.
 
-    Of ten thousands of offsets they would be more than `max.message.bytes`, and be refused: what is
-    gone would come back with the next load.
+    One batch for tens of thousands of offsets would exceed `max.message.bytes` and be refused: the
+    offsets would come back with the next load.
     """
     part: list[LogRecord] = []
     part_bytes = 0

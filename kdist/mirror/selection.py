@@ -28,7 +28,7 @@ class Origin(NamedTuple):
         return self._is_same_place(now) and "" not in (self.id, now.id) and self.id != now.id
 
     def seen_again(self, now: Origin) -> Origin:
-        """`now`, but that its partitions are no older than they were."""
+        """`now`, with the `old_partitions` noted here if it is the same place."""
         return now._replace(old_partitions=self.old_partitions) if self._is_same_place(now) else now
 
     def _is_same_place(self, now: Origin) -> bool:
@@ -83,6 +83,6 @@ def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str 
 
 
 def without(selection: Selection, refused: Mapping[str, str]) -> Selection:
-    """The selection, but that some topics are held for these reasons."""
+    """The selection with the refused topics held back, each for its reason."""
     mirrored = {key: name for key, name in selection.mirrored.items() if key not in refused}
     return Selection(mirrored, {**selection.held, **refused})

@@ -21,7 +21,7 @@ class Clock(Protocol):
     def waits(self) -> int:
         """How often this thread has given up its core by itself, to wait for something.
 
-        It tells a call that took long since it waited from one that was kept from running.
+        Of a call that took long it tells whether the call waited, or was kept from running.
         """
         ...
 

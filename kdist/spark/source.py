@@ -39,7 +39,7 @@ class KdistReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each range; one that has nothing to read, if there is none."""
+        """A task for each range; if there is none, Spark makes one that has nothing to read."""
         return [Task(each) for each in plan_read(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:

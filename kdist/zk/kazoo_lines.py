@@ -1,7 +1,7 @@
 """What kazoo logs, once a minute each: it says of every try, one a second, how it went.
 
-While ZooKeeper was down for an hour, a broker's log had 7,000 lines of that. When a session is lost
-and found is said by `session.py`.
+While ZooKeeper was down for an hour, a broker's log had 7,000 lines of that. `session.py` logs when
+a session is lost, and when it is found again.
 """
 
 from __future__ import annotations

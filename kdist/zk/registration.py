@@ -29,7 +29,7 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """Of the registration's content what is used; `timestamp_ms` is when the broker started."""
+    """What is used of a registration; `timestamp_ms` is when the broker started."""
 
     endpoints: tuple[Endpoint, ...]
     timestamp_ms: int

@@ -205,7 +205,7 @@ class SessionClient(ABC):
             listener(state)
 
     def _fail_requests(self) -> None:
-        """What is under way has an unknown outcome; what waits goes on waiting if that has a sense.
+        """What is under way has an unknown outcome; what waits goes on waiting while SUSPENDED.
 
         At `close` what is under way is left alone: the session ends after it.
         """

@@ -1,4 +1,4 @@
-"""Every znode that kdist reads or writes: one row each, with its path, kind and value.
+"""The znodes of a cluster, Kafka's and kdist's own: one row each, with its path, kind and value.
 
     BROKER.path(7)               "/brokers/ids/7"
     BROKER.decode(path, data)    a BrokerRegistration, or CorruptZnode with path and reason
