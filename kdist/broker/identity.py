@@ -6,11 +6,11 @@ import random
 import uuid
 
 from kdist.errors import UserError
+from kdist.model import format_uuid
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import ClusterId
 from kdist.zk.errors import NodeExists, NoNode
-from kdist.zk.topic_values import id_text
 
 
 async def make_starting_paths(zk: ZooKeeper) -> None:
@@ -31,7 +31,7 @@ async def find_cluster_id(zk: ZooKeeper, chance: random.Random) -> str:
             data, _ = await zk.get(path)
             return znodes.CLUSTER_ID.decode(path, data).id
         except NoNode:
-            made = ClusterId(id_text(uuid.UUID(int=chance.getrandbits(128), version=4)))
+            made = ClusterId(format_uuid(uuid.UUID(int=chance.getrandbits(128), version=4)))
             try:
                 await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
             except NodeExists:

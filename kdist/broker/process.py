@@ -89,7 +89,7 @@ class Process:
         assert main is not None
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._hear_signal, main)
-        self._feed_watchdog(loop)
+        self._manager.feed_watchdog(loop)
         self._ask_for_time(loop)
         try:
             await self._start(broker)
@@ -169,12 +169,6 @@ class Process:
             self._broker.fail(error)
         else:
             loop.default_exception_handler(context)
-
-    def _feed_watchdog(self, loop: asyncio.AbstractEventLoop) -> None:
-        """systemd ends a broker whose loop stands still."""
-        if self._manager.watchdog_ms is not None:
-            self._manager.tell("WATCHDOG=1")
-            loop.call_later(self._manager.watchdog_ms / 2000, self._feed_watchdog, loop)
 
 
 def sentence_of(failure: BaseException) -> str:

@@ -11,14 +11,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kdist.model import LeaderAndIsr, TopicPartition
+from kdist.model import LeaderAndIsr, TopicPartition, format_uuid, parse_uuid
 from kdist.zk.fields import Fields, to_json
 
 Replicas = Mapping[int, tuple[int, ...]]  # broker ids by partition, the preferred leader first
@@ -40,7 +38,7 @@ class TopicAssignment(NamedTuple):
             "partitions": _by_text(self.partitions),
         }
         if self.topic_id is not None:
-            fields["topic_id"] = id_text(self.topic_id)
+            fields["topic_id"] = format_uuid(self.topic_id)
         return to_json(fields | {"adding_replicas": _by_text(self.adding), "version": 3})
 
     @classmethod
@@ -127,18 +125,12 @@ class Reassignment(NamedTuple):
         return cls({_partition(item): item.integers("replicas") for item in items})
 
 
-def id_text(topic_id: uuid.UUID) -> str:
-    """A topic id as Kafka prints it: 22 characters of base64url."""
-    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
-
-
 def _topic_id(fields: Fields) -> uuid.UUID | None:
     text = fields.optional("topic_id", str)
     if text is None:
         return None
-    try:
-        found = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-    except (ValueError, binascii.Error):
+    found = parse_uuid(text)
+    if found is None:
         fields.fail(f"'topic_id' is {text!r} and not 16 bytes in base64url")
     return found
 
