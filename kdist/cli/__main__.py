@@ -1,5 +1,5 @@
 """`python -m kdist.cli` is the command `kdist`, for a tree that is not installed."""
 
-from kdist.cli.main import main
+from kdist.cli.start import main
 
 main()

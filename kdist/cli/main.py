@@ -24,9 +24,8 @@ from kdist.cli.lazy import LazyGroup
 from kdist.cli.release import release
 from kdist.cli.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
+from kdist.runtime.interrupted import INTERRUPTED
 from kdist.runtime.standard_streams import fill_standard_streams
-
-_INTERRUPTED = 130  # 128 and SIGINT, as a shell has it
 
 _COMMANDS = {
     "broker": ("kdist.cli.broker:broker", "Run one broker until a signal ends it."),
@@ -89,7 +88,7 @@ class EdgeGroup(LazyGroup):
             error.show()
             return error.exit_code
         except click.Abort:
-            return _INTERRUPTED
+            return INTERRUPTED
         except DiskFailed as error:
             return _say(str(error), DiskFailed.EXIT_STATUS)
         except (KdistError, OSError) as error:
@@ -134,7 +133,7 @@ def kdist(ctx: click.Context) -> None:
 
 
 def main() -> None:
-    """The entry point that the package installs."""
+    """Run it with the streams and signals of a process; `start` calls it."""
     fill_standard_streams()
     if isinstance(sys.stdout, TextIOWrapper):  # as it is for stderr: a file's name may be no text
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -195,6 +195,40 @@ def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
 
 
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    done = subprocess.run(
+        [*KDIST, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"\n")
+
+
+@pytest.mark.parametrize("moment", ["now", "lost", "late", "ignored"])
+def test_an_interrupt_that_no_command_hears_ends_it_as_any_does(moment: str) -> None:
+    code = (
+        "import atexit, signal, sys, weakref\n"
+        "from kdist.cli import main, start\n"
+        "def interrupt(*_): signal.raise_signal(signal.SIGINT)\n"
+        "def lose():\n"
+        "    gone = set()\n"
+        "    heard = weakref.ref(gone, interrupt)\n"
+        "    del gone\n"
+        "    print('goes on')\n"
+        "moments = {'now': interrupt, 'lost': lose, 'late': lambda: atexit.register(interrupt)}\n"
+        "if sys.argv[1] == 'ignored': signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "main.main = moments.get(sys.argv[1], interrupt)\n"
+        "start.main()\n"
+    )
+    command = [sys.executable, "-c", code, moment]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60)
+    heard = (0, b"", b"") if moment == "ignored" else (130, b"", b"\n")
+    assert (done.returncode, done.stdout, done.stderr) == heard
+
+
 def test_a_file_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> None:
     partition = make_directory(tmp_path / "log")
     partition.chmod(0)
