@@ -5,6 +5,7 @@ The client is imported when a command runs: it takes 0.1 s that no `--help` shou
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_BROKER = "127.0.0.1:9092"
+_PATIENCE_S = 3.0  # who is well has answered long before
 
 
 def _readable(ctx: click.Context, option: click.Parameter, value: str) -> str:
@@ -58,11 +60,13 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
     addresses = parse_addresses(broker)
 
     async def run() -> T:
-        network = AsyncioNetwork(asyncio.get_running_loop())
-        cluster = Cluster(network, addresses, ClientSettings(client_id="kdist"))
+        loop = asyncio.get_running_loop()
+        cluster = Cluster(AsyncioNetwork(loop), addresses, ClientSettings(client_id="kdist"))
+        patience = loop.call_later(_PATIENCE_S, _maybe_tell_of_silence, broker, cluster)
         try:
             return await work(cluster)
         finally:
+            patience.cancel()
             cluster.close()
 
     try:
@@ -71,6 +75,12 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
         raise UserError(
             f"{error}: start one with `kdist standalone`, or name another with --broker"
         ) from None
+
+
+def _maybe_tell_of_silence(broker: str, cluster: Cluster) -> None:
+    """Say who is waited for, to a person; the error that follows in the end is for all."""
+    if not cluster.brokers and sys.stderr.isatty():
+        click.echo(f"kdist: waiting for an answer from {broker}", err=True)
 
 
 def require_topic(broker: str, topic: str) -> int:

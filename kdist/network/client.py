@@ -244,7 +244,8 @@ class Client(FrameReceiver):
     async def negotiate(self) -> None:
         """Ask for the broker's versions, which `version_of` compares with our own.
 
-        Keys 4 to 7 are not advertised; who sends those knows their version.
+        They may take as long as to connect. Keys 4 to 7 are not advertised; who sends those knows
+        their version.
         """
         version = api_versions.API.newest
         answer = await self._ask_versions(version)
@@ -260,7 +261,9 @@ class Client(FrameReceiver):
             client_software_name="kdist",
             client_software_version=self._settings.software_version,
         )
-        return cast(ApiVersionsResponse, await self.send(request, version))
+        # Every broker answers it at once: who does not hangs, or is none.
+        limit_ms = min(self._settings.connect_timeout_ms, self._settings.request_timeout_ms)
+        return cast(ApiVersionsResponse, await self.send(request, version, limit_ms))
 
     # The transport's calls
 
@@ -329,7 +332,9 @@ class Client(FrameReceiver):
     # The end
 
     def _time_out(self, waiting: Waiting) -> None:
-        _fail(waiting, ApiError(Error.REQUEST_TIMED_OUT, f"{self.name} did not answer in time"))
+        silent = "" if self.versions else "took the connection, but "
+        why = f"{self.name} {silent}did not answer in time"
+        _fail(waiting, ApiError(Error.REQUEST_TIMED_OUT, why))
         self._end(self._network_exception("it did not answer an earlier request in time"))
 
     def _network_exception(self, why: str) -> ApiError:

@@ -235,7 +235,9 @@ def test_why_nobody_answers_names_the_address_once() -> None:
         server.close()
         return str(raised.value).replace(str(address), "X")
 
-    assert asyncio.run(told("127.0.0.1")) == "no broker answers at X (did not answer in time)"
+    assert asyncio.run(told("127.0.0.1")) == (
+        "no broker answers at X (took the connection, but did not answer in time)"
+    )
     assert asyncio.run(told("no such host")).startswith("no broker answers at X (name or service")
 
 
@@ -336,6 +338,22 @@ def test_the_first_contact_does_not_wait_for_a_server_that_hangs(is_reached: boo
         begun_s = loop.time()
         await cluster.metadata()
         assert loop.time() - begun_s < 0.1
+        cluster.close()
+
+    play(work)
+
+
+def test_a_server_that_is_silent_from_the_start_takes_as_long_as_to_connect_may() -> None:
+    async def work(scene: Scene) -> None:
+        loop = asyncio.get_running_loop()
+        hanging = scene.network.host("hanging")
+        await hanging.listen(lambda: Silent([], loop), "", PORT)
+        settings = ClientSettings("test", request_timeout_ms=30_000, connect_timeout_ms=10_000)
+        cluster = Cluster(scene.network.host("client"), [Address("hanging", PORT)], settings)
+        begun_s = loop.time()
+        with pytest.raises(NoBroker, match="took the connection, but did not answer"):
+            await cluster.metadata()
+        assert 9 < loop.time() - begun_s < 12
         cluster.close()
 
     play(work)

@@ -1,0 +1,37 @@
+"""What is said while a cluster keeps a command waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+from kdist.cli import connecting
+from kdist.client.cluster import Address, Cluster
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "has_answered", "said"),
+    [
+        (True, False, "kdist: waiting for an answer from slow:9092\n"),
+        (True, True, ""),
+        (False, False, ""),
+    ],
+)
+def test_a_person_hears_early_who_does_not_answer(
+    is_terminal: bool,
+    has_answered: bool,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        if has_answered:
+            cluster.brokers = {0: Address("slow", 9092)}
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(connecting, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    connecting.ask_cluster("slow:9092", work)
+    assert capsys.readouterr().err == said
