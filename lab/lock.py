@@ -1,4 +1,4 @@
-"""One change of the lab at a time: a lock file that says who holds it."""
+"""One at a time in a directory of the lab or the demo: a lock file in it that says who."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def held(lock: Path, doing: str, waits: bool = False) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "another process"
-            raise UserError(f"the lab is being changed by {holder}") from None
+            raise UserError(f"{lock.parent} is in use by {holder}") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} ({doing})\n")
         file.flush()

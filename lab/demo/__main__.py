@@ -2,8 +2,8 @@
 
 Two datacenters (each a real ZooKeeper and two brokers), a mirror from the first to the second, and
 a load of what it brings into Parquet files: every flight that left New York City in 2013, and this
-host's operational data. Everything is under one directory, anew each time, and Ctrl-C stops all, a
-second one at once.
+host's operational data. Everything is under one directory, anew each time, for one demo at a time,
+and Ctrl-C stops all, a second one at once.
 Exits with 1 if something failed, or if a day has not as many rows as flights.
 """
 
@@ -12,20 +12,24 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from kdist.cli.show import show_error
 from kdist.errors import KdistError, UserError
+from kdist.runtime.interrupted import INTERRUPTED
 from lab.demo.page import differing_days, print_page
 from lab.demo.play import Play
 from lab.demo.stage import Stage
+from lab.lock import held
 from lab.place import ROOT
 
 HOME = ROOT / ".cache" / "demo"
 _MARKER = "made-by-the-demo"
-_INTERRUPTED = 130
 
 
 @click.command()
@@ -42,8 +46,7 @@ _INTERRUPTED = 130
 def demo(keep: bool, limit: int | None, home: Path) -> None:
     """Mirror a year of flights between two datacenters here, and load them with Spark."""
     console = Console()
-    _empty(home)
-    with Stage(home) as stage:
+    with _emptied(home), Stage(home) as stage:
         play = Play(stage, console)
         outcome = play.run(limit)
         print_page(console, play, outcome, is_kept=keep)
@@ -56,14 +59,19 @@ def demo(keep: bool, limit: int | None, home: Path) -> None:
         raise UserError("the files are not what was sent")
 
 
-def _empty(home: Path) -> None:
-    """Remove what an earlier demo left, and nothing else."""
-    if home.exists() and any(home.iterdir()):
-        if not (home / _MARKER).is_file():
-            raise UserError(f"{home} holds something else than a demo: name another directory")
-        shutil.rmtree(home)
-    home.mkdir(parents=True, exist_ok=True)
-    (home / _MARKER).touch()
+@contextmanager
+def _emptied(home: Path) -> Iterator[None]:
+    """Without what an earlier demo left, and for nobody else while the body runs."""
+    marker = home / _MARKER
+    if home.exists() and any(home.iterdir()) and not marker.is_file():
+        raise UserError(f"{home} holds something else than a demo: name another directory")
+    with held(marker, "the demo"):
+        for each in home.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            elif each != marker:
+                each.unlink()
+        yield
 
 
 def main() -> None:
@@ -78,9 +86,9 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("\nStopped.", err=True)
-        sys.exit(_INTERRUPTED)
-    except KdistError as error:
-        click.echo(f"demo: {error}", err=True)
+        sys.exit(INTERRUPTED)
+    except (KdistError, OSError) as error:
+        click.echo(f"demo: {show_error(error)}", err=True)
         sys.exit(1)
 
 

@@ -58,7 +58,7 @@ def test_the_demo_mirrors_and_loads_every_flight(tmp_path: Path) -> None:
     assert processes_of(home) == []
 
 
-def test_an_interrupt_stops_all_of_the_demo(tmp_path: Path) -> None:
+def test_an_interrupt_stops_all_of_the_demo_and_another_demo_nothing(tmp_path: Path) -> None:
     home = tmp_path / "demo"
     running = start(home, "--keep")
     assert running.stdout is not None
@@ -66,6 +66,10 @@ def test_an_interrupt_stops_all_of_the_demo(tmp_path: Path) -> None:
         if "Start a mirror" in line:
             break
     assert len(processes_of(home)) > 5
+    second = start(home)
+    said, _ = second.communicate()
+    who = f"process {running.pid} (the demo)"
+    assert (second.returncode, said) == (1, f"demo: {home} is in use by {who}\n")
     os.kill(running.pid, signal.SIGINT)
     said, _ = running.communicate()
     assert running.returncode == 130, said

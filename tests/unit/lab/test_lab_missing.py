@@ -65,9 +65,9 @@ def test_a_directory_that_mount_or_ssh_would_read_otherwise_is_refused(path: str
         assert any(sentence.startswith(f"{variable} is {path}: ") for sentence in sentences)
 
 
-def test_the_second_to_change_the_lab_hears_who_is_at_it(tmp_path: Path) -> None:
+def test_the_second_in_a_directory_hears_who_is_at_it(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    who = r"by process \d+ \(up k1\)"
+    who = rf"{tmp_path} is in use by process \d+ \(up k1\)"
     with held(lock, "up k1"), pytest.raises(UserError, match=who), held(lock, "down"):
         pass
     with held(lock, "down"):
