@@ -182,6 +182,8 @@ def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
 def _run(job: LoadJob, wish: Wish, as_json: bool) -> int:
     from kdist.spark.load.job import LoadRun, LoadWorld
 
+    if as_json:
+        job.spark.setdefault("spark.ui.showConsoleProgress", "false")
     kill_after = job.job.drill_kill_after
 
     def reached(step: Step) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kdist.config.load_job import LoadJob
 from tests.unit.cli.cli_cluster import CliCluster
 
 
@@ -57,3 +58,36 @@ def test_without_pyarrow_verify_says_so_in_one_sentence(
     assert cluster.refused("load", "verify", "--config", job(cluster, tmp_path, "loaded")) == (
         "loads are verified with pyarrow, which is missing: pip install 'kdist[spark]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "told"),
+    [
+        ((), "", {}),
+        (("--json",), "", {"spark.ui.showConsoleProgress": "false"}),
+        (("--json",), "true", {"spark.ui.showConsoleProgress": "true"}),
+    ],
+)
+def test_spark_shows_no_bar_beside_json_unless_the_job_says_so(
+    options: tuple[str, ...],
+    given: str,
+    told: dict[str, str],
+    cluster: CliCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Runs:
+        def __init__(self, job: LoadJob, world: object) -> None:
+            asked.append(job.spark)
+
+        def run(self, wish: object, tell: object) -> tuple[()]:
+            return ()
+
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr("kdist.spark.load.job.LoadRun", Runs)
+    file = job(cluster, tmp_path, "loaded")
+    if given:
+        with file.open("a") as settings:
+            settings.write(f"spark.ui.showConsoleProgress={given}\n")
+    cluster.done("load", "--config", file, *options)
+    assert asked == [told]
