@@ -7,7 +7,6 @@ from typing import Any
 
 from kdist.config.layers import Source
 from kdist.config.topic import TopicSettings
-from kdist.model import TopicPartition
 from kdist.network.client import Client
 from kdist.protocol.alter_configs import (
     AlterConfigsRequest,
@@ -128,7 +127,8 @@ async def own_of_all(client: Client) -> dict[str, str | None]:
 
 
 def settings_of(cluster: Cluster, topic: str = "clicks", broker: int = 1) -> TopicSettings:
-    return cluster.brokers[broker].service.directory.logs[TopicPartition(topic, 0)].settings
+    logs = cluster.brokers[broker].service.directory.logs
+    return next(log.settings for key, log in logs.items() if key.topic == topic)
 
 
 async def with_topic(cluster: Cluster, /, **configs: str) -> Client:
