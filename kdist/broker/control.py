@@ -7,8 +7,8 @@ whoever reaches the port and knows the epochs can.
 Requests of a controller that was replaced, or that mean an earlier registration of this broker, are
 refused. So are those on a connection that the controller has left for another: what was under way
 on it when the network failed may come much later, and would make a topic that is deleted by now.
-LeaderAndIsr first reads the settings of topics that are new here, so that their logs begin
-with them; requests keep their order meanwhile.
+LeaderAndIsr first reads the settings of topics that are new here, unless this broker wrote them, so
+that their logs begin with them; requests keep their order meanwhile.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
 from kdist.controller.reign import World as ControllerWorld
+from kdist.controller.topics import Planned
 from kdist.errors import DiskFailed, UserError
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.groups.world import World as GroupsWorld
@@ -131,8 +132,12 @@ class Service:
                 listener=self._listener,
                 chance=world.chance,
                 metrics=self._measures.controller,
+                tell_planned=self._expect,
             )
         )
+
+    def _expect(self, planned: Planned) -> None:
+        self._overrides.expect(planned.topic.name, planned.topic.id, planned.configs)
 
     async def _connect(self, host: str, port: int) -> Client:
         """A connection to another broker, or to this one."""

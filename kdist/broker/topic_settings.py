@@ -35,7 +35,8 @@ _TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
 
 
 class TopicOverrides:
-    """Owner: the broker. What was read of a topic holds until a notification says otherwise."""
+    """Owner: the broker. What was read of a topic, or is written by this broker's controller with
+    a new one, holds until a notification says otherwise."""
 
     def __init__(self, zk: ZooKeeper, clock: Clock, broker: DynamicSettings, apply: Apply) -> None:
         """`broker`: what topics have that have none of their own."""
@@ -87,6 +88,15 @@ class TopicOverrides:
         for start in range(0, len(topics), _READS_AT_ONCE):
             some = topics[start : start + _READS_AT_ONCE]
             self._overrides.update(zip(some, await self._read(some), strict=True))
+
+    def expect(self, topic: str, topic_id: uuid.UUID, overrides: Mapping[str, str]) -> None:
+        """This broker is about to write a new topic with these, which need not be read then.
+
+        Not after it has: a change may be told of by then, and that would be lost. If somebody else
+        writes a topic of the name meanwhile, that has another id, and is read.
+        """
+        self._overrides[topic] = overrides
+        self._ids[topic] = topic_id
 
     def forget(self, topics: Iterable[str]) -> None:
         """These were deleted: one of the same name has settings of its own."""

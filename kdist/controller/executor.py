@@ -7,7 +7,7 @@ see: what ZooKeeper has, the next one tells; what it has not was never told.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from kdist.controller.cluster import Cluster, Topic
 from kdist.controller.deletions import Deletions
@@ -30,12 +30,14 @@ class Executor:
         writer: Writer,
         switchboard: Switchboard,
         metrics: ControllerMetrics,
+        tell_planned: Callable[[Planned], None],
     ) -> None:
         self.cluster = cluster
         self.switchboard = switchboard
         self.deletions = Deletions()
         self._writer = writer
         self._metrics = metrics
+        self._tell_planned = tell_planned
 
     async def elect(self, plan: Plan) -> None:
         """Give partitions the states of the plan."""
@@ -54,6 +56,8 @@ class Executor:
 
     async def create(self, planned: Sequence[Planned]) -> None:
         """Create topics with the states of their partitions."""
+        for each in planned:
+            self._tell_planned(each)
         topics = [each.topic for each in planned]
         states = plan_for_new(topics, self.cluster.alive, self._writer.controller_epoch)
         async for created, written in self._writer.create_topics(planned, states):

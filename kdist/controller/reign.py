@@ -26,7 +26,7 @@ from kdist.controller.executor import Executor
 from kdist.controller.loading import FoundState, Loader
 from kdist.controller.requests import Author
 from kdist.controller.switchboard import Switchboard
-from kdist.controller.topics import new_topic_id
+from kdist.controller.topics import Planned, new_topic_id
 from kdist.controller.writing import Writer
 from kdist.errors import ApiError, Error
 from kdist.metrics.controller import ControllerMetrics
@@ -53,6 +53,7 @@ class World(NamedTuple):
     listener: str  # the listener that brokers use among themselves
     chance: random.Random
     metrics: ControllerMetrics
+    tell_planned: Callable[[Planned], None]  # of each topic that is about to be written
 
 
 class Reign:
@@ -77,7 +78,9 @@ class Reign:
                 deposed=self._deposed,
             )
         )
-        self._executor = Executor(self.cluster, writer, self._switchboard, world.metrics)
+        self._executor = Executor(
+            self.cluster, writer, self._switchboard, world.metrics, world.tell_planned
+        )
 
     async def run(self) -> None:
         """Reign until cancelled, after `take_up`. `ZooKeeperError` or `OutOfDate`: it is over."""

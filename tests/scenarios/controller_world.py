@@ -97,6 +97,7 @@ class Node:
                 listener="PLAINTEXT",
                 chance=self._world.chance,
                 metrics=self.metrics,
+                tell_planned=lambda _: None,
             )
         )
         self._tasks = [asyncio.create_task(self._live(self.zk, self.controller))]

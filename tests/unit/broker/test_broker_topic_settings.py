@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,6 +31,16 @@ def refuse(zk: MemoryZooKeeper, request: str, times: int = 3) -> None:
     setattr(zk, request, refusing(getattr(zk, request), times))
 
 
+def note_reads(zk: MemoryZooKeeper, paths: list[str]) -> None:
+    read = zk.get_many
+
+    async def noted(asked: Sequence[str]) -> Any:
+        paths.extend(asked)
+        return await read(asked)
+
+    zk.get_many = noted  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("request_name", ["get", "get_many"])
 def test_a_change_whose_reading_was_refused_is_looked_at_again(request_name: str) -> None:
     cluster = Cluster()
@@ -46,6 +57,27 @@ def test_a_change_whose_reading_was_refused_is_looked_at_again(request_name: str
         for name in ("clicks", "views"):
             await cluster.until(lambda name=name: settings_of(cluster, name).retention_ms == 77)
         assert not first.failure.done()
+
+    cluster.run(scenario())
+
+
+def test_the_settings_of_a_new_topic_are_not_read_by_the_broker_that_wrote_them() -> None:
+    cluster = Cluster()
+
+    async def scenario() -> None:
+        await cluster.started(1)
+        second = await cluster.started(2)
+        client = await cluster.client(1)
+        await cluster.until(lambda: second.service.cache.told.is_set())
+        reads: dict[int, list[str]] = {1: [], 2: []}
+        for broker_id, zk in cluster.zks.items():
+            note_reads(zk, reads[broker_id])
+        second._overrides.expect("clicks", uuid.uuid4(), {"retention.ms": "5"})  # of another id
+        assert (await create(client, "clicks", 2, retention_ms="77")).error_code == 0
+        assert [settings_of(cluster, broker=each).retention_ms for each in (1, 2)] == [77, 77]
+        assert reads == {1: [], 2: ["/config/topics/clicks"]}
+        assert (await change(client, ("retention.ms", SET, "78"))).error_code == 0
+        await cluster.until(lambda: settings_of(cluster).retention_ms == 78)
 
     cluster.run(scenario())
 
