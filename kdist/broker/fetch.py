@@ -13,7 +13,7 @@ within a session none is made for a partition that has nothing new.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
 from kdist.broker.fetch_sessions import Cached, Context, FetchSessions, Results
 from kdist.errors import ApiError, Error
@@ -28,10 +28,9 @@ from kdist.protocol.fetch import (
     FetchTopicResult,
 )
 from kdist.records.batch import HEADER_SIZE, read_header
-from kdist.records.convert import Budget
 from kdist.replication.cold import PageCache, warm
 from kdist.replication.delayed import Delayed
-from kdist.replication.old_formats import message_set_of
+from kdist.replication.old_formats import MessageSets, convert
 from kdist.replication.partition import READ_COMMITTED, Partition
 from kdist.replication.replicas import Replicas
 from kdist.storage.log import Log
@@ -315,6 +314,10 @@ class _Fetch(Delayed):
         results = self._results()
         if self._version <= _LAST_VERSION_OF_MAGIC_1:
             self._convert(results)
+        else:
+            self._send(results)
+
+    def _send(self, results: Results) -> None:
         try:
             session_id, results = self._handler.sessions.close(self._context, results)
         except ApiError as error:
@@ -345,23 +348,22 @@ class _Fetch(Delayed):
         return results
 
     def _convert(self, results: Results) -> None:
-        """Turn slices into the message sets that an old client, which has no session, reads."""
-        magic = 0 if self._version <= _LAST_VERSION_OF_MAGIC_0 else 1
-        budget = Budget()
-        for number, (cached, (key, result)) in enumerate(
-            zip(self._context.partitions, results, strict=True)
-        ):
-            if not result.records:
-                continue
-            self._handler.replicas.metrics.converted_fetches += 1
-            part = cast(Slice, result.records)
-            try:
-                offset = cached.asked.fetch_offset
-                result.records = message_set_of(part, magic, offset, budget)
-            except ApiError as error:
-                results[number] = key, self._refuse(key, error)
-            finally:
-                part.release()
+        """Send slices as the message sets that an old client, which has no session, reads."""
+        handler, magic = self._handler, int(self._version > _LAST_VERSION_OF_MAGIC_0)
+        pairs = zip(self._context.partitions, results, strict=True)
+        asked = [(result.records, cached.asked.fetch_offset) for cached, (_, result) in pairs]
+        handler.replicas.metrics.converted_fetches += sum(bool(part) for part, _ in asked)
+
+        def converted(message_sets: MessageSets) -> None:
+            for number, message_set in enumerate(message_sets):
+                key, result = results[number]
+                if isinstance(message_set, ApiError):
+                    results[number] = key, self._refuse(key, message_set)
+                else:
+                    result.records = message_set
+            self._send(results)
+
+        convert(handler.tasks, asked, magic, converted, handler.on_failure)
 
     def _release(self) -> None:
         """Let go of what is not going to be answered."""
@@ -394,6 +396,4 @@ def _diverging_epoch(partition: Partition, asked: FetchPartition) -> DivergingEp
 
 def _is_cut_short(part: Slice) -> bool:
     """Whether not even the first batch is whole."""
-    if part.size < HEADER_SIZE:
-        return True
-    return read_header(part.file.read(part.position, HEADER_SIZE)).size > part.size
+    return part.size < HEADER_SIZE or read_header(part.read(HEADER_SIZE)).size > part.size

@@ -40,9 +40,10 @@ class Slice:
     def __len__(self) -> int:
         return self.size
 
-    def read(self) -> bytes:
-        """The bytes themselves, where there is no descriptor to send from."""
-        return self.file.read(self.position, self.size)
+    def read(self, bytes_max: int | None = None) -> bytes:
+        """The bytes themselves, all or the first, where there is no descriptor to send from."""
+        size = self.size if bytes_max is None else min(bytes_max, self.size)
+        return self.file.read(self.position, size)
 
     def release(self) -> None:
         """The bytes were used. Those that nobody else will want soon leave the page cache."""

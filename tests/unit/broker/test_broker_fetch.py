@@ -55,7 +55,9 @@ def test_every_version_gets_the_records(broker: Broker, version: int) -> None:
 @pytest.mark.parametrize("version", [*MAGIC_0, *MAGIC_1])
 def test_old_versions_get_their_own_format(broker: Broker, version: int, codec: Codec) -> None:
     append(broker, broker.lead(), b"a", b"b", codec=codec)
-    (data,) = broker.fetch({CLICKS: 0}, version).send()
+    fetch = broker.fetch({CLICKS: 0}, version)
+    broker.settle()
+    (data,) = fetch.send()
     assert data[16] == (0 if version in MAGIC_0 else 1)
     assert [(r.offset, r.value) for r in iter_records(data, 1 << 20)] == [(0, b"a"), (1, b"b")]
     assert broker.metrics.converted_fetches == 1
@@ -300,4 +302,6 @@ def test_old_and_new_records_are_read_alike_by_old_and_new(broker: Broker) -> No
     for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4):
         append(broker, partition, b"x%d" % codec, codec=codec, timestamp=START_MS)
     for version in ALL:
-        assert broker.fetch({CLICKS: 0}, version).values() == [[b"x0", b"x1", b"x2", b"x3"]]
+        fetch = broker.fetch({CLICKS: 0}, version)
+        broker.settle()
+        assert fetch.values() == [[b"x0", b"x1", b"x2", b"x3"]]

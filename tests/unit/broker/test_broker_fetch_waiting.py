@@ -7,6 +7,7 @@ import pytest
 from kdist.errors import DiskFailed, Error
 from kdist.model import TopicPartition
 from kdist.protocol.fetch import ForgottenTopic
+from kdist.records.compression import Codec
 from tests.unit.broker.broker_fetches import Broker, large
 from tests.unit.replication.replication_world import (
     CLICKS,
@@ -240,3 +241,51 @@ def test_a_fetch_at_the_tail_does_not_ask_the_page_cache(broker: Broker) -> None
     before = broker.disk.calls["read_cached"]
     broker.fetch({CLICKS: 1}).send()
     assert broker.disk.calls["read_cached"] == before
+
+
+# --- gzip for old consumers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_gzip_for_an_old_consumer_keeps_nobody_else_waiting(broker: Broker, version: int) -> None:
+    append(broker, broker.lead(), b"a", b"b", codec=Codec.GZIP)
+    append(broker, broker.lead(VIEWS), b"c", codec=Codec.LZ4)
+    slow, quick = broker.fetch({CLICKS: 0, VIEWS: 0}, version), broker.fetch({VIEWS: 0}, version)
+    assert slow.answers == []
+    assert quick.values() == [[b"c"]]
+    broker.settle()
+    assert slow.values() == [[b"a", b"b"], [b"c"]]
+    assert broker.metrics.converted_fetches == 3
+    assert broker.pins == 0
+
+
+def test_gzip_behind_others_and_beside_them_comes_with_them_and_once(broker: Broker) -> None:
+    partition = broker.lead()
+    append(broker, partition, b"a")
+    append(broker, partition, b"b", codec=Codec.GZIP)
+    append(broker, broker.lead(VIEWS), b"c", codec=Codec.ZSTD)
+    fetch = broker.fetch({VIEWS: 0, CLICKS: 0}, 2)
+    broker.settle()
+    assert fetch.errors == [Error.UNSUPPORTED_COMPRESSION_TYPE, 0]
+    assert fetch.values() == [[], [b"a", b"b"]]
+    assert broker.pins == 0
+
+
+def test_gzip_that_cannot_be_read_ends_the_broker(broker: Broker) -> None:
+    append(broker, broker.lead(), b"a", codec=Codec.GZIP)
+    fetch = broker.fetch({CLICKS: 0}, 2)
+    broker.disk.fail(when=lambda call: call.name == "read")
+    broker.settle()
+    assert fetch.answers == []
+    assert [type(failure) for failure in broker.failures] == [DiskFailed]
+    assert broker.pins == 0
+
+
+def test_a_partition_deleted_while_its_gzip_is_converted_is_answered_all_the_same(
+    broker: Broker,
+) -> None:
+    append(broker, broker.lead(), b"a", codec=Codec.GZIP)
+    fetch = broker.fetch({CLICKS: 0}, 2)
+    broker.stop()
+    broker.settle()
+    assert fetch.values() == [[b"a"]]

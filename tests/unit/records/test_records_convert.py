@@ -15,7 +15,7 @@ from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.records.batch import patch, read_header, stamp_append_time
 from kdist.records.build import build_batch, read_batch
 from kdist.records.compression import Codec
-from kdist.records.convert import Budget, down_convert, recompress, up_convert
+from kdist.records.convert import Budget, TakesLong, down_convert, recompress, up_convert
 from kdist.records.message_set import iter_messages, iter_records, write_message_set
 from kdist.records.record import Record
 
@@ -266,12 +266,31 @@ def test_answer_by_answer_a_small_budget_gives_every_record_once(
     assert [record.value for record in got] == [record.value for record in RECORDS] * 3
 
 
-def test_the_batch_that_spends_the_bytes_is_the_last() -> None:
-    batches = b"".join(batch_of(RECORDS, Codec.GZIP, base_offset) for base_offset in (0, 4, 8))
-    budget = Budget(bytes=600)
-    assert [len(read_set(each)) for each in down_convert(batches, 1, 0, budget)] == [4, 4]
+@pytest.mark.parametrize(("codec", "sets_max"), [(Codec.NONE, 3), (Codec.LZ4, 1)])
+def test_the_batch_that_spends_the_bytes_is_the_last(codec: Codec, sets_max: int) -> None:
+    """A byte counts four times if it is compressed."""
+    record = Record(0, 0, None, bytes(100_000))
+    batches = b"".join(batch_of([record], codec, offset) for offset in range(5))
+    budget = Budget(bytes=250_000)
+    sets = list(down_convert(batches, 1, 0, budget))
+    assert [record.offset for each in sets for record in read_set(each)] == list(range(sets_max))
     assert budget.is_spent
     assert list(down_convert(batches, 1, 0, budget)) == []
+
+
+@pytest.mark.parametrize(("codec", "sets_max"), [(Codec.NONE, 2048), (Codec.SNAPPY, 512)])
+def test_batches_of_one_record_spend_more_than_their_bytes(codec: Codec, sets_max: int) -> None:
+    one = batch_of(RECORDS[:1], codec)
+    batches = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(10_000))
+    assert sets_max - 50 < len(list(down_convert(batches, 1, 0, Budget()))) <= sets_max
+
+
+def test_gzip_is_left_to_those_who_have_time() -> None:
+    batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.GZIP, base_offset=4)
+    sets = down_convert(batches, 1, 0, Budget(has_time=False))
+    assert read_set(next(sets)) == RECORDS
+    with pytest.raises(TakesLong):
+        next(sets)
 
 
 # --- there and back -----------------------------------------------------------------------------

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import cast
+
+from kdist.records.build import build_batch
+from kdist.records.convert import Budget
+from kdist.records.message_set import iter_messages
+from kdist.replication.old_formats import message_set_of
+from kdist.storage.reading import Slice
 
 ANSWERS = 20
 _PROGRAM = f"""
@@ -14,7 +21,7 @@ from kdist.records.convert import Budget
 from kdist.replication.old_formats import message_set_of
 
 batch = bytes(build_batch([b"x" * 1024] * 1000, timestamp_ms=0))
-part = SimpleNamespace(read=lambda: bytes(bytearray(batch)))
+part = SimpleNamespace(size=len(batch), read=lambda bytes_max: bytes(bytearray(batch)))
 for answer in range(-3, {ANSWERS}):
     if not answer:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -29,3 +36,31 @@ def test_a_megabyte_for_an_old_consumer_comes_from_memory_that_the_last_one_had(
     program = [sys.executable, "-c", _PROGRAM]
     faults = int(subprocess.run(program, capture_output=True, check=True, text=True).stdout)
     assert faults < 50 * ANSWERS
+
+
+class Part:
+    """A slice that notes how much of it was read."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.size = len(content)
+        self.bytes_read = 0
+
+    def read(self, bytes_max: int | None = None) -> bytes:
+        content = self.content[:bytes_max]
+        self.bytes_read += len(content)
+        return content
+
+
+def test_no_more_is_read_than_may_be_converted() -> None:
+    batch = bytes(build_batch([bytes(1000)] * 100, timestamp_ms=0))
+    part = Part(batch * 300)
+    sent = message_set_of(cast(Slice, part), 1, 0, Budget(bytes=1_000_000))
+    assert part.bytes_read == 1_000_000
+    assert len(list(iter_messages(sent))) == 900
+
+
+def test_a_first_batch_beyond_what_may_be_converted_comes_whole() -> None:
+    batch = bytes(build_batch([bytes(1000)] * 100, timestamp_ms=0))
+    sent = message_set_of(cast(Slice, Part(batch * 3)), 1, 0, Budget(bytes=1000))
+    assert len(list(iter_messages(sent))) == 100
