@@ -7,15 +7,17 @@ process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from kdist.errors import ApiError, Error
 from kdist.model import NO_TIMESTAMP
-from kdist.records.build import read_records
+from kdist.records.batch import BatchHeader
+from kdist.records.build import body_numbers, read_body
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
 from kdist.storage.segment import Segment
+from kdist.wire.varint import Buffer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -166,10 +168,15 @@ def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
 def _find_in(segment: Segment, timestamp: int, start_offset: int) -> TimestampedOffset | None:
     for batch in segment.find_by_timestamp(timestamp, start_offset):
         epoch = batch.header.partition_leader_epoch
-        for record in read_records(batch.data, 0, batch.header):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return TimestampedOffset(record.offset, record.timestamp, epoch)
+        for offset, at in _numbers(batch.data, batch.header):
+            if at >= timestamp and offset >= start_offset:
+                return TimestampedOffset(offset, at, epoch)
     return None
+
+
+def _numbers(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record: in large batches a tenth of what the records take."""
+    return zip(*body_numbers(read_body(batch, 0, header), header), strict=True)
 
 
 def find_newest(log: Log) -> TimestampedOffset | None:
@@ -196,7 +203,7 @@ def _newest_left(segment: Segment, start_offset: int) -> int:
         if header.base_offset >= start_offset:
             newest = max(newest, header.max_timestamp)
         elif header.last_offset >= start_offset:
-            records = read_records(segment.file.read(position, header.size), 0, header)
-            left = (record.timestamp for record in records if record.offset >= start_offset)
+            numbers = _numbers(segment.file.read(position, header.size), header)
+            left = (at for offset, at in numbers if offset >= start_offset)
             newest = max(left, default=NO_TIMESTAMP)  # compaction may have emptied a batch
     return newest

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from storage_world import START_MS, World, append, batch_of, expected_lines, lines, numbered
 
 from kdist.errors import ApiError, CorruptRecords, Error
+from kdist.records import build
 from kdist.records.batch import iter_headers, read_header
 from kdist.records.build import read_batch
 from kdist.storage.log import Log
@@ -352,6 +353,17 @@ def test_the_newest_record_is_the_first_with_the_largest_timestamp() -> None:
     newest = find_newest(log)
     assert newest is not None
     assert (newest.offset, newest.timestamp) == (4, START_MS + 9)
+
+
+def test_a_lookup_by_time_makes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a thousand partitions has a thousand batches to look into."""
+    world = World()
+    log = world.log()
+    append(world, log, 4, timestamp=START_MS)
+    monkeypatch.delattr(build, "decode_records")
+    for found in (find_by_timestamp(log, START_MS), find_newest(log)):
+        assert found is not None
+        assert (found.offset, found.timestamp) == (0, START_MS)
 
 
 @pytest.mark.parametrize("segment_bytes", [300, 5000])
