@@ -1,7 +1,9 @@
 """Says whether a ZooKeeper ensemble is whole: every server serves, one leads, all followers follow.
 
-    python3 quorum.py ADDRESS...    {"modes": {address: mode}, "faults": [...]}; 1 with faults
+    python3 quorum.py SECONDS ADDRESS...    {"modes": {address: mode}, "faults": [...]}
 
+Ends with 1 if there are still faults after SECONDS. All servers are asked at once: a host that is
+off takes seconds to say nothing.
 `mntr` is asked and not `ruok`, which says imok before the database is there.
 """
 
@@ -10,9 +12,12 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 PORT = 2181
 TIMEOUT_S = 5.0
+PAUSE_S = 1.0
 
 
 def ask(address: str, command: bytes = b"mntr") -> str:
@@ -36,6 +41,8 @@ def review(figures: dict[str, dict[str, str]]) -> list[str]:
     modes = [each.get("zk_server_state", "") for each in figures.values() if each]
     if len(figures) == 1:
         return faults
+    alone = [a for a, each in figures.items() if each.get("zk_server_state") == "standalone"]
+    faults += [f"{address} stands alone" for address in alone]
     if modes.count("leader") != 1:
         faults.append(f"{modes.count('leader')} servers lead")
     for each in figures.values():
@@ -45,14 +52,20 @@ def review(figures: dict[str, dict[str, str]]) -> list[str]:
     return faults
 
 
-def main(addresses: list[str]) -> int:
-    """Ask all servers; 1 if the ensemble is not whole."""
-    figures = {address: parse(ask(address)) for address in addresses}
-    faults = review(figures)
+def main(seconds: str, *addresses: str) -> int:
+    """Ask all servers until they are whole or the time is over; 1 if they are not whole."""
+    end = time.monotonic() + float(seconds)
+    with ThreadPoolExecutor(len(addresses)) as pool:
+        while True:
+            figures = dict(zip(addresses, map(parse, pool.map(ask, addresses)), strict=True))
+            faults = review(figures)
+            if not faults or time.monotonic() >= end:
+                break
+            time.sleep(PAUSE_S)
     modes = {address: each.get("zk_server_state", "down") for address, each in figures.items()}
     sys.stdout.write(json.dumps({"modes": modes, "faults": faults}) + "\n")
     return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

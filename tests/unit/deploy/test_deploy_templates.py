@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,40 @@ def test_a_server_that_is_down_or_behind_is_named() -> None:
     ]
     assert quorum.review({"a": {}}) == ["a does not serve"]
     assert quorum.review({"a": figures("follower"), "b": figures("follower")}) == ["0 servers lead"]
+
+
+def test_a_server_that_two_others_went_on_without_is_named() -> None:
+    leader = figures("leader", zk_synced_followers="1")
+    beside = {"a": figures("standalone"), "b": leader, "c": figures("follower")}
+    assert quorum.review(beside) == ["a stands alone", "1 followers of 2 follow"]
+
+
+def test_servers_are_asked_at_once_and_again_until_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host that is off takes seconds to say nothing: in turn they would add up."""
+    together = threading.Barrier(3, timeout=10)
+    asked: list[str] = []
+    pauses: list[float] = []
+
+    def ask(address: str) -> str:
+        together.wait()
+        asked.append(address)
+        state = {"a": "leader", "b": "follower"}.get(address, "follower" if pauses else "")
+        followers = f"zk_synced_followers\t{1 + len(pauses)}\n" if state == "leader" else ""
+        return f"zk_server_state\t{state}\n{followers}" if state else ""
+
+    monkeypatch.setattr(quorum, "ask", ask)
+    monkeypatch.setattr(quorum.time, "sleep", pauses.append)
+    assert quorum.main("60", "a", "b", "c") == 0
+    assert (len(asked), len(pauses)) == (6, 1)
+    pauses.clear()
+    assert quorum.main("0", "a", "b", "c") == 1
+    assert pauses == []
+    assert [json.loads(line)["faults"] for line in capsys.readouterr().out.splitlines()] == [
+        [],
+        ["c does not serve", "1 followers of 2 follow"],
+    ]
 
 
 def test_a_server_that_does_not_serve_yet_has_no_figures() -> None:
