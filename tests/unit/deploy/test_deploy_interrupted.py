@@ -98,27 +98,32 @@ def test_a_release_is_on_the_disk_before_it_is_called_whole(role: str) -> None:
 # ZooKeeper
 
 
-def may_begin(members: int, known: str, blank: str) -> bool:
-    """Whether servers of these numbers may begin, where those of `known` have data. A number above
-    `members` has left."""
+def may_begin(members: int, known: str, blank: str, stopped: str = "") -> bool:
+    """Whether servers of these numbers may begin, where those of `known` have data, and those of
+    `stopped` have some of the day when they were stopped. A number above `members` has left."""
     names = [f"zk{number}" for number in range(1, members + 1)]
-    kept = {f"zk{n}": "/version-2/log.1" for n in known} | {f"zk{n}": "" for n in blank}
+    looked_at = {f"zk{n}": ("/version-2/log.1", n in known) for n in known + stopped}
+    looked_at |= {f"zk{n}": ("", False) for n in blank}
     rest = {f"zk{n}": {"inventory_hostname": f"zk{n}"} for n in range(1, 10)}
     task = named("kdist_zookeeper/tasks/preflight.yml", "Refuse a majority")
     variables: dict[str, Any] = {
         "kdist_members": list(rest),
         "kdist_members_zookeeper": names,
-        "ansible_play_hosts_all": [name for name in kept if name in names],
+        "ansible_play_hosts_all": [name for name in looked_at if name in names],
         "hostvars": rest
         | {
-            name: {"inventory_hostname": name, "kdist_zookeeper_kept": {"stdout": found}}
-            for name, found in kept.items()
+            name: {
+                "inventory_hostname": name,
+                "kdist_zookeeper_kept": {"stdout": found},
+                "kdist_zookeeper_goes_on": goes_on,
+            }
+            for name, (found, goes_on) in looked_at.items()
         },
         **{name: trust_as_template(text) for name, text in task["vars"].items()},
     }
-    condition = task["ansible.builtin.assert"]["that"]
     templar = Templar(loader=DataLoader(), variables=variables)
-    return bool(templar.template(trust_as_template(f"{{{{ {condition} }}}}")))
+    conditions = task["ansible.builtin.assert"]["that"]
+    return all(templar.template(trust_as_template(f"{{{{ {each} }}}}")) for each in conditions)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,36 @@ def test_zookeeper_servers_without_data_are_never_a_majority_beside_others(
 
 
 @pytest.mark.parametrize(
-    ("active", "enabled", "is_refused"),
+    ("members", "known", "blank", "stopped", "may"),
+    [
+        (3, "1", "", "23", False),
+        (1, "2", "", "1", False),
+        (3, "1", "2", "3", False),
+        (3, "", "", "23", False),
+        (3, "12", "", "3", True),
+        (3, "", "", "2", True),
+        (3, "", "", "123", True),
+        (3, "", "23", "1", False),
+    ],
+    ids=[
+        "two come back to the only one",
+        "the one before comes back for the only one",
+        "one comes back with one new",
+        "two come back, by --limit",
+        "one comes back to two",
+        "one comes back, by --limit",
+        "all were stopped",
+        "data of a backup, beside hosts without",
+    ],
+)
+def test_zookeeper_servers_that_come_back_are_never_a_majority_beside_one_that_went_on(
+    members: int, known: str, blank: str, stopped: str, may: bool
+) -> None:
+    assert may_begin(members, known, blank, stopped) is may
+
+
+@pytest.mark.parametrize(
+    ("active", "enabled", "goes_on"),
     [
         ("inactive", "", False),
         ("inactive", "disabled", False),
@@ -193,15 +227,22 @@ def test_zookeeper_servers_without_data_are_never_a_majority_beside_others(
         ("activating", "disabled", True),
     ],
 )
-def test_a_server_that_has_left_its_group_and_was_not_stopped_is_refused(
-    active: str, enabled: str, is_refused: bool
+def test_a_server_goes_on_if_it_runs_or_would_after_a_boot(
+    active: str, enabled: str, goes_on: bool
 ) -> None:
     shown = [f"ActiveState={active}", f"UnitFileState={enabled}"]
-    condition = named("kdist_zookeeper/tasks/leave.yml", "Refuse")["ansible.builtin.assert"]["that"]
+    task = named("kdist_zookeeper/tasks/kept.yml", "Say whether it goes on")
+    said = task["ansible.builtin.set_fact"]["kdist_zookeeper_goes_on"]
     templar = Templar(
         loader=DataLoader(), variables={"kdist_zookeeper_unit": {"stdout_lines": shown}}
     )
-    assert templar.template(trust_as_template(f"{{{{ {condition} }}}}")) is not is_refused
+    assert templar.template(trust_as_template(said)) is goes_on
+
+
+def test_a_server_that_has_left_its_group_and_goes_on_is_refused() -> None:
+    look, refuse = tasks("kdist_zookeeper/tasks/leave.yml")
+    assert look["ansible.builtin.import_tasks"] == "kept.yml"
+    assert refuse["ansible.builtin.assert"]["that"] == "not kdist_zookeeper_goes_on"
 
 
 def test_whoever_has_left_is_looked_at_before_an_ensemble_is_changed() -> None:
