@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -250,3 +251,12 @@ def test_whoever_has_left_is_looked_at_before_an_ensemble_is_changed() -> None:
     assert first["hosts"] == "all:!zookeeper"
     (task,) = first["tasks"]
     assert task["ansible.builtin.include_role"]["tasks_from"] == "leave"
+
+
+def test_the_readme_changes_an_ensembles_members_by_a_playbook_that_tells_the_firewalls() -> None:
+    """Those of the others drop what comes from a member that they have not heard of."""
+    readme = (ROOT / "roles/kdist_zookeeper/README.md").read_text()
+    (recipe,) = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)
+    playbooks = re.findall(r"playbooks/\w+\.yml", recipe)
+    assert playbooks
+    assert [page for page in playbooks if "kdist_firewall" not in (ROOT / page).read_text()] == []
