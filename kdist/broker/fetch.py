@@ -272,12 +272,13 @@ class _Fetch(Delayed):
         whole = not (has_limit or self._size)  # the first partition with records is never stuck
         limit = max(0, min(asked.partition_max_bytes, self._bytes_max - self._size))
         end = partition.visible_end(request.replica_id, request.isolation_level)
-        if offset < end and not self._is_warmed:
-            cold = self._handler.page_cache.find_cold(log, offset, limit)
-            if cold is not None:
-                self._cold.append(cold)
+        if self._is_warmed or offset >= end:
+            part = read(log, offset, limit, end_offset=end, whole=whole)
+        else:
+            part, is_cold = self._handler.page_cache.read(log, offset, limit, end, whole=whole)
+            if part is not None and is_cold:
+                self._cold.append(part)
                 return None
-        part = read(log, offset, limit, end_offset=end, whole=whole)
         if part is None:
             return None
         if not (whole or has_limit) and part.size == limit and _is_cut_short(part):

@@ -24,7 +24,7 @@ from kdist.protocol.fetch_forms import AnswerForm, from_offset
 from kdist.protocol.framing import SIZE_BYTES
 from kdist.replication.delayed import Delayed
 from kdist.replication.partition import READ_COMMITTED, Partition
-from kdist.storage.reading import Slice, read
+from kdist.storage.reading import Slice
 
 _OLDEST_VERSION = 4  # what is older is converted
 _CONSUMER = -1  # as the replica id
@@ -117,7 +117,7 @@ class Reader:
         self.now_ns = handler.replicas.directory.around.clock.monotonic_ns
         self._partitions: Mapping[tuple[str, int], Partition] = handler.replicas.partitions
         self._waiting = handler.replicas.waiting
-        self._find_cold = handler.page_cache.find_cold
+        self._read = handler.page_cache.read
         self._metrics = metrics
         self._answered = 0  # at once, in this turn
         self._started_ns = 0  # when the first of these came
@@ -148,15 +148,15 @@ class Reader:
         if offset >= end:
             return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
         try:
-            cold = self._find_cold(log, offset, bytes_max)
-            if cold is not None:
-                cold.release()
-                return None
-            part = read(log, offset, bytes_max, end_offset=end)
+            part, is_cold = self._read(log, offset, bytes_max, end)
         except ApiError:  # a damaged batch, no descriptor left: the long way finds out, and says so
             return None
-        size = 0 if part is None else part.size
-        return Found(partition, offsets, asked, part, size >= kind.bytes_min)
+        if part is None:
+            return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
+        if is_cold:
+            part.release()
+            return None
+        return Found(partition, offsets, asked, part, part.size >= kind.bytes_min)
 
     def begin(self) -> int:
         """See to it that all is done that was asked for before; when this turn's fetches began."""

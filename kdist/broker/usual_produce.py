@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from kdist.broker.produce import ProduceHandler
 from kdist.errors import ApiError
@@ -85,14 +85,22 @@ class _Known(NamedTuple):
     codec_max: int
     group: _Group
     log_start_offset: int
-    pack_answer: Callable[[bytes, int, bytes, int, bytes], bytes]
+    answer: _AnswerForm
+
+
+class _AnswerForm(NamedTuple):
+    """Their answer, but for the correlation id and the base offset."""
+
+    pack: Callable[[bytes, int, bytes, int, bytes], bytes]
     """Of a size, correlation id, the bytes between, base offset, and those behind it."""
     size: bytes
     middle: bytes
     end: bytes
 
 
-_Asked = tuple[_Known, int, int, memoryview, Connection]
+_Unpack = Callable[[memoryview], tuple[int, int, bytes]]
+"""Key and version, correlation id, and what is shared, of a frame."""
+_Asked = tuple[_AnswerForm, _Group, int, int, memoryview, Connection]
 """A request that waits for the end of the turn: correlation id, number in the group, its frame.
 
 No place for its answer is reserved: before anything else is answered, these are. The frame holds
@@ -111,6 +119,8 @@ class UsualProduces:
         self._metrics = metrics
         self._known: dict[bytes, _Known] = {}
         self._groups: dict[TopicPartition, _Group] = {}  # of what is known
+        # To the first byte behind what is shared: what is before and in it, in one call.
+        self._unpacks: dict[int, _Unpack] = {}
         self._taken: list[_Group] = []  # those with batches
         self._asked: list[_Asked] = []
         self._started_ns = 0  # when the first of these was taken
@@ -118,11 +128,15 @@ class UsualProduces:
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
         """As `UsualPath`: it is answered when the turn ends, or by `settle` before that."""
-        known = self._known.get(bytes(frame[_SHARED_START:known_end]))
+        unpack = self._unpacks.get(known_end) or self._unpack_to(known_end)
+        try:
+            key_and_version, correlation_id, shared = unpack(frame)
+        except struct.error:  # it is shorter
+            return False
+        known = self._known.get(shared)
         if known is None:
             return False
-        start, is_flexible, codecs, group, log_start_offset, _, _, _, _ = known
-        key_and_version, correlation_id = _START.unpack_from(frame)
+        start, is_flexible, codecs, group, log_start_offset, form = known
         batches = group.batches
         if (
             key_and_version != start
@@ -135,13 +149,18 @@ class UsualProduces:
             return False
         if not batches:
             self._taken.append(group)
-        self._asked.append((known, correlation_id, len(batches), frame, connection))
+        self._asked.append((form, group, correlation_id, len(batches), frame, connection))
         batches.append(batch)
         if len(frame) >= _LARGE_BYTES:
             self._large_bytes += len(frame)
             if self._large_bytes >= SETTLED_BYTES:
                 self.settle()
         return True
+
+    def _unpack_to(self, known_end: int) -> _Unpack:
+        known_start = struct.Struct(f">Ii{known_end - _SHARED_START}s")
+        self._unpacks[known_end] = unpack = cast(_Unpack, known_start.unpack_from)
+        return unpack
 
     def _look_up(self, group: _Group) -> bool:
         """Whether the partition takes batches as they come, and now."""
@@ -179,12 +198,12 @@ class UsualProduces:
                 group.batches, group.start_offsets = [], ()
             raise
         unusual = 0
-        for known, correlation_id, number, frame, connection in asked:
-            _, _, _, group, _, pack_answer, size, middle, end = known
+        for form, group, correlation_id, number, frame, connection in asked:
             start_offsets = group.start_offsets
             if number < len(start_offsets):
-                offset = start_offsets[number]
-                connection.answer_at_once(pack_answer(size, correlation_id, middle, offset, end))
+                pack, size, middle, end = form
+                answer = pack(size, correlation_id, middle, start_offsets[number], end)
+                connection.answer_at_once(answer)
             else:
                 unusual += 1
                 self._handle(frame, connection)
@@ -268,10 +287,7 @@ def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int
         codec_max(version),
         group,
         log_start_offset,
-        pack,
-        size,
-        middle,
-        end,
+        _AnswerForm(pack, size, middle, end),
     )
 
 

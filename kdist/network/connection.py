@@ -232,15 +232,16 @@ class Connection(FrameReceiver):
 
         Where nothing waits the turn sends it by itself, unless another follows before that.
         """
-        if self.is_closed:
-            return
-        if not (self._replies or self.piece or self._is_held):
-            send = self._sender.direct_send()
-            if send is not None:
+        if not (self._replies or self.piece or self._is_held):  # as is one that is closed
+            sender = self._sender
+            send = sender.socket_send
+            if send is not None and not (sender.waiting_bytes or sender.is_blocked):
                 self._metrics.sent_bytes += len(data)
                 self.piece = bytes(data)
                 self._turn.will_send(self, send)
                 return
+        if self.is_closed:
+            return
         if self.piece:
             self._queue_piece()
         self._queue(data)

@@ -59,6 +59,7 @@ class Sender:
         "is_blocked",
         "is_closed",
         "put_bytes",
+        "socket_send",
         "waiting_bytes",
     )
 
@@ -82,6 +83,7 @@ class Sender:
         self._tasks = tasks
         self._in_transport = 0
         self._sockets = transport if isinstance(transport, SocketTransport) else None
+        self.socket_send: Send | None = self._sockets.direct_send if self._sockets else None
         self._set_option: Callable[[int, int, int], None] | None = (
             transport.get_extra_info("socket").setsockopt if self._sockets else None
         )
@@ -157,9 +159,9 @@ class Sender:
 
     def direct_send(self) -> Send | None:
         """The socket's, if one piece may go there right now; who uses it counts what was sent."""
-        if self._chunks or self._range is not None or self.is_blocked or self._sockets is None:
+        if self._chunks or self._range is not None or self.is_blocked:
             return None
-        return self._sockets.direct_send
+        return self.socket_send
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
         """Only so many bytes of `data` went there, or none."""

@@ -108,7 +108,9 @@ class SocketTransport(asyncio.Transport):
             except BaseException:
                 self.abort()  # and the loop's exception handler hears of it
                 raise
-        if events & ~READABLE and self._watched & WRITABLE:
+            if events == READABLE:
+                return
+        if self._watched & WRITABLE:
             self._write_on()
 
     # Receiving

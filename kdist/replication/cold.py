@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from kdist.runtime.tasks import Tasks
 from kdist.storage.faults import CorruptFile
 from kdist.storage.log import Log
-from kdist.storage.reading import Slice
+from kdist.storage.reading import Slice, cut, known_place, read
 from kdist.storage.segment import Segment
 
 _BLOCK_BITS = 19  # a point in each block of 512 KiB: the kernel reads 128 KiB ahead by default
@@ -35,23 +35,34 @@ class PageCache:
         self._known: dict[tuple[Segment, int], tuple[int, int]] = {}
         self._forget_ns = 0
 
-    def find_cold(self, log: Log, offset: int, bytes_max: int) -> Slice | None:
-        """What a read of `bytes_max` from `offset` needs, if not all of it seems to be cached.
+    def read(
+        self, log: Log, offset: int, bytes_max: int, end_offset: int, *, whole: bool = True
+    ) -> tuple[Slice | None, bool]:
+        """As the log's `read`, and whether it is to be read by a thread first.
 
-        It begins where the search for `offset` does. To be released, as every slice.
+        The slice is what that has to read then, and to be released as any other.
         """
-        if offset in log.recent or not log.start_offset <= offset < log.end_offset:
+        place = known_place(log, offset)
+        if place is None or offset < log.start_offset:
+            cold = self._cold_search(log, offset, bytes_max)
+            if cold is not None:
+                return cold, True
+            return read(log, offset, bytes_max, end_offset=end_offset, whole=whole), False
+        part = cut(log, place, bytes_max, end_offset, whole=whole)
+        if part is None or offset in log.recent:
+            return part, False
+        return part, not self._has(part.segment, part.position, part.position + part.size)
+
+    def _cold_search(self, log: Log, offset: int, bytes_max: int) -> Slice | None:
+        """What a read needs that has to look for its place, if not all of it seems to be cached."""
+        if not log.start_offset <= offset < log.end_offset:
             return None
         segment = log.segments[log.segment_index(offset)]
-        place = segment.places.get(offset)
-        if place is None:
-            try:
-                entry = segment.offset_index.floor(offset - segment.base_offset)
-            except CorruptFile:
-                return None  # reading will find that out, and make it anew
-            start = 0 if entry is None else entry.value
-        else:
-            start = place[0]
+        try:
+            entry = segment.offset_index.floor(offset - segment.base_offset)
+        except CorruptFile:
+            return None  # reading will find that out, and make it anew
+        start = 0 if entry is None else entry.value
         size = min(bytes_max + log.settings.index_interval_bytes, segment.size - start)
         if start < 0 or size <= 0 or self._has(segment, start, start + size):
             return None  # or an index that misleads: reading will find that out

@@ -80,11 +80,28 @@ def read(
         )
     if offset >= limit or (bytes_max <= 0 and not whole):
         return None
-    found = _locate(log, offset)
-    if found is None:
-        return None
-    segment, position, first_size = found
-    end = segment.size if limit == log.end_offset else _end_position(log, segment, limit)
+    found = known_place(log, offset) or _locate(log, offset)
+    return None if found is None else cut(log, found, bytes_max, limit, whole=whole)
+
+
+Place = tuple[Segment, int, int]
+"""Where a batch is: its segment, its position there, and its size, or 0 where that is not known."""
+
+
+def known_place(log: Log, offset: int) -> Place | None:
+    """That of the batch that holds `offset`, or of the next one there is, if no file need tell."""
+    recent = log.recent.get(offset)
+    if recent is not None:
+        return log.segments[-1], recent, 0
+    segment = log.segments[log.segment_index(offset)]
+    place = segment.places.get(offset)
+    return None if place is None else (segment, *place)
+
+
+def cut(log: Log, place: Place, bytes_max: int, end_offset: int, *, whole: bool) -> Slice | None:
+    """As `read`, of the batches at `place`, the first of which begins before `end_offset`."""
+    segment, position, first_size = place
+    end = segment.size if end_offset == log.end_offset else _end_position(log, segment, end_offset)
     size = min(bytes_max, end - position)
     if whole and size < end - position:
         first_size = first_size or next(segment.walk_headers(position))[1].size
@@ -105,19 +122,10 @@ def with_sound_index(log: Log, segment: Segment, look_up: Callable[[Segment], T]
         return look_up(segment)
 
 
-def _locate(log: Log, offset: int) -> tuple[Segment, int, int] | None:
-    """Where the batch that holds `offset` is, or the next one there is: its segment and position.
-
-    And its size, or 0 where that is not known.
-    """
-    recent = log.recent.get(offset)
-    if recent is not None:
-        return log.active, recent, 0
+def _locate(log: Log, offset: int) -> Place | None:
+    """As `known_place`, from the indexes; None: there is no such batch."""
     number = log.segment_index(offset)
     segment = log.segments[number]
-    place = segment.places.get(offset)
-    if place is not None:
-        return segment, *place
     for later in log.segments[number:]:
         # Compaction may have left nothing at or after `offset` in the segment that covers it.
         found = with_sound_index(log, later, lambda segment: segment.find(offset))

@@ -132,6 +132,24 @@ def test_closing_does_not_wait_longer_than_the_drain_time(world: World) -> None:
     world.run(scenario())
 
 
+def test_an_answer_to_who_has_gone_is_dropped(world: World) -> None:
+    """As that of a produce of this turn, whose end the peer did not await."""
+
+    async def scenario() -> None:
+        async with Served(world) as served:
+            peer = await served.peer()
+            await until(lambda: bool(served.handler.connected))
+            (connection,) = served.handler.connected
+            peer.transport.close()
+            await until(lambda: len(served.handler.lost) == 1)
+            sent_bytes = served.metrics.sent_bytes
+            connection.answer_at_once(b"late")
+            assert not connection.piece
+            assert served.metrics.sent_bytes == sent_bytes
+
+    world.run(scenario())
+
+
 def test_a_handler_that_closes_a_connection_leaves_nothing_of_it(world: World) -> None:
     class Closing(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:

@@ -26,7 +26,7 @@ class Sends:
         transport = connection._transport
         assert isinstance(transport, SocketTransport)
         self.send = transport.direct_send
-        transport.direct_send = self._send
+        transport.direct_send = connection._sender.socket_send = self._send
 
     def _send(self, data: bytes, flags: int = 0) -> int:
         self.sizes.append(len(data))

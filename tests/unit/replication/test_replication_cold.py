@@ -31,14 +31,14 @@ class Bench:
     def asked(self, log: Log, offset: int, bytes_max: int = MIB) -> int:
         """How often the page cache is asked about this read, all of which is there."""
         before = self.world.disk.calls["read_cached"]
-        assert self.cache.find_cold(log, offset, bytes_max) is None
+        assert not self.is_cold(log, offset, bytes_max)
         return self.world.disk.calls["read_cached"] - before
 
     def is_cold(self, log: Log, offset: int, bytes_max: int = MIB) -> bool:
-        part = self.cache.find_cold(log, offset, bytes_max)
-        if part is not None:
-            part.release()
-        return part is not None
+        part, is_cold = self.cache.read(log, offset, bytes_max, log.end_offset)
+        assert part is not None
+        part.release()
+        return is_cold
 
     def forget(self, start: int, end: int) -> None:
         """Have the pages from `start` to `end`, in bytes, leave the cache."""
