@@ -16,13 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kdist.model import TopicPartition, topic_name_fault
 from kdist.runtime.files import Files
-from kdist.storage.faults import CorruptFile
+from kdist.storage.faults import CorruptFile, shown
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 _VERSION = 0
 _HEADER_LINES = 2
-_SHOWN_MAX = 40  # of what is no number, in the sentence that says so
 
 
 def encode_rows(rows: Iterable[str]) -> bytes:
@@ -41,7 +40,7 @@ def decode_rows(content: bytes, path: str, width: int) -> Iterator[tuple[int, li
         return
     lines = _split_lines(content, path)
     if (version := lines[0]) != str(_VERSION):
-        raise CorruptFile(path, 1, f"version {version!r} is not {_VERSION}")
+        raise CorruptFile(path, 1, f"version {shown(version)} is not {_VERSION}")
     if len(lines) < _HEADER_LINES:
         raise CorruptFile(path, None, "ends before the number of its entries")
     count, found = parse_number(lines[1], INT32_MAX, path, 2), len(lines) - _HEADER_LINES
@@ -69,8 +68,7 @@ def parse_number(text: str, largest: int, path: str, line: int | None) -> int:
     # int() alone would let "+1", "1_000" and "-1" through, and refuses thousands of digits itself.
     digits_max = len(str(largest))
     if not text.isdigit() or len(text) > digits_max or (number := int(text)) > largest:
-        shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
-        raise CorruptFile(path, line, f"{shown!r} is not a number of 0 to {largest}")
+        raise CorruptFile(path, line, f"{shown(text)} is not a number of 0 to {largest}")
     return number
 
 
@@ -86,7 +84,7 @@ def decode_offsets(content: bytes, path: str) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
     for line, (topic, number, offset) in decode_rows(content, path, width=3):
         if fault := topic_name_fault(topic):
-            raise CorruptFile(path, line, f"the topic name {topic!r} {fault}")
+            raise CorruptFile(path, line, f"the topic name {shown(topic)} {fault}")
         partition = TopicPartition(topic, parse_number(number, INT32_MAX, path, line))
         if partition in offsets:
             raise CorruptFile(path, line, f"{partition} is there twice")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from kdist.errors import UserError
 
+_SHOWN_MAX = 40
+
 
 class CorruptFile(UserError):
     """A checkpoint, snapshot or properties file whose content is not its format.
@@ -23,3 +25,8 @@ class CorruptFile(UserError):
         self.path = path
         self.line = line
         self.reason = reason
+
+
+def shown(text: str) -> str:
+    """What a file has in the place of what was looked for, quoted, and cut where it is long."""
+    return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")

@@ -136,10 +136,12 @@ class SparseIndex:
         return IndexEntry._make(self.ENTRY.unpack(self._read(number, number + 1)))
 
     def __iter__(self) -> Iterator[IndexEntry]:
-        whole = self._written - self._written % self.ENTRY.size
-        data = self.file.read(0, whole) if whole else b""
-        for source in (data, bytes(self._pending)):
-            yield from map(IndexEntry._make, self.ENTRY.iter_unpack(source))
+        # By the block: what is called an index may be longer than memory, and wrong from the start.
+        on_disk = self._written // self.ENTRY.size
+        for start in range(0, on_disk, _BLOCK_ENTRIES):
+            data = self._read(start, min(start + _BLOCK_ENTRIES, on_disk))
+            yield from map(IndexEntry._make, self.ENTRY.iter_unpack(data))
+        yield from map(IndexEntry._make, self.ENTRY.iter_unpack(bytes(self._pending)))
 
     def last(self) -> IndexEntry | None:
         """The entry with the largest key; None if there is none."""

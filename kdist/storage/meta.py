@@ -20,7 +20,7 @@ from kdist.errors import UserError
 from kdist.model import NO_EPOCH, ZERO_UUID, format_uuid, parse_uuid
 from kdist.runtime.files import Files
 from kdist.storage.checkpoints import INT32_MAX, parse_number
-from kdist.storage.faults import CorruptFile
+from kdist.storage.faults import CorruptFile, shown
 from kdist.storage.names import META_PROPERTIES, parse_directory_name
 
 _ID_KEYS = {"0": "broker.id", "1": "node.id"}  # by the file's version
@@ -54,7 +54,7 @@ def decode_meta(content: bytes, path: str) -> MetaProperties:
     fields = _decode_properties(content, path)
     version = _field(fields, "version", path)
     if version not in _ID_KEYS:
-        raise CorruptFile(path, None, f"version {version!r} is neither 0 nor 1")
+        raise CorruptFile(path, None, f"version {shown(version)} is neither 0 nor 1")
     broker_id = _field(fields, _ID_KEYS[version], path)
     return MetaProperties(
         broker_id=parse_number(broker_id, INT32_MAX, path, None),
@@ -84,7 +84,7 @@ def _decode_properties(content: bytes, path: str) -> dict[str, str]:
             continue
         key, separator, value = stripped.partition("=")
         if not separator:
-            raise CorruptFile(path, number, f"{stripped!r} is not <key>=<value>")
+            raise CorruptFile(path, number, f"{shown(stripped)} is not <key>=<value>")
         fields[key.strip()] = re.sub(r"\\(.)", r"\1", value.strip())
     return fields
 

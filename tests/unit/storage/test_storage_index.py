@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import struct
+import tracemalloc
 from bisect import bisect_right
 from pathlib import Path
 
@@ -190,6 +192,22 @@ def test_an_index_counts_as_sorted_as_far_as_keys_grow_and_values_do_not_shrink(
             break
         previous, wanted = entry, wanted + 1
     assert OffsetIndex.load(files, path).sorted_count() == wanted
+
+
+def test_an_index_that_is_longer_than_memory_is_read_by_the_block_as_far_as_it_is_sorted(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "0.index"
+    path.write_bytes(OffsetIndex.ENTRY.pack(1, 100))
+    os.truncate(path, 2**40)
+    index = OffsetIndex.load(Disk(), str(path))
+    tracemalloc.start()
+    try:
+        assert index.sorted_count() == 1
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+        index.close()
 
 
 def test_the_same_entries_come_back_from_the_real_disk(tmp_path: Path) -> None:

@@ -125,6 +125,13 @@ def test_the_directory_of_another_cluster_is_refused(disk):
         claim_directory(disk, "/d", 3, "other")
 
 
+@pytest.mark.parametrize("content", [b"\0" * 10_000, b"version=" + b"9" * 10_000])
+def test_of_meta_properties_that_are_something_else_a_sentence_shows_the_beginning(content):
+    with pytest.raises(CorruptFile) as caught:
+        decode_meta(content, PATH)
+    assert len(str(caught.value)) < 300
+
+
 def test_another_cluster_is_named_before_another_broker():
     with pytest.raises(UserError, match="cluster"):
         check_meta(MetaProperties(1, "a"), 2, "b", PATH)
