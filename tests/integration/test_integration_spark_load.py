@@ -170,6 +170,33 @@ def test_what_columns_do_not_hold_keeps_its_bytes(job: Job) -> None:
     assert outcome.manifest.undecoded == 9
 
 
+def test_a_value_that_its_column_would_change_keeps_its_bytes(job: Job) -> None:
+    changed = [
+        rb'{"text": "\ud800"}',
+        rb'{"text": "\ude00\ud83d"}',
+        b'{"text": 1e400}',
+        b'{"text": 0.12345678901234567890}',
+        b'{"text": 123456789012345678901234567890.5}',
+        b'{"number": 9007199254740993}',
+        b'{"number": -1e400}',
+        b'{"number": "NaN"}',
+    ]
+    held = [
+        rb'{"text": "\ud83d\ude00"}',
+        b'{"text": "\xf0\x9f\x98\x80"}',
+        b'{"text": 12345678901234567890}',
+        b'{"text": 1.25}',
+        b'{"number": 9007199254740991}',
+        b'{"number": -2.5}',
+        b'{"number": null}',
+    ]
+    produce(job.address, "changed", changed + held)
+    outcome = job.run("changed", schema="text STRING, number DOUBLE")
+    assert outcome.error is None
+    kept = [bytes(row[0]) for row in job.seen("changed").select("record_value").collect() if row[0]]
+    assert sorted(kept) == sorted(changed)
+
+
 def test_names_of_fields_that_are_no_identifiers_are_columns_all_the_same(job: Job) -> None:
     record = {"a` b": 1, "head": {"user-agent": "x", "$oid": [{"xml:lang": "de"}]}}
     for load in (1, 2):  # the second by the columns that the first one's manifest has

@@ -1,8 +1,9 @@
 """From a topic's records to rows, by Spark: what Spark is asked to do, as expressions.
 
 A value that is one JSON object becomes columns. Its bytes are kept in `record_value` if they are
-anything else, if a field is of another type than its column, or if the object has a field that has
-no column: no outer field of a record is dropped without a trace. Those of objects within are.
+anything else, if a field is of another type than its column or more than it can hold, or if the
+object has a field that has no column: no outer field of a record is dropped or changed without a
+trace. Those of objects within are.
 """
 
 from __future__ import annotations
@@ -40,6 +41,13 @@ _LATEST_S = 253_402_300_799  # the end of the year 9999: what lies behind is no 
 # many are null either, unless they may be cut.
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Half of a character, which JSON can say as an escape and UTF-8 cannot: it has become "?".
+_HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F]"
+_HALVES = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
+# A number in a text column went through a double. So it may stand for another where it has all the
+# digits of one, or was too large for any; text that only looks so keeps its bytes too.
+_ROUNDED = r'^(-?[0-9]+\.[0-9]{15,}(E-?[0-9]+)?|-?[0-9]\.[0-9]{10,}E-?[0-9]+|"-?Infinity")$'
+_INTEGER_MAX = 2**53  # from here on a double does not tell an integer from the next
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -215,11 +223,29 @@ def _is_whole(columns: Sequence[Column]) -> Expression:
     """
     from pyspark.sql import functions as f
 
+    has_halves = f.col("text").contains("\\u") & f.col("text").rlike(_HALVES)
     known = f.array(*(f.lit(each.field) for each in columns))
     held = f.size(f.array_intersect(f.col("names"), known))
     is_decoded = f.col("fields").getField(_MALFORMED).isNull()
     is_all_there = held == f.size(f.col("names"))
-    return _is_object() & f.is_valid_utf8("text") & is_all_there & is_decoded
+    found = _is_object() & f.is_valid_utf8("text") & is_all_there & is_decoded & ~has_halves
+    for each in columns:
+        found &= _is_exact(each)
+    return found
+
+
+def _is_exact(column: Column) -> Expression:
+    """Whether what the column has can be nothing but what the field says."""
+    from pyspark.sql import functions as f
+
+    found = f.col("fields").getField(column.field)
+    if column.type == "double":
+        is_exact = f.abs(found) < _INTEGER_MAX
+    elif column.type == "string":
+        is_exact = ~found.rlike(_ROUNDED)
+    else:
+        return f.lit(True)
+    return found.isNull() | is_exact
 
 
 # Time
