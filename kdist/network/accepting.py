@@ -1,8 +1,7 @@
-"""Accepting: sockets that are listened on become connections.
+"""Accepting connections on listening sockets.
 
-When the process has no descriptor left for another connection, those that want one wait in the
-kernel's backlog: for a second nothing is accepted, and the log has a sentence now and then, not one
-for every try.
+When the process runs out of descriptors, new connections wait in the kernel's backlog: accepting
+pauses for a second, and the log gets a line every half minute at most, not one per attempt.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from kdist.runtime.turn_loop import READABLE, watch
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE_MAX = 32  # of a burst of connections: those that are open are served in between
+_AT_ONCE_MAX = 32  # of a burst of connections: then those that are open are served
 _PAUSE_S = 1.0
 _SENTENCE_EVERY_S = 30.0
 
 
 class Accepting:
-    """A server on bound sockets, which are its to close. Owner: the loop."""
+    """A server on listening sockets, which it closes. Owner: the loop."""
 
     def __init__(
         self,
@@ -51,7 +50,7 @@ class Accepting:
             except BlockingIOError:
                 return
             except ConnectionAbortedError:
-                continue  # by the peer, which did not wait for it
+                continue  # the peer gave up before it was accepted
             except OSError as error:
                 self._wait(error)
                 return
@@ -63,10 +62,10 @@ class Accepting:
         self._pause = self._loop.call_later(_PAUSE_S, self._watch, READABLE)
         if self._loop.time() >= self._next_sentence_s:
             self._next_sentence_s = self._loop.time() + _SENTENCE_EVERY_S
-            logger.error("new connections to port %d must wait: %s", self.port, error.strerror)
+            logger.error("cannot accept connections on port %d: %s", self.port, error.strerror)
 
     def close(self) -> None:
-        """Accept no more. Connections that were accepted stay."""
+        """Stop accepting. Connections accepted before stay open."""
         self._watch(0)
         if self._pause is not None:
             self._pause.cancel()

@@ -1,9 +1,9 @@
-"""Receive buffers, reused: allocating a megabyte costs more than filling it.
+"""A pool of receive buffers: allocating a megabyte costs more than filling it.
 
-A buffer is handed out as a memoryview of its full length. Few lengths are made, so that what one
-connection gives back fits the next; what is free is bounded. Those above `MAPPED_FROM` are the
-kernel's pages, and none of them is there before something comes into it: a bytearray would be
-cleared whole.
+A buffer is handed out as a memoryview of its full length. Lengths are rounded up to a few sizes, so
+that a buffer that one connection gives back fits another; the free bytes are bounded. Buffers above
+`MAPPED_FROM` are anonymous mappings, whose pages the kernel provides only when they are written to:
+a bytearray would be zeroed whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 MAPPED_FROM = 4 << 20
 _SMALLEST = 1 << 9
-_STEP = 1 << 16  # above it lengths are multiples of it, since doubling would waste a megabyte
+_STEP = 1 << 16  # larger lengths are multiples of it: powers of two would waste up to half
 _FREE_BYTES_MAX = 16 << 20
 _LENT_BYTES_MAX = 16 << 20
 
@@ -31,16 +31,16 @@ def _pages(length: int) -> mmap.mmap:
 
 
 def _references_unseen() -> int:
-    """What `getrefcount` says of what only a local name is of: Python 3.14 counts one less."""
+    """`getrefcount` of an object that only one local name refers to: one less in Python 3.14."""
     buffer = bytearray()
     return getrefcount(buffer)
 
 
-_REFERENCES_UNSEEN = _references_unseen()  # every view of a buffer is one more
+_REFERENCES_UNSEEN = _references_unseen()  # each view of a buffer adds one
 
 
 class Buffers:
-    """The pool. `taken_bytes` are in connections' hands, `free_bytes` wait for the next."""
+    """The pool. Connections hold `taken_bytes`; `free_bytes` are ready to be taken."""
 
     __slots__ = ("_free", "_lent", "_lent_bytes", "free_bytes", "taken_bytes")
 
@@ -48,11 +48,11 @@ class Buffers:
         self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
         self.taken_bytes = 0
         self.free_bytes = 0
-        self._lent: deque[Any] = deque()  # what buffers are views of, the oldest first
+        self._lent: deque[Any] = deque()  # the objects behind the views, oldest first
         self._lent_bytes = 0
 
     def take(self, size: int) -> memoryview:
-        """A buffer of `size` bytes or somewhat more, with anything in it."""
+        """A buffer of `size` bytes or a little more, with arbitrary content."""
         length = _length(size)
         free = self._free[length]
         if not free and self._lent:
@@ -66,9 +66,10 @@ class Buffers:
         return buffer
 
     def lend(self, buffer: memoryview) -> None:
-        """Somebody keeps parts of `buffer`, and will not say when they are done.
+        """Give `buffer` away to holders of views of it, who will not say when they are done.
 
-        Once nobody has a view of it any more it is taken again, unless too many were lent since.
+        It is reused once no view is left, unless too many bytes were lent since: then it is
+        forgotten, and freed with its last view.
         """
         length = len(buffer)
         self.taken_bytes -= length
@@ -78,7 +79,7 @@ class Buffers:
             self._lent_bytes -= len(self._lent.popleft())
 
     def _take_back(self) -> None:
-        """Have those that were lent and are seen by nobody now among the free."""
+        """Move lent buffers that no view refers to any more to the free ones."""
         for _ in range(len(self._lent)):
             buffer = self._lent.popleft()
             if getrefcount(buffer) == _REFERENCES_UNSEEN:
@@ -89,7 +90,7 @@ class Buffers:
                 self._lent.append(buffer)
 
     def give_back(self, buffer: memoryview) -> None:
-        """Nothing reads `buffer`, or a part of it, any more."""
+        """Return `buffer`, of which nothing is read any more."""
         length = len(buffer)
         self.taken_bytes -= length
         if self.free_bytes + length <= _FREE_BYTES_MAX:

@@ -9,7 +9,7 @@ from kdist.protocol.splice import Splice
 
 
 class RangeFile(Protocol):
-    """What is needed of a `runtime.files.File`."""
+    """The part of `runtime.files.File` that sending needs."""
 
     @property
     def path(self) -> str: ...
@@ -22,7 +22,7 @@ class RangeFile(Protocol):
 
 
 class FileRange(Splice, Protocol):
-    """Bytes of a file, as a fetch gives them (`storage.reading.Slice`)."""
+    """A range of a segment file, as a fetch returns it (`storage.reading.Slice`)."""
 
     @property
     def file(self) -> RangeFile: ...
@@ -39,7 +39,7 @@ class FileRange(Splice, Protocol):
         ...
 
     def release(self) -> None:
-        """The range was sent, or never will be: called exactly once."""
+        """Called exactly once, when the range was sent or never will be."""
         ...
 
 
@@ -49,7 +49,7 @@ Chunk = Bytes | Splice  # every splice that gets here is a FileRange
 
 
 def release(chunks: Iterable[Chunk]) -> None:
-    """Let go of the file ranges among chunks that are not going to be sent."""
+    """Release the file ranges among chunks that will not be sent."""
     for chunk in chunks:
         if not isinstance(chunk, BYTES):
             cast(FileRange, chunk).release()

@@ -1,8 +1,8 @@
-"""The client's side of a connection: requests out, each with the answer that comes back for it.
+"""The client's side of a connection: sends requests, and matches each with its answer.
 
-Used by whoever asks a broker: the controller, other brokers, and later the clients. Requests are
-pipelined, and a server answers in their order. When a connection ends, for whatever reason, all
-who wait hear NETWORK_EXCEPTION; whether to connect again is theirs to decide.
+Used by all that ask a broker: the controller, other brokers and the clients. Requests are
+pipelined, and a server answers them in order. When a connection ends, for whatever reason, all
+unanswered requests fail with NETWORK_EXCEPTION; whether to reconnect is the caller's decision.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSUPPORTED = Error.UNSUPPORTED_VERSION.code.to_bytes(2, "big")
 
 
 class ClientSettings(NamedTuple):
-    """How a client asks."""
+    """A client's name, timeouts and limits."""
 
     client_id: str
     software_version: str = "unknown"
@@ -38,23 +38,23 @@ class ClientSettings(NamedTuple):
 
 
 class Answered(Protocol):
-    """Whoever is to hear an answer: a future, or what is like one."""
+    """What receives an answer: a future, or something with these methods of one."""
 
     def done(self) -> bool:
-        """Whether nobody wants to hear it any more."""
+        """Whether nobody waits for it any more."""
         ...
 
     def set_result(self, result: Any, /) -> None:
-        """The answer came."""
+        """The answer arrived."""
         ...
 
     def set_exception(self, exception: ApiError, /) -> None:
-        """None will come."""
+        """No answer will come."""
         ...
 
 
 class Waiting(NamedTuple):
-    """A request that was sent, who waits for its answer, and until when on the loop's clock."""
+    """A request in flight: what gets its answer, and the deadline on the loop's clock."""
 
     correlation_id: int
     api: Api
@@ -68,28 +68,28 @@ class Client(FrameReceiver):
 
     def __init__(self, network: Network, settings: ClientSettings, name: str) -> None:
         super().__init__(network.turn, settings.frame_bytes_max)
-        self.versions: dict[int, ApiVersion] = {}  # what the broker speaks, by API key
+        self.versions: dict[int, ApiVersion] = {}  # the broker's, by API key; see `negotiate`
         self.name = name
         self._loop = network.loop
         self._settings = settings
         self._last_correlation_id = 0
         self._waiting: deque[Waiting] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_blocked = False  # until the broker takes more
-        self._may_go_on = asyncio.Event()  # set whenever somebody who waits for room may find some
+        self._is_blocked = False  # whether the transport still holds unsent bytes
+        self._room_made = asyncio.Event()  # set whenever waiters in `_room` should look again
 
     @classmethod
     async def connect(
         cls, network: Network, host: str, port: int, settings: ClientSettings
     ) -> Self:
-        """A connected client. `ApiError` NETWORK_EXCEPTION if nobody answers there."""
+        """A connected client. `ApiError` NETWORK_EXCEPTION if it cannot connect."""
         name = f"{host}:{port}"
         try:
-            # Not `wait_for`: what is cancelled as the answer comes would go on as if it were not.
+            # Not `wait_for`: a cancellation as the connection completes would be swallowed.
             async with asyncio.timeout(settings.connect_timeout_ms / 1000):
                 return await network.connect(lambda: cls(network, settings, name), host, port)
-        except UnicodeError as error:  # of a..b: no name has an empty part
-            why = "that is no host's name"
+        except UnicodeError as error:  # of a..b, for instance: no label may be empty
+            why = "not a valid host name"
             raise ApiError(Error.NETWORK_EXCEPTION, f"cannot connect to {name}: {why}") from error
         except OSError as error:
             why = error.strerror or str(error) or "no answer"
@@ -99,7 +99,7 @@ class Client(FrameReceiver):
     async def connect_negotiated(
         cls, network: Network, host: str, port: int, settings: ClientSettings
     ) -> Self:
-        """As `connect`, and it knows the broker's versions; whole or, on any error, closed."""
+        """As `connect` and `negotiate`; on any error the connection is closed."""
         client = await cls.connect(network, host, port, settings)
         try:
             await client.negotiate()
@@ -113,12 +113,12 @@ class Client(FrameReceiver):
     async def send(
         self, request: Any, version: int | None = None, timeout_ms: float | None = None
     ) -> Any:
-        """The answer to `request`, a message of `kdist.protocol`; by default as negotiated.
+        """The answer to `request`, a message of `kdist.protocol`, in the negotiated version.
 
-        `ApiError`: NETWORK_EXCEPTION if the connection ends before the answer, REQUEST_TIMED_OUT
-        after `timeout_ms`, which ends the connection, since what would follow cannot come sooner.
-        `UserError` for what the request has no room for, a number too large or a text that is none:
-        nothing was sent.
+        `ApiError`: NETWORK_EXCEPTION if the connection ends before the answer; REQUEST_TIMED_OUT
+        after `timeout_ms`, which also ends the connection, since later answers come after this one.
+        `UserError` if the request cannot be encoded, such as a number out of range or text that is
+        not valid UTF-8: nothing was sent.
         """
         if self._is_blocked or len(self._waiting) >= self._settings.in_flight_max:
             await self._room(self._settings.in_flight_max, timeout_ms)
@@ -127,7 +127,7 @@ class Client(FrameReceiver):
     def ask(
         self, request: Any, version: int | None = None, timeout_ms: float | None = None
     ) -> asyncio.Future[Any]:
-        """As `send`, but the request goes out now; what is under way is for the caller to bound."""
+        """As `send`, but sent at once: the caller limits how many requests are in flight."""
         answered: asyncio.Future[Any] = self._loop.create_future()
         sent = self._send(request, version)
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -142,25 +142,26 @@ class Client(FrameReceiver):
     async def _room(
         self, in_flight_max: int | None = None, timeout_ms: float | None = None
     ) -> None:
-        """Until the broker has taken what was sent, and owes few enough answers; or the end.
+        """Wait until nothing is unsent and fewer than `in_flight_max` requests are in flight.
 
-        As `send` if it does neither for so long: those that it owes answers may wait no more.
+        Also returns when the connection is closed. After `timeout_ms` it ends the connection and
+        raises as `send` does.
         """
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         while not self.is_closed and (
             self._is_blocked or (in_flight_max is not None and len(self._waiting) >= in_flight_max)
         ):
-            self._may_go_on.clear()
+            self._room_made.clear()
             try:
                 async with asyncio.timeout(limit_ms / 1000):
-                    await self._may_go_on.wait()
+                    await self._room_made.wait()
             except TimeoutError:
-                why = "did not take a request in time"
+                why = "did not accept a request in time"
                 self._end(self._network_exception(f"it {why}"))
                 raise ApiError(Error.REQUEST_TIMED_OUT, f"{self.name} {why}") from None
 
     def _send(self, request: Any, version: int | None) -> tuple[int, Api, int]:
-        """Send it: its correlation id, what it is, and in which version."""
+        """Send a request; its correlation id, API and version."""
         if self.is_closed:
             raise self._network_exception("the connection is closed")
         api: Api = request.api
@@ -171,26 +172,24 @@ class Client(FrameReceiver):
         return correlation_id, api, version
 
     def encode(self, request: Any, version: int, correlation_id: int) -> bytearray:
-        """A request's frame; `UserError` for what it has no room for."""
+        """A request's frame; `UserError` if it cannot be encoded."""
         api: Api = request.api
         header = RequestHeader(api.key, version, correlation_id, self._settings.client_id)
         try:
             frame = encode_request(header, request)
         except struct.error as error:
-            raise UserError(
-                f"a number is too large for {api.name}, or too small: {error}"
-            ) from None
+            raise UserError(f"a number is out of range for {api.name}: {error}") from None
         except UnicodeEncodeError as error:
-            raise UserError(f"{error.object!r} is no text in UTF-8") from None
-        except (AttributeError, TypeError, ValueError) as error:  # a codec takes what it is
-            raise UserError(f"{api.name} has no room for what was given: {error}") from error
+            raise UserError(f"{error.object!r} is not valid UTF-8 text") from None
+        except (AttributeError, TypeError, ValueError) as error:  # the codec does not check types
+            raise UserError(f"cannot encode {api.name}: {error}") from error
         assert frame.splices is None, "requests are bytes"
         return frame
 
     def repeat(
         self, frame: bytearray, api: Api, version: int, answered: Answered, timeout_ms: float
     ) -> None:
-        """Send what `encode` gave once more, under another correlation id; `answered` hears.
+        """Send a frame that `encode` made again, under a new correlation id, for `answered`.
 
         `ApiError` NETWORK_EXCEPTION if the connection has ended.
         """
@@ -203,10 +202,10 @@ class Client(FrameReceiver):
         self._expect(Waiting(correlation_id, api, version, answered, until_s))
 
     def _expect(self, waiting: Waiting) -> None:
-        """Wait for an answer, behind those that are waited for.
+        """Add a request to those in flight.
 
-        All share a timer, which nobody cancels when an answer comes: one for each request was a
-        tenth of what a small one costs.
+        They share one timer, which is not cancelled when an answer comes: a timer for each request
+        was a tenth of a small request's cost.
         """
         self._waiting.append(waiting)
         timer = self._timer
@@ -226,7 +225,7 @@ class Client(FrameReceiver):
                 self._timer = self._loop.call_at(first.until_s, self._look_at_time)
 
     def next_correlation_id(self) -> int:
-        """Another one: positive, and not used for a long time."""
+        """The next correlation id: positive, and wraps around."""
         self._last_correlation_id = self._last_correlation_id % _CORRELATION_ID_MAX + 1
         return self._last_correlation_id
 
@@ -238,14 +237,14 @@ class Client(FrameReceiver):
             if common >= max(api.oldest, theirs.min_version):
                 return common
         raise ApiError(
-            Error.UNSUPPORTED_VERSION, f"{self.name} and we share no version of {api.name}"
+            Error.UNSUPPORTED_VERSION, f"this client and {self.name} share no version of {api.name}"
         )
 
     async def negotiate(self) -> None:
-        """Ask for the broker's versions, which `version_of` compares with our own.
+        """Ask for the broker's API versions, for `version_of`.
 
-        They may take as long as to connect. Keys 4 to 7 are not advertised; who sends those knows
-        their version.
+        The answer may take as long as connecting. API keys 4 to 7 are not advertised; their senders
+        (controller and brokers) pass the version themselves.
         """
         version = api_versions.API.newest
         answer = await self._ask_versions(version)
@@ -261,7 +260,7 @@ class Client(FrameReceiver):
             client_software_name="kdist",
             client_software_version=self._settings.software_version,
         )
-        # Every broker answers it at once: who does not hangs, or is none.
+        # Every broker answers this at once: one that does not hangs, or is not a broker.
         limit_ms = min(self._settings.connect_timeout_ms, self._settings.request_timeout_ms)
         return cast(ApiVersionsResponse, await self.send(request, version, limit_ms))
 
@@ -271,7 +270,7 @@ class Client(FrameReceiver):
         self._transport = cast(asyncio.Transport, transport)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """As its base, without a turn: no answer stays where it was received, see `_kept`."""
+        """As the base class, but opens no turn: `_kept` copies what must outlive the receive."""
         if self._own is None:
             self.find_frames(self._turn.space(), nbytes)
         else:
@@ -282,7 +281,7 @@ class Client(FrameReceiver):
 
     def resume_writing(self) -> None:
         self._is_blocked = False
-        self._may_go_on.set()
+        self._room_made.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(self._network_exception(str(exc) if exc else "it closed the connection"))
@@ -293,7 +292,7 @@ class Client(FrameReceiver):
         if not self._waiting:
             raise ProtocolError("an answer that nobody asked for")
         waiting = self._waiting.popleft()
-        self._may_go_on.set()
+        self._room_made.set()
         try:
             correlation_id, _ = get_response_header(frame, 0)
             if correlation_id != waiting.correlation_id:
@@ -309,15 +308,16 @@ class Client(FrameReceiver):
             _fail(waiting, self._misunderstood(error))
             raise
         except BaseException:
-            self._waiting.appendleft(waiting)  # and hears with the others that it is the end
+            self._waiting.appendleft(waiting)  # fails with the others when the connection ends
             raise
         if not waiting.answered.done():
             waiting.answered.set_result(answer)
 
     def _kept(self, frame: memoryview) -> Buffer:
-        """The frame for good: record sets in an answer are views, and live as long as they like.
+        """The frame in memory that lasts: record sets in an answer are views of it.
 
-        A large one lies in a buffer of its own, mostly; it takes that along. Others are copied.
+        A large frame usually fills the connection's own buffer, which is then lent to those views.
+        Other frames are copied.
         """
         own = self._own
         if own is None or len(frame) < LARGE_BYTES or 2 * len(frame) < len(own):
@@ -332,7 +332,7 @@ class Client(FrameReceiver):
     # The end
 
     def _time_out(self, waiting: Waiting) -> None:
-        silent = "" if self.versions else "took the connection, but "
+        silent = "" if self.versions else "accepted the connection, but "
         why = f"{self.name} {silent}did not answer in time"
         _fail(waiting, ApiError(Error.REQUEST_TIMED_OUT, why))
         self._end(self._network_exception("it did not answer an earlier request in time"))
@@ -341,12 +341,12 @@ class Client(FrameReceiver):
         return ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: {why}")
 
     def _misunderstood(self, error: ProtocolError) -> ApiError:
-        """Of who has told no versions yet, nothing was understood: it may be a web server."""
+        """For bytes that cannot be decoded. Before it gave versions it may be no broker at all."""
         doubt = "" if self.versions else "it does not speak Kafka's protocol: "
         return self._network_exception(f"{doubt}{error}")
 
     def close(self) -> None:
-        """Close at once; who waits hears NETWORK_EXCEPTION."""
+        """Close at once; requests in flight fail with NETWORK_EXCEPTION."""
         self._end(self._network_exception("the connection was closed here"))
 
     def _end(self, error: ApiError) -> None:
@@ -355,7 +355,7 @@ class Client(FrameReceiver):
         self.is_closed = self._is_held = True
         self.drop_received()
         self._transport.abort()
-        self._may_go_on.set()
+        self._room_made.set()
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
@@ -365,7 +365,7 @@ class Client(FrameReceiver):
 def _read_refusal(frame: memoryview) -> ApiVersionsResponse:
     """An ApiVersions answer that refuses the version: in version 0, whatever was asked (KIP-511).
 
-    Some servers write another form; what they speak is then asked for again, in version 0.
+    Some servers use another format; then the versions are asked for again, in version 0.
     """
     try:
         _, answer = decode_response(api_versions.API, 0, bytes(frame))

@@ -1,13 +1,13 @@
 """The server's side of a connection: requests in, answers out in the order of the requests.
 
-A handler is told of each request's frame. It reserves a `Reply` for it, and answers at once or
-later; answers wait for those of earlier requests, and all that are ready when a turn of the loop
-ends leave in one piece. No task, future or stream is made for a request.
+The handler gets each request's frame. It reserves a `Reply` and fills it at once or later. An
+answer waits for those of earlier requests, and all that are ready at the end of a turn leave in one
+piece. No task, future or stream is made for a request.
 
-A peer that sends without reading is held: when its answers, or the requests it waits for, are too
-many, nothing more is read from it until it has taken some. So is one whose next requests are to
-find a request done (`bar`), or all that are `late` (`NotYet`). One that breaks the protocol is
-answered what it asked before that, and loses its connection, and nobody else notices.
+A connection is held (nothing more is read from it) while too many answer bytes or too many requests
+in flight wait: so a peer that sends without reading is stopped. It is also held while its next
+requests must wait for an earlier one to complete (`bar`), or for all `late` ones (`NotYet`). A peer
+that breaks the protocol gets its earlier answers and is then disconnected; no other is affected.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kdist.protocol.framing import SIZE_BYTES
 
 logger = logging.getLogger(__name__)
 
-_REFUSED_S = 30  # that a connection is kept for the answers to what it asked before it was refused
+_REFUSED_S = 30  # how long a refused connection stays open for the answers to its earlier requests
 
 
 class Reply:
-    """The place of one request's answer among those of its connection."""
+    """One request's place in the order of its connection's answers."""
 
     __slots__ = ("_connection", "chunks")
 
@@ -42,42 +42,42 @@ class Reply:
         self.chunks: Sequence[Chunk] | None = None
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """Answer, exactly once. File ranges among the chunks are released when they are sent."""
+        """Answer; called exactly once. File ranges among the chunks are released when sent."""
         assert self.chunks is None, "a request has one answer"
         self.chunks = chunks
         self._connection.reply_given(chunks)
 
     def discard(self) -> None:
-        """There is no answer, as to a produce with acks=0."""
+        """Give no answer, as to a produce with acks=0."""
         self.send(())
 
 
 class Connection(FrameReceiver):
-    """One peer. `context` is the handler's, for what it knows about this connection.
+    """One peer's connection. `context` holds the handler's own state for it.
 
-    What a small request costs above a C program (CPU, echo of 100 bytes, `bench_network.py`): 4.6
-    us at ten connections that wait for each answer, 3 at fifty, 0.4 when a hundred are pipelined.
-    With asyncio's own transports it was 8, 6 and 1.3.
+    CPU time of a small request above a C program's (echo of 100 bytes, `bench_network.py`): 4.6 us
+    with ten connections that wait for each answer, 3 with fifty, 0.4 with a hundred requests
+    pipelined. With asyncio's own transports it was 8, 6 and 1.3.
     """
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections.turn, connections.limits.frame_bytes_max)
         self.context: Any = None
-        self.number = 0  # of two connections, the later one has the larger; 0: not admitted
+        self.number = 0  # ascending in the order of admission; 0: not admitted
         self.peer = "an unknown peer"
         self.host = ""
-        # Set here, unset by whoever looks for idle connections: cheaper than reading a clock.
+        # Set here, cleared by the listener's idle check: cheaper than reading a clock.
         self.is_active = True
         self._connections = connections
         self._metrics = connections.metrics
         self._on_frame = connections.handler.on_frame
         self._replies: deque[Reply | Bytes] = deque()
-        self._is_writing = False  # at the end of this turn
-        self.piece = b""  # the one answer that the turn sends before that
+        self._is_writing = False  # whether `begin_writing` will be called when this turn ends
+        self.piece = b""  # the one answer that the turn sends by itself (`Turn.will_send`)
         self._is_finishing = False
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
-        self._is_barred = False  # until a request is done that the next may rest on
-        self.late = 0  # requests under way that some others are to find done: the handler's count
+        self._is_barred = False  # until a request is done that the next ones may depend on
+        self.late = 0  # unfinished requests that some later ones must wait for; the handler counts
         self._usual_bytes_max = min(LARGE_BYTES, connections.limits.frame_bytes_max)
         self._in_flight_max = connections.limits.in_flight_max
         self._waiting_bytes_max = connections.limits.waiting_bytes_max
@@ -96,12 +96,12 @@ class Connection(FrameReceiver):
             self._is_held = self.is_closed = True
             self._transport.abort()
             return
-        around = self._connections
-        self._sender = Sender(self._transport, around.metrics, self._progressed, around.tasks)
+        tasks = self._connections.tasks
+        self._sender = Sender(self._transport, self._metrics, self._progressed, tasks)
         self._connections.handler.on_connect(self)
 
     def receive(self, receive_into: ReceiveInto) -> int:
-        """As `Receiving`. One whole request that is not large comes with half of the calls."""
+        """As `Receiving.receive`; with half the calls if it gets exactly one small request."""
         if self._own is not None or self._large:
             return self._receive_on(receive_into)
         try:
@@ -125,7 +125,7 @@ class Connection(FrameReceiver):
         return received
 
     def _receive_on(self, receive_into: ReceiveInto) -> int:
-        """`receive` into a buffer of its own."""
+        """As `receive`, into the connection's own buffer."""
         space = self.get_buffer(-1)
         try:
             received = receive_into(space)
@@ -147,21 +147,21 @@ class Connection(FrameReceiver):
         self._sender.transport_took_all()
 
     def eof_received(self) -> bool:
-        """The peer will ask no more; what is ready when this turn ends still goes to it."""
+        """The peer sends no more requests. Answers that are ready by the turn's end are sent."""
         self._is_held = True
         self._connections.loop.call_soon(self.close)
         return True
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whyever it is
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - any cause
         self.is_closed = True
         if not self.number:
             return
-        self._let_go()
+        self._release_all()
         if self._end_timer is not None:
-            self._end_timer.cancel()  # it has a method of this too
+            self._end_timer.cancel()  # it would keep this connection alive
         self._connections.forget(self)
         self._connections.handler.on_disconnect(self)
-        del self._sender  # which has a method of this: else both would wait for the collector
+        del self._sender  # a reference cycle: the two would wait for the garbage collector
 
     # Requests
 
@@ -172,7 +172,7 @@ class Connection(FrameReceiver):
         except NotYet:
             self.bar()
             raise
-        except OSError as error:  # asyncio would take it for the peer's, and be silent
+        except OSError as error:  # asyncio would take it for a lost connection and say nothing
             raise RuntimeError(f"handling a request of {self.peer} failed") from error
         if (
             len(self._replies) >= self._in_flight_max
@@ -183,7 +183,7 @@ class Connection(FrameReceiver):
     def frame_refused(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s: %s", self.peer, error)
         self._metrics.failed_connections += 1
-        self.finish_soon()  # what was asked before is done or under way, and whoever asked is told
+        self.finish_soon()  # earlier requests were carried out or soon will be, and get an answer
 
     def _hold(self) -> None:
         if not self._is_held:
@@ -192,24 +192,24 @@ class Connection(FrameReceiver):
             self._transport.pause_reading()
 
     def bar(self) -> None:
-        """Hand over no more requests before `unbar`: they are to find done what is under way."""
+        """Hand over no requests until `unbar`: they depend on one that is still under way."""
         self._is_barred = self._is_held = True
         self._transport.pause_reading()
 
     def unbar(self) -> None:
-        """It is done."""
+        """That request is done: hand over the ones behind it."""
         self._is_barred = False
         if not self.is_closed:
             self._after_writing()
 
     def end_late(self) -> None:
-        """One that was `late` is done. With the last of them whoever was to find it so goes on."""
+        """A `late` request is done. After the last, requests that raised `NotYet` go on."""
         self.late -= 1
         if self._is_barred and not self.late:
             self.unbar()
 
-    def _go_on(self) -> None:
-        """Read again, beginning with the frames that had come before the connection was held."""
+    def _resume(self) -> None:
+        """End the hold: first the frames that were received before it, then new bytes."""
         if self.is_closed or self._is_finishing or self._is_barred or not self._is_held:
             return
         self._is_held = False
@@ -220,7 +220,7 @@ class Connection(FrameReceiver):
     # Answers
 
     def reserve(self) -> Reply:
-        """The place of the answer to the frame that is being handled."""
+        """Reserve the place for the answer to the frame that is being handled."""
         if self.piece:
             self._queue_piece()
         reply = Reply(self)
@@ -228,11 +228,12 @@ class Connection(FrameReceiver):
         return reply
 
     def answer_at_once(self, data: Bytes) -> None:
-        """As `reserve().send((data,))`, for less: nothing is made to wait for the answer in.
+        """As `reserve().send((data,))`, but cheaper: no `Reply` is made.
 
-        Where nothing waits the turn sends it by itself, unless another follows before that.
+        If no other answer waits, it becomes the `piece` that the turn sends by itself, unless
+        another answer follows before the turn ends.
         """
-        if not (self._replies or self.piece or self._is_held):  # as is one that is closed
+        if not (self._replies or self.piece or self._is_held):  # a closed one is held too
             sender = self._sender
             send = sender.socket_send
             if send is not None and not (sender.waiting_bytes or sender.is_blocked):
@@ -247,7 +248,7 @@ class Connection(FrameReceiver):
         self._queue(data)
 
     def _queue_piece(self) -> None:
-        """Take the piece back from the turn: others come behind it, not before."""
+        """Withdraw the piece from the turn and queue it, so that other answers follow it."""
         piece, self.piece = self.piece, b""
         self._metrics.sent_bytes -= len(piece)
         self._queue(piece)
@@ -270,7 +271,7 @@ class Connection(FrameReceiver):
             self.reserve().send(chunks)
 
     def reply_given(self, chunks: Sequence[Chunk]) -> None:
-        """A reply has its chunks; they leave once those before them have theirs."""
+        """A reply has its chunks. They are sent once all earlier replies have theirs."""
         if self.is_closed:
             release(chunks)
             return
@@ -278,7 +279,7 @@ class Connection(FrameReceiver):
         self._want_writing()
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
-        """Send what is ready, or say what is to be sent: the turn's call."""
+        """As `Writer.begin_writing`: return ready answers that are plain bytes, send all others."""
         self._is_writing = False
         if self.is_closed:
             return None
@@ -298,7 +299,7 @@ class Connection(FrameReceiver):
         return None
 
     def end_writing(self, data: Bytes, sent: int | OSError) -> None:
-        """What became of it."""
+        """As `Writer.end_writing`."""
         size, sender = len(data), self._sender
         if sent == size:
             sender.waiting_bytes -= size
@@ -309,7 +310,7 @@ class Connection(FrameReceiver):
             self._after_writing()
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
-        """What became of `piece`, all of which was counted as sent."""
+        """As `Writer.sent_in_part`. All of the piece was counted as sent: take that back."""
         self._metrics.sent_bytes -= len(data)
         self._sender.waiting_bytes += len(data)
         self._sender.sent_in_part(data, sent)
@@ -327,7 +328,7 @@ class Connection(FrameReceiver):
             replies.popleft()
 
     def _progressed(self) -> None:
-        """The peer has taken some."""
+        """The kernel has taken more of the answers."""
         self.is_active = True
         if not self.is_closed:
             self._after_writing()
@@ -342,44 +343,44 @@ class Connection(FrameReceiver):
             and len(self._replies) < self._in_flight_max
             and sender.waiting_bytes < self._waiting_bytes_max
         ):
-            # Not now: a turn is ending, and what the handler is given belongs to the next.
-            self._connections.loop.call_soon(self._go_on)
+            # Not now: a turn is ending, and frames handed over from here belong to the next.
+            self._connections.loop.call_soon(self._resume)
 
     # The end
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the peer waits for us, and not we for the peer."""
+        """Whether the peer waits for an answer of ours, and is not behind in reading."""
         return bool(self.piece or self._replies) and not self._sender.is_blocked
 
     def finish(self) -> None:
-        """Take no more requests, and close once all are answered."""
+        """Take no more requests, and close once all requests taken are answered."""
         self._is_finishing = self._is_held = True
         if not self.is_closed:
             self._transport.pause_reading()
             self.drop_received()
-            self._want_writing()  # and then close: this turn's requests may be answered by its end
+            self._want_writing()  # closes after it; this turn's hooks may answer before
 
     def finish_soon(self) -> None:
-        """As `finish`, but in half a minute at most, whatever is still to be answered."""
+        """As `finish`, but close after half a minute, answered or not."""
         self.finish()
         if self._end_timer is None and not self.is_closed:
-            # A fetch may wait for days, and an end of the peer is not seen now.
+            # A fetch may wait for days, and with reading paused the peer's end goes unnoticed.
             self._end_timer = self._connections.loop.call_later(_REFUSED_S, self.abort)
 
     def close(self) -> None:
-        """Close now. What the transport still holds is sent, all else is let go."""
+        """Close now. Bytes that the transport holds are still sent, queued answers are dropped."""
         if not self.is_closed:
             self.is_closed = True
-            self._let_go()
+            self._release_all()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now, and send nothing more."""
+        """Close now and send nothing more."""
         self.close()
         self._transport.abort()
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         self._is_held = True
         self._metrics.sent_bytes -= len(self.piece)
         self.piece = b""

@@ -1,4 +1,4 @@
-"""Listening: who may connect, how many, how long they may be idle, and how all of it ends."""
+"""A listener: how many connections it admits, how long they may be idle, and how it closes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-_IDLE_CHECKS = 10  # in the time that makes a connection idle: so exact is that time
+_IDLE_CHECKS = 10  # per `connections.max.idle.ms`, which is thus kept to a tenth
 
 
 class Census:
-    """How many connections a broker has on all its listeners, and how many each host has.
+    """The connections of a broker on all its listeners, in total and per host.
 
-    `most`: what the machine allows, whatever `max.connections` says.
+    `most`: how many the machine allows, whatever `max.connections` says.
     """
 
     def __init__(self, most: int = INT32_MAX) -> None:
         self.most = most
         self.connections = 0
-        self.admitted = 0  # ever
+        self.admitted = 0  # in total, closed ones included
         self.hosts: Counter[str] = Counter()
 
 
 class Listener:
     """A broker's connections on one of its listeners.
 
-    The newest connection is the one that is closed over `max.connections` or, for its address,
-    `max.connections.per.ip`. `tasks` read what is not in the page cache.
+    A new connection beyond `max.connections` or, for its address, `max.connections.per.ip` is
+    closed at once. `tasks` runs the reads of file ranges that are not in the page cache.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class Listener:
         *,
         is_spared: bool = False,
     ) -> None:
-        """`census`: of the broker's listeners, if it has several. `is_spared`: no number of
-        connections bars one more here, as clients have listeners of their own."""
+        """`census` is shared by a broker's listeners. `is_spared`: `max.connections` does not
+        apply here, since clients have other listeners."""
         self.network = network
         self.loop = network.loop
         self.turn = network.turn
@@ -60,7 +60,7 @@ class Listener:
         self.metrics = metrics
         self.tasks = tasks
         self.limits = Limits(frame_bytes_max=settings.socket_request_max_bytes)
-        self.connections: dict[Connection, int] = {}  # and how many checks found them idle
+        self.connections: dict[Connection, int] = {}  # with the successive checks that were idle
         self.census = census or Census()
         self._is_spared = is_spared
         self._servers: list[Server] = []
@@ -70,7 +70,7 @@ class Listener:
         self._idle_timer: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections there; the port. `UserError` with a sentence if that cannot be."""
+        """Accept connections there, and return the port. `UserError` if it cannot listen."""
         settings = self.settings
         server = await self.network.listen(
             lambda: Connection(self),
@@ -129,7 +129,7 @@ class Listener:
             )
 
     def _close_idle(self) -> None:
-        """Close whoever sent no whole request and took no answer in all the checks of the time."""
+        """Close each connection that sent no whole request and took no answer for long enough."""
         for connection, checks in list(self.connections.items()):
             if connection.is_active or connection.is_waiting:
                 connection.is_active = False
@@ -145,7 +145,7 @@ class Listener:
     # The end
 
     async def close(self, drain_ms: float) -> None:
-        """Accept no more, answer what is under way for up to `drain_ms`, close all connections."""
+        """Stop accepting, answer requests under way for up to `drain_ms`, close all connections."""
         self._is_closing = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -157,7 +157,9 @@ class Listener:
             async with asyncio.timeout(drain_ms / 1000):
                 await self._is_empty.wait()
         except TimeoutError:
-            logger.warning("%d connections were closed unanswered", len(self.connections))
+            logger.warning(
+                "closing %d connections that still wait for answers", len(self.connections)
+            )
             for connection in list(self.connections):
                 connection.abort()
             await self._is_empty.wait()

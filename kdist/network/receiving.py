@@ -1,14 +1,15 @@
-"""Frames out of what a transport receives, in place.
+"""Splitting received bytes into frames, in place.
 
-Bytes are received into the space that all connections share. Whole frames are handed over where
-they lie; only the beginning of a frame that is not whole yet moves to a buffer of its own, where
-the rest is received. So a connection between frames holds no buffer at all, and a large frame is
-copied in part, once.
+Bytes are received into the space that all connections share, and whole frames are handed over from
+there without a copy. Only the beginning of an incomplete frame moves to a buffer of the
+connection's own, where the rest is received. So a connection between frames holds no buffer, and of
+a large frame only the first part is copied, once.
 
-A frame's buffer grows with what has come, fourfold at most: a peer that announces a hundred
+That buffer is at most four times as large as what was received: a peer that announces a hundred
 megabytes and sends ten bytes costs half a kilobyte. Above 4 MiB it is as large as the frame, since
-pages that nothing has come into cost nothing. Who has sent a large frame gets room for as much
-again at once, up to a bound: at 256 KiB, not to copy it saves a tenth of what a produce costs.
+mapped pages cost nothing until they are written to. A connection that has sent a large frame gets a
+buffer for another of that size before the next receive, up to a bound: at 256 KiB, avoiding that
+copy saves a tenth of what a produce costs.
 """
 
 from __future__ import annotations
@@ -22,42 +23,42 @@ from kdist.network.turn import Turn
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
 _GROWTH = 4
-LARGE_BYTES = 128 << 10  # of smaller ones a receive into the shared space brings several
-_TRUSTED_BYTES_MAX = 4 << 20  # for a connection, however much it has sent before
-_RECEIVED_BYTES_MAX = 1 << 18  # at a time, of frames that are smaller: more of them is not better
-_TAKEN_BYTES_MAX = 32 << 20  # when all connections have so much, nobody is given more at once
+LARGE_BYTES = 128 << 10  # of smaller frames, one receive into the shared space brings several
+_TRUSTED_BYTES_MAX = 4 << 20  # most that a connection's earlier frames let it have in advance
+_RECEIVED_BYTES_MAX = 1 << 18  # for several frames in one receive: more gains nothing
+_TAKEN_BYTES_MAX = 32 << 20  # in all connections' buffers; above it none gets one in advance
 size_at = struct.Struct(">i").unpack_from
 
 
 class NotYet(Exception):
-    """A request is to find done what is still under way: it is handed over again later."""
+    """A request must wait for earlier ones that are under way: its frame is handed over again."""
 
 
 class FrameReceiver(asyncio.BufferedProtocol):
-    """One connection's receiving half. Subclasses are told of frames, and may hold it."""
+    """One connection's receiving half. Subclasses handle frames, and hold it with `_is_held`."""
 
     def __init__(self, turn: Turn, frame_bytes_max: int) -> None:
         self._turn = turn
         self._frame_bytes_max = frame_bytes_max
-        self._own: memoryview | None = None  # begins with a frame that is not whole, or was held
-        self._own_end = 0  # so many bytes of it are received
-        self._own_limit = 0  # so many shall be: to the end of the frame, so that no other's follow
-        self._large = 0  # bytes of the latest frame and its size, if they were many
-        self._trusted = 0  # and of the largest
+        self._own: memoryview | None = None  # begins with an incomplete or a held frame
+        self._own_end = 0  # end of the bytes received into it
+        self._own_limit = 0  # receive no further: where its frame ends, or several like the latest
+        self._large = 0  # bytes of the latest frame with its size field; 0 if it was not large
+        self._trusted = 0  # bytes of the largest frame so far, up to _TRUSTED_BYTES_MAX
         self._is_held = False
-        self.is_closed = False  # set by whoever closes: what comes then is not kept
+        self.is_closed = False  # set by the subclass that closes: what is received then is dropped
 
-    # What a subclass says
+    # What a subclass defines
 
     def frame_received(self, frame: memoryview) -> None:
-        """A whole frame without its size. Holds until the turn ends. May raise ProtocolError.
+        """A whole frame, without its size; valid until the turn ends. May raise `ProtocolError`.
 
-        Or `NotYet`, once the connection is held: it is the first of the held frames then.
+        May also raise `NotYet`, after holding the connection: then it is the first held frame.
         """
         raise NotImplementedError
 
     def frame_refused(self, error: ProtocolError) -> None:
-        """The bytes are no frame, or `frame_received` raised. Nothing more is parsed."""
+        """The bytes are not a frame, or `frame_received` refused one. Nothing more is parsed."""
         raise NotImplementedError
 
     # What the transport calls
@@ -69,7 +70,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         return own[self._own_end : self._own_limit]
 
     def _room_for_large(self) -> memoryview:
-        """A buffer for as many frames like the latest as are worth one receive: one, or more."""
+        """A buffer for as many frames of the latest's size as are worth one receive."""
         buffers, large = self._turn.buffers, self._large
         if buffers.taken_bytes > _TAKEN_BYTES_MAX:
             return self._turn.space()
@@ -87,9 +88,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self.find_frames(own, self._own_end)
 
     def find_frames(self, received: memoryview, end: int) -> None:
-        """Hand over the whole frames before `end`, and keep what is left.
+        """Hand over the whole frames before `end`, and keep the rest.
 
-        `find_frame` would find them all. To look for whole ones here saves 0.5 us each.
+        `find_frame` could find them all; checking for whole ones here saves 0.5 us each.
         """
         start = latest = 0
         frame_bytes_max = self._frame_bytes_max
@@ -98,7 +99,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
                 content = start + SIZE_BYTES
                 size = size_at(received, start)[0] if content <= end else -1
                 if not (0 <= size <= frame_bytes_max and content + size <= end):
-                    find_frame(received, start, end, frame_bytes_max)  # may refuse it
+                    find_frame(received, start, end, frame_bytes_max)  # raises on a bad size
                     break
                 latest, start = start, content + size
                 self.frame_received(received[content:start])
@@ -115,19 +116,19 @@ class FrameReceiver(asyncio.BufferedProtocol):
             self.drop_received()
 
     def refuse(self, error: ProtocolError) -> None:
-        """Parse nothing more: the bytes are no frame, or no frame that the subclass takes."""
+        """Parse nothing more: the bytes are not a frame, or not one that the subclass accepts."""
         self._is_held = True
         self.drop_received()
         self.frame_refused(error)
 
     def _note_large(self, size: int) -> None:
-        """The latest whole frame has so many bytes; 0: there was none."""
+        """Note the size of the latest whole frame; 0 if there was none."""
         if size:
             self._large = size if LARGE_BYTES <= size <= _TRUSTED_BYTES_MAX else 0
             self._trusted = max(self._trusted, min(size, _TRUSTED_BYTES_MAX))
 
     def _keep(self, received: memoryview, start: int, end: int) -> None:
-        """Have what was not handed over in a buffer of its own, with room to go on."""
+        """Move the bytes that were not handed over to the connection's own buffer."""
         rest = received[start:end]
         rest_size = end - start
         wanted = max(rest_size, bytes_wanted(rest, 0, rest_size))
@@ -151,6 +152,6 @@ class FrameReceiver(asyncio.BufferedProtocol):
     # Holding
 
     def find_held_frames(self) -> None:
-        """Go on with what was received before the connection was held."""
+        """Hand over the frames that were received before the connection was held."""
         if self._own is not None:
             self.find_frames(self._own, self._own_end)

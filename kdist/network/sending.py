@@ -1,14 +1,14 @@
-"""What leaves a connection, in order: bytes through its transport, file ranges by sendfile.
+"""Sending a connection's answers in order: bytes by its transport, file ranges by sendfile.
 
-A transport's buffer limit is 0, so that it says `pause_writing` whenever the kernel did not take
-all; what follows is sent when it has nothing left. Where a file has no descriptor (a simulated
-disk), or a transport no sendfile (a simulated network, TLS), ranges are read and written in pieces.
-What a reader far behind wants may be on the disk only: the page cache is asked first, and a thread
-reads what it lacks, since `sendfile` would stop everybody for the disk's sake.
+The transport's buffer limit is 0: it calls `pause_writing` whenever the kernel did not take all,
+and the rest is sent once its buffer is empty. Where a file has no descriptor (a simulated disk), or
+a transport no sendfile (a simulated network), ranges are read and written in pieces. What a
+consumer far behind reads may not be in the page cache: that is checked first, and a thread reads
+what is missing, since `sendfile` would block the loop, and with it all connections, on the disk.
 
-An answer with records is three calls: what stands before them, the range, a few bytes behind it.
-The last would leave as a packet of its own and wake its reader up once more, which costs the sender
-30 to 100 us of a mebibyte's 500: so the socket is corked from the first to the last.
+An answer with records takes three calls: the bytes before them, the range, a few bytes after it.
+The last would leave as a packet of its own and wake its reader once more, which costs the sender 30
+to 100 us of the 500 that a MiB takes: so the socket is corked from the first to the last.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ logger = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 18
 COLD_PIECE_BYTES = 1 << 20
-RANGE_BYTES = 4 << 10  # a range in a file counts as so much: it takes none, but pins the file
-COPIED_BYTES_MAX = 8 << 10  # copying them saves 2 us; at 16 KiB a sendfile costs the same
+RANGE_BYTES = 4 << 10  # what a waiting file range counts as: it takes no memory, but pins the file
+COPIED_BYTES_MAX = 8 << 10  # to copy so small a range saves 2 us; at 16 KiB sendfile costs the same
 
 
 class Sender:
     """One connection's sending half.
 
-    `waiting_bytes` are those in memory that the kernel did not take yet, and `RANGE_BYTES` for each
-    range in a file; `is_blocked` until it takes more, and then `progressed` is called.
+    `waiting_bytes` counts the bytes in memory that the kernel has not taken yet, and `RANGE_BYTES`
+    for each file range. `is_blocked` is true until the kernel (or the disk) is ready for more; then
+    `progressed` is called.
     """
 
     __slots__ = (
@@ -76,10 +77,10 @@ class Sender:
         self._progressed = progressed
         self._chunks: deque[Chunk] = deque()
         self.put_bytes = self._chunks.append
-        self._range: FileRange | None = None  # under way, `_range_sent` bytes of it are sent
+        self._range: FileRange | None = None  # being sent: `_range_sent` bytes are
         self._range_sent = 0
-        self._warm_end = 0  # up to this position the range is in the page cache, if it is cold
-        self._is_warming = False
+        self._warm_end = 0  # of a cold range: it is in the page cache up to this file position
+        self._is_warming = False  # whether a thread reads a part of it
         self._tasks = tasks
         self._in_transport = 0
         self._sockets = transport if isinstance(transport, SocketTransport) else None
@@ -93,7 +94,7 @@ class Sender:
         self.is_closed = False
 
     def put(self, chunks: Iterable[Chunk]) -> None:
-        """Queue the chunks of an answer, which `waiting_bytes` counts already (`waiting_size`)."""
+        """Queue an answer's chunks, which `waiting_bytes` includes already (`waiting_size`)."""
         chunk: Any
         for chunk in chunks:
             if not isinstance(chunk, BYTES) and chunk.size <= COPIED_BYTES_MAX:
@@ -104,7 +105,7 @@ class Sender:
             self._chunks.append(chunk)
 
     def send_answer(self, chunks: Sequence[Chunk]) -> None:
-        """As `put` and `write`, where nothing waits: in a third of the calls, if it is records."""
+        """As `put` and `write`, when nothing waits; with a third of the calls for records."""
         part: Any = chunks[1] if len(chunks) == 3 else b""
         sockets = self._sockets
         if (
@@ -135,11 +136,11 @@ class Sender:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether anything is left to be sent."""
+        """Whether anything is left to send."""
         return bool(self._chunks) or self.is_blocked
 
     def write(self) -> None:
-        """Send until nothing is left or the peer takes no more."""
+        """Send until nothing is left or the kernel takes no more."""
         chunks = self._chunks
         chunk: Any
         while not self.is_blocked and not self.is_closed:
@@ -158,20 +159,20 @@ class Sender:
                     self._range_sent = self._warm_end = 0
 
     def direct_send(self) -> Send | None:
-        """The socket's, if one piece may go there right now; who uses it counts what was sent."""
+        """The socket's `send`, if nothing waits before it. The caller counts the bytes sent."""
         if self._chunks or self._range is not None or self.is_blocked:
             return None
         return self.socket_send
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
-        """Only so many bytes of `data` went there, or none."""
+        """`direct_send` took only the first `sent` bytes of `data`, or failed."""
         assert self._sockets is not None
         self._in_transport = len(data)
-        self.is_blocked = True  # until it took the rest; for good if it is lost
+        self.is_blocked = True  # until the kernel took the rest; for good if the connection is lost
         self._sockets.go_on(data, sent)
 
     def _send_bytes(self, data: Bytes) -> None:
-        """Send `data`, and all bytes behind it up to the next file range, as one piece."""
+        """Send `data`, and all bytes queued up to the next file range, as one piece."""
         chunks, flags = self._chunks, 0
         chunk: Any
         if chunks:
@@ -192,13 +193,13 @@ class Sender:
             self._to_socket(self._sockets, data, flags)
 
     def _cork(self, is_corked: bool) -> None:
-        """Whether the kernel keeps a packet that is not full for what follows."""
+        """Have the kernel hold back a partial packet for what follows, or stop doing so."""
         if self._set_option is not None:
             self._is_corked = is_corked
             self._set_option(socket.IPPROTO_TCP, socket.TCP_CORK, is_corked)
 
     def _to_socket(self, sockets: SocketTransport, data: Bytes, flags: int) -> None:
-        """As `_to_transport`, with a third of the calls."""
+        """As `_to_transport`, with a third of its calls."""
         sent: int | OSError
         try:
             sent = sockets.direct_send(data, flags)
@@ -241,34 +242,36 @@ class Sender:
             self.waiting_bytes -= RANGE_BYTES
             part.release()
         elif not sent and not self.is_blocked and not self.is_closed:
-            logger.warning("%s was cut below byte %d while it was sent", part.file.path, position)
+            logger.warning(
+                "%s was truncated below byte %d while it was sent", part.file.path, position
+            )
             self._abort()
 
     def _send_file(self, part: FileRange, descriptor: int, position: int, size: int) -> int:
-        """Send once: what one filling of the socket's buffer leaves over is for another turn."""
+        """One sendfile call; what the socket's buffer does not take is left for a later turn."""
         assert self._sockets is not None
         try:
             sent = self._sockets.send_file(descriptor, position, size)
         except OSError:
-            # Of the file or of the socket? An ETIMEDOUT or EIO may be either's.
-            part.file.read(position, 1)  # raises DiskFailed if it is the file's
+            # An ETIMEDOUT or EIO may come from the file or from the socket.
+            part.file.read(position, 1)  # raises DiskFailed if it is from the file
             self._abort()
             return 0
         self._metrics.sent_bytes += sent
         return sent
 
     def _warm_bytes(self, part: FileRange, position: int, left: int) -> int:
-        """How many bytes from `position` are in the page cache; 0 if they are being fetched."""
+        """How many bytes from `position` are in the page cache; 0 if a thread now reads them."""
         if position < self._warm_end:
             return self._warm_end - position
         size = min(left, COLD_PIECE_BYTES)
         end, file = position + size, part.file
-        # The kernel reads ahead: between two pages that are there few are not.
+        # The kernel reads ahead: if the first and the last page are cached, few between are not.
         if file.read_cached(position, 1) and file.read_cached(end - 1, 1):
             self._warm_end = end
             return size
         self.is_blocked = self._is_warming = True
-        if self._is_corked:  # what is before it need not wait for the disk
+        if self._is_corked:  # the bytes before the range need not wait for the disk
             self._cork(False)
 
         def read() -> None:
@@ -290,7 +293,7 @@ class Sender:
             self._progressed()
 
     def _abort(self) -> None:
-        self.is_blocked = True  # nothing must follow the part of an answer that was sent
+        self.is_blocked = True  # nothing may follow an answer that was sent in part
         self._transport.abort()
         self.close()
 
@@ -303,9 +306,10 @@ class Sender:
         self._progressed()
 
     def close(self) -> None:
-        """Send nothing more, and let go of what was not sent.
+        """Send nothing more, and release what was not sent.
 
-        After `_abort` there may be more to let go of: until the connection hears of it, it answers.
+        May be called again: after `_abort` answers are still queued until the connection hears of
+        its loss.
         """
         self.is_closed = True
         if self._range is not None and not self._is_warming:
@@ -316,17 +320,20 @@ class Sender:
 
 
 def waiting_size(chunks: Iterable[Chunk]) -> int:
-    """What these count as while they wait."""
+    """What these chunks add to `waiting_bytes`."""
     return sum([len(chunk) if isinstance(chunk, BYTES) else RANGE_BYTES for chunk in chunks])
 
 
 def copied_if_small(part: FileRange) -> bytes | None:
-    """The bytes of a small file range, which is released, to leave in one piece with others."""
+    """The bytes of a small file range, to be sent in one piece with others; releases the range.
+
+    None if the range is too large, cold, or cut short by a truncation.
+    """
     size = part.size
     if size > COPIED_BYTES_MAX or part.is_cold:
         return None
     data = part.file.read(part.position, size)
     if len(data) < size:
-        return None  # it was cut: as with a large one, that is found when it is sent
+        return None  # the file was truncated: `_send_range` will deal with it
     part.release()
     return data

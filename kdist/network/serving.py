@@ -1,4 +1,4 @@
-"""What a served connection is given: its handler, its admission, its limits."""
+"""What a served connection needs from outside: its handler, admission and limits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Limits(NamedTuple):
-    """What one connection may take: `in_flight_max` requests, `waiting_bytes_max` of answers.
+    """Limits of one connection: its largest frame, requests in flight, bytes of unsent answers.
 
-    Of these, what is in memory: a range in a file counts little (`sending.RANGE_BYTES`).
+    Answers count with their bytes in memory; a file range counts `sending.RANGE_BYTES`.
     """
 
     frame_bytes_max: int = 100 << 20
@@ -25,27 +25,27 @@ class Limits(NamedTuple):
 
 
 class Handler(Protocol):
-    """What the connections of a listener are for. All calls are the loop's."""
+    """Serves the requests of a listener's connections. Called on the loop's thread only."""
 
     def on_connect(self, connection: Connection) -> None:
-        """A peer that is within the limits."""
+        """A connection was admitted."""
         ...
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """A whole request, without its size. `frame` holds until the hooks of this turn have run.
+        """A whole request, without its size. `frame` is valid until this turn's hooks have run.
 
-        ProtocolError closes the connection. `NotYet` has the frame handed over again, before all
-        behind it, when nothing of the connection is `late`. Any other exception is a bug.
+        `ProtocolError` closes the connection. After `NotYet` the frame is handed over again, before
+        all later ones, once no request of the connection is `late`. Anything else raised is a bug.
         """
         ...
 
     def on_disconnect(self, connection: Connection) -> None:
-        """The connection is gone. Replies that it still waits for may be sent: nothing happens."""
+        """The connection is gone. Sending a reply that was still due does nothing."""
         ...
 
 
 class Connections(Protocol):
-    """Who counts connections and admits them: the listener."""
+    """Admits and counts connections, and holds what they share: the listener."""
 
     handler: Handler
     turn: Turn
@@ -55,7 +55,7 @@ class Connections(Protocol):
     tasks: Tasks
 
     def admit(self, connection: Connection) -> int:
-        """How many have been admitted, with this one; 0: there is no room for it."""
+        """The number of connections ever admitted, including this one; 0 if it is refused."""
         ...
 
     def forget(self, connection: Connection) -> None:

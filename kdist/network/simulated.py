@@ -1,7 +1,7 @@
-"""A network in memory, in virtual time: hosts, connections between them, and what goes wrong.
+"""A network in memory, in virtual time: hosts, connections between them, and faults.
 
-`SimulatedNetwork(loop, chance).host("a")` is one host's `Network`. Partitions stop bytes without
-a word; a crash ends a host's connections as a killed process does, or as a lack of power does.
+`SimulatedNetwork(loop, chance).host("a")` is one host's `Network`. A partition stops bytes
+silently; a crash ends a host's connections as a killed process or a power loss does.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class SimulatedNetwork:
         self._last_port = _FIRST_FREE_PORT
 
     def host(self, name: str) -> SimulatedHost:
-        """One host's network. Another call is as another process there, with turns of its own."""
+        """One host's network. Each call stands for a process there, with turns of its own."""
         return SimulatedHost(self, name)
 
-    # What goes wrong
+    # Faults
 
     def partition(self, *sides: Collection[str]) -> None:
-        """Let nothing pass between hosts of different sides; a host in none of them is alone."""
+        """Let nothing pass between hosts of different sides; a host in none of them is isolated."""
         self._sides = {host: number for number, side in enumerate(sides) for host in side}
         self._are_parted = True
 
     def heal(self) -> None:
-        """End the partition. What waited arrives."""
+        """End the partition. Bytes that it stopped arrive."""
         self._are_parted = False
         held, self._held = self._held, {}
         for transport in held:
@@ -68,16 +68,16 @@ class SimulatedNetwork:
         self._held[transport] = None
 
     def is_cut(self, host: str, other: str) -> bool:
-        """Whether a partition is between two hosts."""
+        """Whether a partition separates two hosts."""
         if not self._are_parted or host == other:
             return False
         sides = self._sides
         return host not in sides or other not in sides or sides[host] != sides[other]
 
     def crash(self, host: str, *, is_power_lost: bool = False) -> None:
-        """End everything on `host` without telling it. Peers hear of it.
+        """End all connections of `host` without a call to its protocols. Peers get a reset.
 
-        If power is lost, only those that connected to it do, whose kernels ask.
+        If power is lost there is no reset: only peers that connected to it notice, by keepalive.
         """
         accepted_at = set(self._listening)
         self._listening = {
@@ -96,7 +96,7 @@ class SimulatedNetwork:
     # What hosts call
 
     def open(self, address: Address, listening: _Listening) -> Address:
-        """Listen; port 0 finds a free one."""
+        """Listen; port 0 chooses a free one. `UserError` if the port is taken."""
         if address.port == 0:
             address = Address(address.host, self._free_port())
         if address in self._listening:
@@ -108,11 +108,11 @@ class SimulatedNetwork:
         return address
 
     def shut(self, address: Address) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._listening.pop(address, None)
 
     async def connect(self, host: str, make: Callable[[], P], remote: Address) -> P:
-        """Connect `host` to `remote`: both protocols have their transports when it returns."""
+        """Connect `host` to `remote`, and return the connected protocol."""
         deadline = self.loop.time() + _CONNECT_S_MAX
         await self._travel()
         while self.is_cut(host, remote.host):

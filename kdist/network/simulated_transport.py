@@ -1,8 +1,8 @@
-"""One end of a simulated connection: asyncio's transport over two queues in memory.
+"""One end of a simulated connection: an asyncio transport over queues in memory.
 
-Bytes take a while that chance chooses, and come in pieces cut where it chooses, but in order. A
-window bounds what is under way, as TCP's does: who does not read stops who writes. What is cut off
-by a partition waits for its end.
+Bytes arrive in order, after random delays and cut at random places. A window limits the bytes under
+way, as in TCP: a reader that stops reading stops the writer. Bytes that a partition stops wait for
+its end.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ WINDOW_BYTES = 1 << 16
 class Conditions(NamedTuple):
     """What a network does to bytes.
 
-    `cut_share` of the receives get a part of what is there, often a single byte; `reset_share` of
-    the pieces that are sent end their connection instead.
+    `cut_share` of the receives get only a part of what has arrived, often a single byte;
+    `reset_share` of the pieces sent reset their connection instead.
     """
 
     delay_ms_max: float = 2.0
@@ -60,9 +60,9 @@ class SimulatedTransport(asyncio.Transport):
         self.local = local
         self.remote = remote
         self._protocol = protocol
-        self._unsent = bytearray()  # for want of window
+        self._unsent = bytearray()  # waiting for room in the window
         self._window = WINDOW_BYTES
-        # With due times; b"" is the end, None a reset.
+        # Pieces with the times they are due; b"" is the end of stream, None a reset.
         self._under_way: deque[tuple[float, bytes | None]] = deque()
         self._unread = bytearray()
         self._is_end_wanted = False
@@ -112,7 +112,7 @@ class SimulatedTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Send what is left, then the end; go on receiving."""
+        """Send what is left, then the end of stream; go on receiving."""
         self._is_end_wanted = True
         self._maybe_end()
 
@@ -120,13 +120,13 @@ class SimulatedTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:
-        """Send what is left, then the end."""
+        """Send what is left, then the end of stream."""
         if not self._is_closing:
             self._is_closing = self._is_end_wanted = True
             self._maybe_end()
 
     def abort(self) -> None:
-        """Gone at once; the peer hears of it behind what is under way, if it is not cut off."""
+        """Close at once; the peer gets a reset after the bytes under way, unless it is cut off."""
         if not self._is_gone:
             self.lose(None)
             self.send_reset()
@@ -134,7 +134,7 @@ class SimulatedTransport(asyncio.Transport):
     # Sending
 
     def _send(self) -> None:
-        """Put on the way what the window admits, unless that is but a crumb (RFC 1122, 4.2.3.4)."""
+        """Send what the window admits, but no tiny pieces (RFC 1122, 4.2.3.4)."""
         while self._unsent and not self._is_gone:
             if self._window < min(len(self._unsent), WINDOW_BYTES // 4):
                 return
@@ -144,7 +144,7 @@ class SimulatedTransport(asyncio.Transport):
             self._put_on_the_way(piece)
 
     def send_reset(self) -> None:
-        """Have the peer hear that nobody is here any more."""
+        """Send the peer a reset, behind the bytes under way."""
         self._put_on_the_way(None)
 
     def _put_on_the_way(self, piece: bytes | None) -> None:
@@ -156,7 +156,7 @@ class SimulatedTransport(asyncio.Transport):
         line.loop.call_at(due, self.deliver)
 
     def deliver(self) -> None:
-        """Let arrive what is due, unless the hosts are partitioned."""
+        """Hand the pieces that are due to the peer, unless the hosts are partitioned."""
         line = self._line
         while self._under_way and self._under_way[0][0] <= line.loop.time():
             if line.is_cut(self.local.host, self.remote.host):
@@ -182,7 +182,7 @@ class SimulatedTransport(asyncio.Transport):
             self.lose(None)
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is gone on this end."""
+        """End this side of the connection, and tell its protocol."""
         if not self._is_gone:
             self._is_gone = self._is_closing = True
             self._unread.clear()
@@ -190,7 +190,7 @@ class SimulatedTransport(asyncio.Transport):
             self._line.loop.call_soon(self._protocol.connection_lost, error)
 
     def vanish(self) -> None:
-        """As `lose`, but the protocol does not hear of it: its process is gone too."""
+        """As `lose`, without telling the protocol: its process is gone too."""
         self._is_gone = self._is_closing = True
         self._under_way.clear()
         self._line.forget(self)
@@ -198,9 +198,9 @@ class SimulatedTransport(asyncio.Transport):
     # Receiving
 
     def arrive(self, piece: bytes) -> None:
-        """Bytes, or the end, have come."""
+        """A piece arrives; b"" is the end of stream."""
         if self._is_gone:
-            if piece:  # as TCP answers bytes for a socket that is closed
+            if piece:  # TCP answers data for a closed socket with a reset
                 self._line.loop.call_soon(self.peer.lose, ConnectionResetError("nobody is here"))
             return
         self._unread += piece
@@ -208,7 +208,7 @@ class SimulatedTransport(asyncio.Transport):
         self._receive()
 
     def _receive(self) -> None:
-        """One receive: as much as the protocol has room for, or the part that chance says."""
+        """One receive: as much as the protocol has room for, or a random part of that."""
         if self._is_paused or self._is_closing:
             return
         if self._unread:
@@ -231,7 +231,7 @@ class SimulatedTransport(asyncio.Transport):
         return 1 if chance.random() < 0.5 else chance.randint(1, size)
 
     def open_window(self, size: int) -> None:
-        """The peer has read so much."""
+        """The peer has read `size` bytes."""
         self._window += size
         self._send()
         if self._is_writing_paused and not self._unsent and not self._is_gone:

@@ -1,8 +1,8 @@
-"""One end of a connection over a socket: asyncio's transport, read straight from the selector.
+"""One end of a connection over a socket: an asyncio transport that the selector calls directly.
 
-Protocols see no difference to asyncio's own, which costs 3 us a request more. What it adds is for
-`sending`: bytes that more follows, and ranges of files, by sendfile. It has no write buffer to
-speak of: whenever the kernel does not take all, it says `pause_writing`.
+Protocols see no difference from asyncio's own transport, which costs 3 us more per request. It adds
+what `sending` needs: `direct_send` with flags, and file ranges by sendfile. Its write buffer limit
+is 0: it calls `pause_writing` whenever the kernel does not take everything.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from kdist.runtime.turn_loop import READABLE, WRITABLE, watch
 
 
 class NotReceivedError(Exception):
-    """The socket's error at a receive, told from what a protocol raises."""
+    """A socket's error while receiving, kept apart from what a protocol raises."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
         self.error = error
 
 
-FILE_PIECE_BYTES = 2 << 20  # under a millisecond, when the reader is as fast as we are
+FILE_PIECE_BYTES = 2 << 20  # per sendfile: less than a millisecond if the peer reads fast enough
 
 
 @runtime_checkable
 class Receiving(Protocol):
-    """A protocol that receives by itself, to be spared the calls between."""
+    """A protocol that receives by itself, which saves calls between it and the transport."""
 
     def receive(self, receive_into: ReceiveInto) -> int:
-        """As `get_buffer`, `receive_into` and `buffer_updated`; 0 at the end of the stream.
+        """Does what `get_buffer`, `receive_into` and `buffer_updated` do; 0 at the end of stream.
 
-        NotReceivedError in place of what `receive_into` raises.
+        Raises `NotReceivedError` in place of what `receive_into` raises.
         """
         ...
 
@@ -55,10 +55,10 @@ def _receive(protocol: asyncio.BufferedProtocol, receive_into: ReceiveInto) -> i
 
 
 class SocketTransport(asyncio.Transport):
-    """Owner: the loop. `connected` is a socket that does not block, and this transport's to close.
+    """Owner: the loop. `connected` is a non-blocking socket, which this transport closes.
 
-    connection_made, then get_buffer, buffer_updated, eof_received and pause_writing, resume_writing
-    as it goes, then connection_lost: what `protocol` raises goes to the loop's exception handler.
+    Calls `protocol` as asyncio does: connection_made first, connection_lost last. What `protocol`
+    raises goes to the loop's exception handler.
     """
 
     def __init__(
@@ -82,10 +82,10 @@ class SocketTransport(asyncio.Transport):
         self._receive = (
             protocol.receive if isinstance(protocol, Receiving) else partial(_receive, protocol)
         )
-        self._watched = 0  # the events that are
+        self._watched = 0  # the events it waits for
         self._unsent = bytearray()
         self._is_blocked = False  # until the kernel takes more
-        self._is_ending = False  # the sending side alone, once nothing is unsent
+        self._is_ending = False  # whether to shut down the sending side once nothing is unsent
         self._is_closing = False
         self._is_lost = False
         protocol.connection_made(self)
@@ -98,7 +98,7 @@ class SocketTransport(asyncio.Transport):
 
     def _on_ready(self, events: int) -> None:
         if events == READABLE or (events & ~WRITABLE and self._watched & READABLE):
-            # Once: the others have a right to be served too. Errors and ends are received as well.
+            # One receive only, to be fair to other connections. It reports errors and the end too.
             try:
                 if not self._receive(self._receive_into):
                     self._end_reading()
@@ -106,7 +106,7 @@ class SocketTransport(asyncio.Transport):
                 if not isinstance(failed.error, BlockingIOError):
                     self._lose(failed.error)
             except BaseException:
-                self.abort()  # and the loop's exception handler hears of it
+                self.abort()  # the loop's exception handler gets what was raised
                 raise
             if events == READABLE:
                 return
@@ -153,7 +153,7 @@ class SocketTransport(asyncio.Transport):
             return 0
 
     def go_on(self, data: Bytes, sent: int | OSError) -> None:
-        """As `write`, of what `direct_send` has sent only so many bytes of, or refused."""
+        """Go on after a `direct_send` of `data` that took only `sent` bytes, or failed."""
         if isinstance(sent, OSError):
             if not isinstance(sent, BlockingIOError):
                 self._lose(sent)
@@ -166,9 +166,10 @@ class SocketTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def send_file(self, file_descriptor: int, position: int, size: int) -> int:
-        """How many bytes of the file the kernel took; if not all, `resume_writing` says when more.
+        """How many bytes of the file the kernel took; if not all, `resume_writing` is called later.
 
-        Only while nothing waits. `OSError`s are the file's or the socket's, and change nothing.
+        To be called only while nothing is unsent. 0 without `pause_writing`: the file is shorter.
+        An `OSError` is the file's or the socket's, and leaves the transport as it was.
         """
         try:
             piece = min(size, FILE_PIECE_BYTES)
@@ -204,7 +205,7 @@ class SocketTransport(asyncio.Transport):
             self._watch(self._watched & ~WRITABLE)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """They are 0."""
+        """Ignored: the limits are always 0."""
 
     def get_write_buffer_size(self) -> int:
         return len(self._unsent)
@@ -213,7 +214,7 @@ class SocketTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Send what is left, then nothing more; what the peer still sends is received."""
+        """Send what is left, then shut down the sending side; go on receiving."""
         self._is_ending = True
         if not self._unsent and not self._is_lost:
             self._socket.shutdown(socket.SHUT_WR)
@@ -227,7 +228,7 @@ class SocketTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Receive no more, send what is left, then close."""
+        """Stop receiving, send what is left, then close."""
         if not self._is_closing:
             self._is_closing = True
             self.pause_reading()
@@ -235,7 +236,7 @@ class SocketTransport(asyncio.Transport):
                 self._lose(None)
 
     def abort(self) -> None:
-        """Close, and send nothing more."""
+        """Close and send nothing more."""
         self._lose(None)
 
     def _lose(self, error: OSError | None) -> None:
@@ -250,5 +251,5 @@ class SocketTransport(asyncio.Transport):
             self._protocol.connection_lost(error)
         finally:
             self._socket.close()
-            # Which has the transport: else both would wait for the collector.
+            # Reference cycles: with them, all would wait for the garbage collector.
             del self._protocol, self._receive, self.direct_send, self._receive_into

@@ -1,9 +1,9 @@
-"""A turn of the event loop: what all connections received in it is worked off together at its end.
+"""A turn of the event loop: what all connections received in it is processed together at its end.
 
-A turn begins with the first bytes received or answer given. When all that was ready has been read,
-it ends: the hooks run (the broker's appends what came for each partition with one write), then each
-connection sends its answers in one piece, then the receive buffers are used anew. So a frame's
-bytes stay where they are until the hooks have run, and nobody needs to copy them before.
+A turn begins with the first bytes received or the first answer given. It ends when every socket
+that was ready has been read: the hooks run (the broker's appends all that came for a partition with
+one write), then each connection sends its answers in one piece, then the receive space is reused.
+So a frame's bytes stay in place until the hooks have run, and need not be copied before that.
 
     receive A, receive B, receive C | hooks | send A, B, C | next turn
 """
@@ -18,39 +18,39 @@ from kdist.network.buffers import Buffers
 from kdist.network.chunks import Bytes
 from kdist.runtime.turn_loop import ending_turns
 
-# Measured with batches of 64 KiB: from 256 KiB on it is all the same. At 64 KiB each receive ended
-# a turn, and a request cost twice as much.
+# Measured with batches of 64 KiB: more than 256 KiB gains nothing. With 64 KiB each receive ended a
+# turn, and a request cost twice as much.
 SPACE_BYTES = 1 << 18
-SPACE_BYTES_MIN = 1 << 16  # less than this is not worth a receive
+SPACE_BYTES_MIN = 1 << 16  # with less room left than this, the turn ends before the next receive
 
 
 Send = Callable[[Bytes], int]
-"""A socket's, which does not block."""
+"""`send` of a non-blocking socket."""
 ReceiveInto = Callable[[memoryview], int]
-"""Receives once: how many bytes came. Raises as a socket does."""
+"""`recv_into` of a non-blocking socket: the number of bytes received, or its `OSError`."""
 
 
 class Writer(Protocol):
-    """Whoever has something to send at the end of a turn."""
+    """A connection, as the end of a turn sees it."""
 
     piece: bytes
-    """What `will_send` is to send, unless it is taken back before that."""
+    """What was registered with `will_send`; b"" once the writer has withdrawn it."""
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
-        """Of its piece only so many bytes were sent, or none."""
+        """The kernel took only the first `sent` bytes of the piece, or refused it."""
         ...
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
-        """What is there, if that is one piece and nothing before it; None: it is dealt with."""
+        """What the turn is to send for this writer; None if the writer has sent it by itself."""
         ...
 
     def end_writing(self, data: Bytes, sent: int | OSError) -> None:
-        """What became of that piece: how many bytes of it were sent, or why none."""
+        """The outcome of sending that: how many bytes the kernel took, or its error."""
         ...
 
 
 class Turn:
-    """The turns of one loop, one after the other. Owner: the loop's thread."""
+    """The current turn of one loop; used again for each. Owner: the loop's thread."""
 
     __slots__ = (
         "_hooks",
@@ -79,7 +79,7 @@ class Turn:
         self._hooks.append(hook)
 
     def remove(self, hook: Callable[[], None]) -> None:
-        """Call `hook` no more; it may have been removed before."""
+        """Stop calling `hook`. Does nothing if it was removed before."""
         if hook in self._hooks:
             self._hooks.remove(hook)
 
@@ -88,12 +88,12 @@ class Turn:
         if len(self._space) < SPACE_BYTES_MIN:
             try:
                 self.end()
-            except OSError as error:  # in `get_buffer` asyncio would take it for the peer's
+            except OSError as error:  # from `get_buffer`, asyncio would blame the connection
                 raise RuntimeError("a turn could not be ended") from error
         return self._space
 
     def receive(self, receive_into: ReceiveInto) -> tuple[memoryview, int]:
-        """`space`, a receive into it, and `take_received` of what came, in one call."""
+        """Call `space`, receive into it, and call `take_received`, all in one call."""
         space = self._space if len(self._space) >= SPACE_BYTES_MIN else self.space()
         size = receive_into(space)
         if size:
@@ -103,7 +103,7 @@ class Turn:
         return space, size
 
     def take_received(self, size: int) -> memoryview:
-        """`space()`, of which the first `size` bytes now hold until the end of this turn."""
+        """The current space, whose first `size` bytes now stay untouched until the turn ends."""
         if not self._is_open:
             self._open()
         space = self._space
@@ -111,19 +111,19 @@ class Turn:
         return space
 
     def give_back(self, buffer: memoryview) -> None:
-        """Return a buffer to the pool when the turn ends: until then its frames may be read."""
+        """Return a buffer to the pool when the turn ends; its frames stay readable until then."""
         if not self._is_open:
             self._open()
         self._used_buffers.append(buffer)
 
     def will_write(self, writer: Writer) -> None:
-        """Let `writer` send at the end of this turn."""
+        """Call `writer.begin_writing` at the end of this turn."""
         if not self._is_open:
             self._open()
         self._writers.append(writer)
 
     def will_send(self, writer: Writer, send: Send) -> None:
-        """Send `writer.piece` at the end of this turn, ahead of all that others write."""
+        """Send `writer.piece` at the end of this turn, ahead of all `will_write` writers."""
         if not self._is_open:
             self._open()
         self._pieces.append((writer, send))
@@ -133,12 +133,12 @@ class Turn:
         self._want_end()
 
     def end(self) -> None:
-        """Run the hooks, let all writers write, use the receive space anew."""
+        """Run the hooks, send for all writers, and reuse the receive space."""
         if not self._is_open:
-            return  # ended early, for want of space
+            return  # it ended early, when the space was full
         for hook in self._hooks:
             hook()
-        self._is_open = False  # what the writers bring about belongs to the next turn
+        self._is_open = False  # what the writers cause from here on belongs to the next turn
         used_buffers, self._used_buffers = self._used_buffers, []
         writers, self._writers = self._writers, []
         self._write(writers)
@@ -147,10 +147,10 @@ class Turn:
         self._space = self._whole_space
 
     def _write(self, writers: list[Writer]) -> None:
-        """Have all of them send, and nothing done between one piece and the next.
+        """Send all pieces back to back, and do all other work before or after that.
 
-        Who gets an answer is woken up, which costs the sender as much as the sending. If the next
-        answer is there before it falls asleep, as with one client on many connections, it is awake.
+        A send that wakes up the peer's process costs twice as much as one that finds it awake. A
+        client with many connections is still awake if its next answer follows quickly enough.
         """
         self._send_pieces()
         pieces: list[tuple[Writer, Send, Bytes]] = []
@@ -168,7 +168,7 @@ class Turn:
             writer.end_writing(data, sent)
 
     def _send_pieces(self) -> None:
-        """Mostly this is all that there is to send, in fewer calls than others take."""
+        """Send the single pieces: the usual case, in fewer calls than `begin_writing` takes."""
         pieces, self._pieces = self._pieces, []
         in_part: list[tuple[Writer, bytes, int | OSError]] = []
         for writer, send in pieces:
@@ -179,5 +179,5 @@ class Turn:
                         in_part.append((writer, piece, sent))
                 except OSError as error:
                     in_part.append((writer, piece, error))
-        for writer, piece, what in in_part:
-            writer.sent_in_part(piece, what)
+        for writer, piece, outcome in in_part:
+            writer.sent_in_part(piece, outcome)

@@ -1,8 +1,8 @@
 """The network that is passed in: listening and connecting, on real sockets or in a simulation.
 
-`AsyncioNetwork` is the machine's. `simulated.SimulatedNetwork` is a network in memory that delays,
-cuts and partitions. Both pass `tests/unit/network/test_network_contract.py`. What comes and goes
-is asyncio's transports and protocols; a network has the `Turn` that its connections share.
+`AsyncioNetwork` uses the machine's sockets. `simulated.SimulatedNetwork` is a network in memory
+that delays, resets and partitions. Both pass `tests/unit/network/test_network_contract.py`. Both
+use asyncio's transport and protocol interfaces, and hold the `Turn` that their connections share.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kdist.network.socket_transport import SocketTransport
 from kdist.network.turn import Turn
 
 _SILENT_S, _PROBE_S, _PROBES = 20, 5, 4
-DEAD_S = _SILENT_S + _PROBES * _PROBE_S  # after it who connected hears that its peer's host is gone
+DEAD_S = _SILENT_S + _PROBES * _PROBE_S  # until keepalive tells a client that its peer's host died
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class SocketOptions(NamedTuple):
-    """Of the connections that a listener accepts; -1 leaves a buffer to the kernel."""
+    """For the connections that a listener accepts; a buffer of -1 has the kernel's default size."""
 
     backlog: int = 50
     send_buffer_bytes: int = -1
@@ -38,11 +38,11 @@ class Server(Protocol):
 
     @property
     def port(self) -> int:
-        """The port; where 0 was asked for, the one that was found."""
+        """The port; if 0 was asked for, the one that the kernel chose."""
         ...
 
     def close(self) -> None:
-        """Accept no more. Connections that were accepted stay."""
+        """Stop accepting. Connections accepted before stay open."""
         ...
 
 
@@ -51,12 +51,12 @@ class Network(Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that calls the protocols."""
+        """The event loop that calls the protocols."""
         ...
 
     @property
     def turn(self) -> Turn:
-        """The turns of that loop."""
+        """The turns of that loop, shared by all connections."""
         ...
 
     async def listen(
@@ -66,11 +66,11 @@ class Network(Protocol):
         port: int,
         options: SocketOptions = SocketOptions(),  # noqa: B008 - a tuple
     ) -> Server:
-        """Accept connections; an empty host is every address. `UserError` if it cannot be."""
+        """Accept connections; an empty host is every address. `UserError` if it cannot listen."""
         ...
 
     async def connect(self, make: Callable[[], P], host: str, port: int) -> P:
-        """Connect; the protocol, connected. `OSError` if nobody answers."""
+        """Connect, and return the connected protocol. `OSError` if nobody answers."""
         ...
 
 
@@ -111,7 +111,8 @@ class AsyncioNetwork:
 
 def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:
     for listening in sockets:
-        # Those that it accepts inherit all of it, and begin with a window that fits.
+        # Accepted sockets inherit these options. Buffer sizes must be set before `listen`, as the
+        # window scale is fixed in the handshake.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         begin_unpaced(listening)
@@ -125,7 +126,7 @@ def _listen(sockets: Sequence[socket.socket], options: SocketOptions) -> None:
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """A socket to the first address of the host that answers; `OSError`, the last, if none does."""
+    """A socket to the host's first address that answers; the last `OSError` if none does."""
     refused = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
     for family, kind, protocol, _, address in await _addresses(loop, host, port):
         connected = socket.socket(family, kind, protocol)
@@ -147,9 +148,10 @@ async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> s
 
 
 def _keep_alive(connected: socket.socket) -> None:
-    """Have the kernel ask a silent peer whether it is there.
+    """Have the kernel probe a silent peer.
 
-    Who waits for a group's rebalance, for minutes perhaps, sends nothing that would tell.
+    A client that waits for a group's rebalance, perhaps for minutes, sends nothing by which it
+    would notice that the broker's host is gone.
     """
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S)
@@ -158,7 +160,7 @@ def _keep_alive(connected: socket.socket) -> None:
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
-    """A program that ends starts no more threads: who still connects then looks them up itself."""
+    """The host's addresses. At interpreter exit no thread can start: then it blocks to resolve."""
     try:
         return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except RuntimeError:
@@ -175,5 +177,5 @@ def _sentence(error: OSError, host: str, port: int) -> str:
         case errno.EADDRNOTAVAIL:
             return f"cannot listen on {where}: this machine does not have the address"
         case errno.EACCES:
-            return f"cannot listen on {where}: it takes more privileges"
+            return f"cannot listen on {where}: that needs more privileges"
     return f"cannot listen on {where}: {error.strerror or error}"

@@ -274,7 +274,7 @@ def test_a_range_that_was_cut_ends_the_connection_and_no_other(
             return read_answer(connection)
 
     assert len(served.run(clients)) == 18
-    assert "was cut" in caplog.text
+    assert "was truncated" in caplog.text
 
 
 def test_hundreds_of_connections_at_once_are_all_served(served: Served, content: bytes) -> None:

@@ -157,7 +157,7 @@ def test_a_wrong_change_is_refused_in_a_sentence(cluster: CliCluster) -> None:
     result = cluster.run("topics", *words)
     assert result.exit_code == 2
     assert "retention.ms is both set and unset." in result.stderr
-    assert "a number is too large for CreatePartitions" in cluster.refused(
+    assert "a number is out of range for CreatePartitions" in cluster.refused(
         "topics", "alter", "mistuned", "--partitions", 1 << 31
     )
     assert "did you mean retention.ms?" in cluster.refused(

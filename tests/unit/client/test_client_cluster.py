@@ -236,7 +236,7 @@ def test_why_nobody_answers_names_the_address_once() -> None:
         return str(raised.value).replace(str(address), "X")
 
     assert asyncio.run(told("127.0.0.1")) == (
-        "no broker answers at X (took the connection, but did not answer in time)"
+        "no broker answers at X (accepted the connection, but did not answer in time)"
     )
     assert asyncio.run(told("no such host")).startswith("no broker answers at X (name or service")
 
@@ -351,7 +351,7 @@ def test_a_server_that_is_silent_from_the_start_takes_as_long_as_to_connect_may(
         settings = ClientSettings("test", request_timeout_ms=30_000, connect_timeout_ms=10_000)
         cluster = Cluster(scene.network.host("client"), [Address("hanging", PORT)], settings)
         begun_s = loop.time()
-        with pytest.raises(NoBroker, match="took the connection, but did not answer"):
+        with pytest.raises(NoBroker, match="accepted the connection, but did not answer"):
             await cluster.metadata()
         assert 9 < loop.time() - begun_s < 12
         cluster.close()

@@ -62,7 +62,7 @@ def test_connections_wait_while_there_is_no_descriptor_for_them(
                 peer.send(b"at last")
                 assert await peer.answers(1) == [b"at last"]
             assert [record.getMessage() for record in caplog.records] == [
-                f"new connections to port {served.port} must wait: Too many open files"
+                f"cannot accept connections on port {served.port}: Too many open files"
             ]
 
     world.run(scenario())
