@@ -1,7 +1,7 @@
 """`Tasks` on an asyncio loop: the broker's.
 
-The loop's thread is the owner's. Blocking work runs on a few threads, which share nothing with the
-owner but the queue of what has ended. A callback's exception goes to the loop's exception handler.
+The owner's thread is the loop's. Blocking work runs on a few threads, which share with the owner
+only the queue of results. A callback's exception goes to the loop's exception handler.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class AsyncioTasks:
         error: BaseException | None = None
         try:
             work()
-        except BaseException as raised:  # noqa: BLE001 - whatever it is, the owner has to know
+        except BaseException as raised:  # noqa: BLE001 - passed to the owner, whatever it is
             error = raised
         self._ended.append((done, error))
         self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        """Call the `done` of one work; `close` may have done so before."""
+        """Call the `done` of the oldest result; does nothing if `close` has called it already."""
         if self._ended:
             done, error = self._ended.popleft()
             done(error)
 
     def close(self) -> None:
-        """Wait for all blocking work and call its `done`s. To be called on the owner's thread."""
+        """Wait for all blocking work and call each `done`. To be called on the owner's thread."""
         self._pool.shutdown(wait=True)
         while self._ended:
             self._deliver()

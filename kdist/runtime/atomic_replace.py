@@ -1,13 +1,13 @@
-"""A small file put in place whole and durably, in the calls of `files.py`.
+"""Atomic and durable replacement of a small file, in terms of the calls of `files.py`.
 
-The real and the simulated disk both have `replace` from here, so that the tests that lose power
-between two of its steps test the steps that production takes:
+The real and the simulated disk both take `replace` from here, so that tests that lose power between
+two of its steps test the steps that production takes:
 
     create <path>.tmp, write, sync     the new content is on the disk under a name nobody reads
     rename over <path>                 readers see the old or the new content
-    sync the directory                 and so do those who come after a power loss
+    sync the directory                 and so they do after a power loss
 
-Without `durable` the two syncs are left to a `sync_filesystem` of the caller's.
+Without `durable` there is no sync: the caller follows with one `sync_filesystem`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kdist.runtime.files import File, Files
 
 
 def replace(files: Files, path: str, content: bytes, *, durable: bool) -> None:
-    """As `Files.replace` says; `files` needs only its other methods."""
+    """Implements `Files.replace` with the other methods of `files`."""
     temporary = f"{path}.tmp"
     file = _create_anew(files, temporary)
     try:
@@ -49,4 +49,4 @@ def _remove_leftover(files: Files, path: str) -> None:
     try:
         files.remove(path)
     except (OSError, KdistError):
-        pass  # the error on its way out matters more, and the next `replace` starts anew
+        pass  # the error being raised matters more, and the next `replace` removes the leftover

@@ -1,4 +1,4 @@
-"""Chance from the operating system: what production passes where a test passes a seed."""
+"""Randomness seeded by the operating system: for production, where a test passes a fixed seed."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import random
 
 
 def system_chance() -> random.Random:
-    """A generator that no one else has the seed of. Not for secrets."""
+    """A generator with an unpredictable seed. Not for secrets."""
     return random.Random()

@@ -1,4 +1,4 @@
-"""The time of day and the time that passes, behind an interface that a test can stop."""
+"""Wall-clock and monotonic time, behind an interface that lets a test stop the clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: the wall's, which may jump, and one that only goes forward."""
+    """Two clocks: wall-clock time, which may jump, and monotonic time."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch: for timestamps that people and other hosts read."""
@@ -19,9 +19,9 @@ class Clock(Protocol):
         ...
 
     def waits(self) -> int:
-        """How often this thread has given up its core by itself, to wait for something.
+        """This thread's voluntary context switches so far.
 
-        Of a call that took long it tells whether the call waited, or was kept from running.
+        Their growth tells whether a slow call waited for something or was kept from running.
         """
         ...
 
@@ -32,7 +32,7 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic_ns = staticmethod(time.monotonic_ns)  # asked four times a request: no frame around it
+    monotonic_ns = staticmethod(time.monotonic_ns)  # four calls a request: no Python frame each
 
     def waits(self) -> int:
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
@@ -56,7 +56,7 @@ class VirtualClock:
         return self._waits
 
     def wait_ms(self, ms: float) -> None:
-        """Let `ms` pass in a call that waits for that long."""
+        """Let `ms` pass, as in a call that waits for so long: `waits` counts it."""
         self._waits += 1
         self.advance_ms(ms)
 

@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open at a time."""
+"""The limit on this process's file descriptors: its open files and connections."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 
 
 def raise_limit() -> int:
-    """Take as many descriptors as the system gives without asking; how many that is."""
+    """Raise the soft limit to the hard one, and return it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most

@@ -1,8 +1,8 @@
-"""The diagnostic stream: one line per event on standard error, which systemd takes to the journal.
+"""The diagnostic stream: one line per event on standard error, which systemd sends to the journal.
 
-Modules ask for `logging.getLogger(__name__)` and call it `logger`; only a process's start calls
-`set_up`. Under the journal a line starts with its priority in the form of sd-daemon(3), and has no
-time, as the journal keeps its own. Elsewhere it starts with the time, in UTC, and the level.
+Modules use `logger = logging.getLogger(__name__)`; only a process's start calls `set_up`. For the
+journal a line starts with its priority as in sd-daemon(3), and has no time, since the journal adds
+one. Elsewhere it starts with the time, in UTC, and the level.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PRIORITIES = {"CRITICAL": 2, "ERROR": 3, "WARNING": 4, "INFO": 6, "DEBUG": 7}  
 
 
 class LineFormatter(logging.Formatter):
-    """One event, one line: line ends inside are written as `\\n`, a traceback's too."""
+    """One line per event: line ends inside, also those of a traceback, are escaped as `\\n`."""
 
     def format(self, record: logging.LogRecord) -> str:
         return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
 class JournalFormatter(LineFormatter):
-    """The line with its syslog priority before it."""
+    """The line, prefixed with its syslog priority."""
 
     def format(self, record: logging.LogRecord) -> str:
         return f"<{_PRIORITIES.get(record.levelname, 6)}>{super().format(record)}"
@@ -42,9 +42,10 @@ def set_up(level: str, stream: TextIO, environment: Mapping[str, str]) -> None:
 
 
 def is_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Whether the journal reads `stream`: `JOURNAL_STREAM` names its device and inode.
+    """Whether `stream` goes to the journal: `JOURNAL_STREAM` has its device and inode.
 
-    Source: systemd.exec(5). A child of a service inherits the variable, and perhaps another stream.
+    Source: systemd.exec(5). The variable alone does not tell: a child of a service inherits it, but
+    its standard error may be redirected.
     """
     try:
         found = os.fstat(stream.fileno())

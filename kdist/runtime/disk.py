@@ -1,10 +1,10 @@
 """The real disk: `Files` and `File` of `files.py` on the operating system's calls.
 
 Nothing is cached or buffered here; one method is one system call, or a loop of one where the kernel
-may do half. `disk_errors.py` makes error numbers `DiskFull` and `DiskFailed`. `write` and `read`
-are on the broker's hottest path, 0.1 µs above the bare call: a change to them is measured.
+may do it in part. `disk_errors.py` maps error numbers to `DiskFull` and `DiskFailed`. `write` and
+`read` are on the broker's hottest path, 0.1 µs above the bare call: measure any change to them.
 
-Files are opened without O_NOATIME: it is refused on other people's files, and hosts mount noatime.
+Files are opened without O_NOATIME: it fails on files of other users, and hosts mount with noatime.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, 
 
 
 class DiskFile:
-    """An open file descriptor. Any thread may call it; the kernel keeps the order."""
+    """An open file descriptor. Any thread may call it; the kernel serializes the calls."""
 
     __slots__ = ("_can_read_cached", "_can_reserve", "_can_start_writeback", "_descriptor", "path")
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-        # A filesystem that does not know a call is asked once per open file.
+        # A call that the filesystem does not support is tried once per open file.
         self._can_read_cached = True
         self._can_reserve = True
         self._can_start_writeback = True
 
     def size(self) -> int:
-        return os.fstat(self._descriptor).st_size  # from memory: the disk is not asked
+        return os.fstat(self._descriptor).st_size  # from the inode in memory: no disk access
 
     def read(self, position: int, size: int) -> bytes:
         try:
@@ -56,7 +56,7 @@ class DiskFile:
             raise
 
     def _read_rest(self, data: bytes, position: int, size: int) -> bytes:
-        """Go on after a short read: the end of the file, or the 2 GiB that Linux reads at most."""
+        """Go on after a short read: at the end of the file, or at Linux's limit of 2 GiB."""
         parts = [data]
         done = len(data)
         while data and done < size:
@@ -74,7 +74,7 @@ class DiskFile:
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # tmpfs: it has no disk to wait for
+            if error.errno == errno.EOPNOTSUPP:  # tmpfs: there is no disk to wait for
                 self._can_read_cached = False
                 return self.read(position, size)
             raise_if_disk(error, self.path)
@@ -91,7 +91,7 @@ class DiskFile:
             if done != size:
                 self._write_rest(buffers, position, done)
         except OSError as error:
-            # Found out here, where it costs the usual write nothing.
+            # Checked here and not before the call, so that the usual write does not pay for it.
             if error.errno == errno.EINVAL and len(buffers) > _IOV_MAX:
                 for start in range(0, len(buffers), _IOV_MAX):
                     position += self.write(buffers[start : start + _IOV_MAX], position)
@@ -101,7 +101,7 @@ class DiskFile:
         return size
 
     def _write_rest(self, buffers: Sequence[Buffer], position: int, done: int) -> None:
-        """Go on after a short write, as before a full disk; the next call says why it was short."""
+        """Go on after a short write, as on a disk that fills up: the next call has the error."""
         for buffer in buffers:
             view = memoryview(buffer)
             while done < len(view):
@@ -112,7 +112,7 @@ class DiskFile:
             position += len(view)
 
     def truncate(self, size: int) -> None:
-        # To the size it has already: both ext4 and XFS then free what was reserved beyond.
+        # Even to its present size: then ext4 and XFS both free what was preallocated beyond it.
         with translated(self.path):
             os.ftruncate(self._descriptor, size)
 
@@ -124,21 +124,21 @@ class DiskFile:
             raise
 
     def preallocate(self, position: int, size: int) -> None:
-        # On ext4 it saves 10% of an append of 64 KiB and 20% of 256 KiB, in steps of 1 to 64 MiB.
-        # XFS reserves ahead by itself: there no step changed appends or syncs beyond the noise.
+        # On ext4, with steps of 1 to 64 MiB, appends of 64 KiB take 10% less time and of 256 KiB
+        # 20%. XFS preallocates by itself: no step changed appends or syncs there beyond the noise.
         if not self._can_reserve:
             return
         try:
             self._can_reserve = linux.reserve(self._descriptor, position, size)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                return  # the bytes to come may well fit: let their write decide
+                return  # the bytes to be written may still fit: let the write decide
             raise_if_disk(error, self.path)
             raise
 
     def start_writeback(self, position: int, size: int) -> None:
-        # With 100 MB/s and a sync every second, steps of 1 to 16 MiB took the syncs to 0.6 of their
-        # time on XFS and ext4, and the longest on ext4 to 0.15; the call itself blocked up to 5 ms.
+        # At 100 MB/s with a sync every second, calling it every 1 to 16 MiB cut the time of syncs
+        # to 0.6 on XFS and ext4, and of the longest on ext4 to 0.15; the call blocked up to 5 ms.
         if self._can_start_writeback:
             with translated(self.path):
                 self._can_start_writeback = linux.start_writeback(self._descriptor, position, size)
@@ -158,7 +158,7 @@ class DiskFile:
 
 
 class DiskLock:
-    """A locked file that stays open as long as the lock is held."""
+    """A lock on a file, which stays open as long as the lock is held."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -191,7 +191,7 @@ class Disk:
     def open_readonly(self, path: str) -> DiskFile:
         with translated(path):
             descriptor = os.open(path, os.O_RDONLY)
-            if stat.S_ISDIR(os.fstat(descriptor).st_mode):  # the kernel would find out at the read
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):  # otherwise only a read would fail
                 os.close(descriptor)
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             return DiskFile(path, descriptor)
@@ -216,7 +216,7 @@ class Disk:
         return self._mode(path) is not None
 
     def _mode(self, path: str, *, follow: bool = True) -> int | None:
-        """As `os.path.exists` looks, but an error of the disk is not taken for absence."""
+        """Mode of a file, or None. Unlike `os.path.exists`, raises disk errors."""
         try:
             with translated(path):
                 return os.stat(path, follow_symlinks=follow).st_mode
@@ -265,11 +265,12 @@ class Disk:
             os.close(descriptor)
 
     def sync_filesystem(self, path: str) -> None:
-        # Beats fdatasync on each of 100 or 1,000 files 18 to 43 times with 4 KiB dirty in each, 7
-        # to 10 times with 64 KiB. It waits for all dirty pages: one large file costs everyone.
+        # For 100 to 1,000 files it is 18 to 43 times as fast as an fdatasync of each with 4 KiB
+        # dirty per file, 7 to 10 times with 64 KiB. It waits for all dirty pages of the filesystem,
+        # those of other files included.
         #
-        # The descriptor stays open: it remembers up to which failed writeback it has reported, and
-        # a new one would miss a failure that somebody else's `sync -f` was told of.
+        # The descriptor stays open: the kernel remembers for each one which writeback errors it has
+        # reported. A new one would miss an error already reported to another process's `sync -f`.
         if path not in self._filesystems:
             self._filesystems[path] = self._open_directory(path)
         try:
@@ -295,8 +296,9 @@ class Disk:
     def lock(self, path: str) -> DiskLock:
         """An open-file-description lock.
 
-        It excludes Java's `FileLock` (Kafka's on the same `.lock` file) as a POSIX lock would, but
-        excludes within a process too, and survives the closing of other descriptors of the file.
+        Like a POSIX lock it conflicts with Java's `FileLock` (Kafka's, on the same `.lock` file).
+        Unlike one it also excludes within a process, and survives the closing of other descriptors
+        of the file.
         """
         with translated(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _MODE)
@@ -309,12 +311,12 @@ class Disk:
         return DiskLock(descriptor)
 
     def close(self) -> None:
-        """Give back the descriptors that `sync_filesystem` keeps."""
+        """Close the descriptors that `sync_filesystem` keeps."""
         while self._filesystems:
             os.close(self._filesystems.popitem()[1])
 
 
 def open_stream(path: str) -> BinaryIO:
-    """A file, or a pipe that has a name, to be read from its beginning to its end; `OSError`."""
+    """Open a file or a named pipe for reading from beginning to end; `OSError`."""
     with translated(path):
         return open(path, "rb")

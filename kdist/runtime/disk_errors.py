@@ -1,10 +1,10 @@
 """Which `OSError` means that the disk is full or has failed: the one place that decides it.
 
-A lack of descriptors is told as a full disk is: it passes, and what was asked for did not happen.
+A lack of descriptors is treated like a full disk: the call had no effect, and may succeed later.
 
-Everything not listed here is somebody's mistake (a missing file, no permission) and stays an
-`OSError`. A failed writeback carries the block layer's own error to the next `fdatasync`, so more
-than EIO turns up.
+Everything not listed here is a mistake (a missing file, no permission) and stays an `OSError`. A
+failed writeback reports the block layer's own error at the next `fdatasync`, so EIO is not the only
+number for a failed disk.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def raise_if_disk(error: OSError, path: str) -> None:
 
 
 def raise_if_lost(error: OSError, path: str) -> None:
-    """As `raise_if_disk`, for a sync: a disk too full to keep what it took has failed."""
+    """As `raise_if_disk`, for a sync: ENOSPC means lost writes there, so the disk has failed."""
     if error.errno in FULL:
         raise DiskFailed(path, error) from error
     raise_if_disk(error, path)
 
 
 class translated:  # noqa: N801 - reads as a verb: `with translated(path):`
-    """Let a block's `OSError` come out as `raise_if_disk` says. Costs 0.3 µs: not for hot paths."""
+    """Pass a block's `OSError` to `raise_if_disk`. Costs 0.3 µs: not for hot paths."""
 
     __slots__ = ("_path",)
 

@@ -2,10 +2,11 @@
 
 `disk.py` is the real one; `simulated_disk.py` is a disk in memory that loses what was not synced,
 fills up and fails on request. Both pass `tests/unit/runtime/test_files_contract.py`. Paths are
-strings, sizes and positions are bytes. A call that the disk itself refuses raises `DiskFull`
-(ENOSPC, EDQUOT), one that lacks a descriptor `OutOfDescriptors`, which is one too, or `DiskFailed`
-(EIO, EROFS, a filesystem that shut down: `disk_errors.py` has the table); anything else that goes
-wrong is the `OSError` it was.
+strings; sizes and positions are bytes.
+
+A full disk (ENOSPC, EDQUOT) raises `DiskFull`; a lack of descriptors its subclass
+`OutOfDescriptors`; a failed disk (EIO, EROFS, a filesystem that shut down) `DiskFailed`.
+`disk_errors.py` has the table. Every other error stays the `OSError` it was.
 
 What a caller may rely on after a power loss, and no more:
 - bytes that a `sync` covered are there, and so is a file size that covers them;
@@ -14,8 +15,8 @@ What a caller may rely on after a power loss, and no more:
 - a name is there (created, renamed) or gone (renamed, removed) for sure only after a
   `sync_directory` of its directory; a rename happens whole or not at all.
 
-After a `sync` that failed, nothing of the file can be trusted: Linux forgets the pages that it
-could not write, so that a second `sync` may succeed and mean nothing.
+After a failed `sync` nothing in the file can be trusted: Linux marks the pages that it could not
+write as clean, so that a second `sync` may succeed though they are lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class File(Protocol):
-    """One open file. Its owner is whoever opened it, and closes it."""
+    """One open file. Whoever opened it owns it, and closes it."""
 
     @property
     def path(self) -> str:
@@ -43,14 +44,14 @@ class File(Protocol):
         ...
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """As `read`, but None if the disk would have to be asked (`RWF_NOWAIT`)."""
+        """As `read`, but None if it would have to wait for the disk (`RWF_NOWAIT`)."""
         ...
 
     def write(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all of `buffers` one after another from `position`; the number of bytes written.
 
-        Memoryviews are of bytes. On an exception any part of them may be in the file: the caller
-        truncates.
+        Memoryviews must be of bytes. After an exception any part of the data may be in the file:
+        the caller truncates.
         """
         ...
 
@@ -65,7 +66,7 @@ class File(Protocol):
     def preallocate(self, position: int, size: int) -> None:
         """Reserve disk space without changing the file's size.
 
-        Does nothing where the filesystem cannot, or has too little room: the write will say so.
+        Does nothing if the filesystem cannot, or lacks the space: the write will then fail.
         """
         ...
 
@@ -82,7 +83,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the descriptor back. A second close does nothing."""
+        """Close the descriptor. A second close does nothing."""
         ...
 
 
@@ -96,14 +97,14 @@ class Files(Protocol):
     """A filesystem."""
 
     lacks_descriptors: bool
-    """A file could not be opened for want of a descriptor. Who then closes some sets it back."""
+    """Set when descriptors ran out at an open; reset by the code that then closes some files."""
 
     def open(self, path: str) -> File:
         """Open for reading and writing; `FileNotFoundError` if it is not there."""
         ...
 
     def open_readonly(self, path: str) -> File:
-        """Open for reading only, as a tool on somebody else's directory does."""
+        """Open for reading only, as a tool that inspects a broker's directory does."""
         ...
 
     def create(self, path: str) -> File:
@@ -117,7 +118,7 @@ class Files(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def is_link(self, path: str) -> bool:
-        """Whether it is a symbolic link, which all other calls follow. It need not be there."""
+        """Whether it is a symbolic link, which all other calls follow, perhaps to nowhere."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -135,12 +136,13 @@ class Files(Protocol):
         ...
 
     def replace(self, path: str, content: bytes, *, durable: bool = True) -> None:
-        """Put a small file in place atomically: others see its old content or the new.
+        """Replace a small file atomically: readers see its old content or the new.
 
-        Writes `<path>.tmp`, syncs it, renames it over `path`, syncs the directory: after a power
-        loss, too, it is the old or the new. Not `durable`: without the two syncs, for many files
-        that one `sync_filesystem` follows; a power loss before may also leave it cut or empty. On
-        an exception there is no `.tmp`, and the old content is there, or the new one unsynced.
+        Writes `<path>.tmp`, syncs it, renames it over `path`, syncs the directory: so after a power
+        loss, too, it has the old content or the new. Not `durable` leaves out the two syncs, for
+        many files followed by one `sync_filesystem`; a power loss before that may leave a file
+        truncated or empty. After an exception the `.tmp` is removed, if the disk allows, and the
+        file has the old content, or the new one unsynced.
         """
         ...
 
@@ -161,19 +163,19 @@ class Files(Protocol):
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the names in a directory last."""
+        """Make the names in a directory durable: files created, renamed and removed there."""
         ...
 
     def sync_filesystem(self, path: str) -> None:
-        """Return once all that was written to the filesystem under `path` is on disk (`syncfs`)."""
+        """Return once all that was written to the filesystem of `path` is on disk (`syncfs`)."""
         ...
 
     def free_bytes(self, path: str) -> int:
-        """What an unprivileged process may still write to the filesystem under `path`."""
+        """How much an unprivileged process may still write to the filesystem of `path`."""
         ...
 
     def total_bytes(self, path: str) -> int:
-        """The size of the filesystem under `path`."""
+        """The size of the filesystem of `path`."""
         ...
 
     def lock(self, path: str) -> Lock:

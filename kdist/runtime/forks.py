@@ -1,6 +1,7 @@
-"""What was forked: a process with all of another one's memory, and none of its other threads.
+"""Notifying objects that they were copied by a fork.
 
-So what waits there for such a thread, or for a lock that one held, waits forever.
+A forked process has its parent's memory but only one of its threads. So whatever waits there for
+another thread, or for a lock that one held, would wait forever.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from weakref import WeakSet
 
 
 class Forked(Protocol):
-    """What must know that it is a copy, in a process that was forked."""
+    """An object that must know when it is a copy in a forked process."""
 
     def forked(self) -> None:
-        """In the new process, before anything else is done there. Takes no lock."""
+        """Called in the new process before any other code runs there. Must not take a lock."""
 
 
-_TOLD: WeakSet[Forked] = WeakSet()
+_watchers: WeakSet[Forked] = WeakSet()
 
 
-def tell_when_forked(who: Forked) -> None:
-    """From now on have `who`, as long as it lives, told in each process that is forked."""
-    _TOLD.add(who)
+def tell_when_forked(watcher: Forked) -> None:
+    """Call `watcher.forked` in every process forked from now on, as long as `watcher` lives."""
+    _watchers.add(watcher)
 
 
 def _tell() -> None:
-    for each in list(_TOLD):
-        each.forked()
+    for watcher in list(_watchers):
+        watcher.forked()
 
 
 os.register_at_fork(after_in_child=_tell)

@@ -1,7 +1,7 @@
 """One host as the kernel counts it: processors, memory, interfaces, disks, kdist's processes.
 
-`look` asks psutil once and gives plain values. Counters run since the host's boot (a process's
-since its start) and are not compared with anything here.
+`look` reads psutil once and returns plain values. Counters count since the host's boot (a process's
+since its start); rates are left to the reader.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WANTED = ("pid", "create_time", "cpu_times", "memory_info", "num_threads", "num
 
 
 class Space(NamedTuple):
-    """A mounted filesystem; `free_bytes` is what others than root may still write."""
+    """A mounted filesystem; `free_bytes` is what users other than root may still write."""
 
     mount: str
     device: str
@@ -27,7 +27,7 @@ class Space(NamedTuple):
 
 
 class HostProcess(NamedTuple):
-    """A process; `open_files` is None where the agent may not look."""
+    """A process; `open_files` is None where the agent lacks the permission."""
 
     command: str
     pid: int
@@ -39,7 +39,7 @@ class HostProcess(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A host at one moment. The values by name are psutil's own tuples."""
+    """A host at one moment. Fields typed `Any` are psutil's own tuples."""
 
     timestamp_ms: int
     boot_ms: int
@@ -55,7 +55,7 @@ class Look(NamedTuple):
 
 
 def look(timestamp_ms: int, source: Any = psutil) -> Look:
-    """Look at this host. Blocks: a filesystem that hangs holds it up."""
+    """Look at this host. Blocks, and for long if a filesystem hangs."""
     return Look(
         timestamp_ms=timestamp_ms,
         boot_ms=int(source.boot_time() * 1000),
@@ -72,9 +72,9 @@ def look(timestamp_ms: int, source: Any = psutil) -> Look:
 
 
 def command_of(argv: Sequence[str]) -> str:
-    """`broker d01`, `agent`, `zookeeper`, ...: what a process of kdist's is; "" for others (pure).
+    """The name of a kdist process: `broker d01`, `agent`, `zookeeper`; "" for others (pure).
 
-    A broker goes by the name of its file of settings, as units have it: broker-d01.properties.
+    A broker's instance is taken from its settings file, as units name it: broker-d01.properties.
     """
     if _ZOOKEEPER in argv:
         return "zookeeper"
@@ -92,7 +92,7 @@ def _is_kdist(word: str) -> bool:
 
 
 def _spaces(source: Any) -> Iterator[Space]:
-    """Each device once, where it is mounted first; what is unmounted just now is left out."""
+    """Each device once, at its first mount point; without those that cannot be read."""
     seen = set()
     for part in source.disk_partitions(all=False):
         if part.device in seen or part.fstype not in _SPACE_TYPES:
@@ -101,7 +101,7 @@ def _spaces(source: Any) -> Iterator[Space]:
         try:
             usage = source.disk_usage(part.mountpoint)
         except OSError:
-            continue  # a dead disk has no usage; that it is missing is what there is to say
+            continue  # unmounted meanwhile, or a dead disk: its absence is the report
         yield Space(part.mountpoint, part.device, part.fstype, usage.total, usage.free)
 
 

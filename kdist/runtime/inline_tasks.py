@@ -1,8 +1,8 @@
-"""`Tasks` without a loop: one thread that waits for everything, and no time that passes.
+"""`Tasks` without a loop or time: everything runs on the caller's thread.
 
-For a script that has a log directory to itself, as some tests have. Blocking work runs at once,
-where it is asked for. Callbacks wait for `run_until_idle`. Timers never come due: the script is
-over before, and what it must see done it does itself.
+For scripts and tests that have a log directory to themselves. Blocking work runs at once, inside
+`run_blocking`. Callbacks wait for `run_until_idle`. Timers never fire: a script ends before they
+would, and calls directly what it needs done.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kdist.runtime.tasks import Done, Timer
 
 
 class InlineTimer:
-    """A timer that does not come due."""
+    """A timer that never fires."""
 
     def cancel(self) -> None:
-        """It would not have happened anyway."""
+        """Does nothing."""
 
 
 class InlineTasks:
-    """A queue of callbacks that whoever made it runs."""
+    """A queue of callbacks, which its owner runs with `run_until_idle`."""
 
     def __init__(self) -> None:
         self._ready: deque[Callable[[], None]] = deque()
@@ -37,11 +37,11 @@ class InlineTasks:
         error: Exception | None = None
         try:
             work()
-        except Exception as raised:  # noqa: BLE001 - `done` has to know; an interrupt ends the script
+        except Exception as raised:  # noqa: BLE001 - passed to `done`; an interrupt ends the script
             error = raised
         self._ready.append(partial(done, error))
 
     def run_until_idle(self) -> None:
-        """Run the callbacks, and those that they ask for, until none is left."""
+        """Run callbacks, and those that they schedule, until none is left."""
         while self._ready:
             self._ready.popleft()()

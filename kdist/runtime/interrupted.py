@@ -1,13 +1,13 @@
-"""The end of a process that is interrupted while it has nothing to clean up."""
+"""Ending a process on SIGINT when it has nothing to clean up."""
 
 from __future__ import annotations
 
 import os
 
-INTERRUPTED = 130  # 128 and SIGINT, as a shell has it
+INTERRUPTED = 130  # the exit status that shells use: 128 + SIGINT
 
 
 def end_interrupted(*_: object) -> None:
-    """At once, without a word; as a signal's handler too."""
+    """Exit at once, without a message. Also usable as a signal handler."""
     os.write(2, b"\n")  # the terminal has shown ^C
     os._exit(INTERRUPTED)

@@ -1,7 +1,7 @@
 """The Linux calls that the `os` module lacks: fallocate, sync_file_range, syncfs.
 
-They go through ctypes, which gives up the interpreter's lock while the kernel works. Each returns
-False where the filesystem does not know the call, and raises `OSError` for what else goes wrong.
+They go through ctypes, which releases the GIL during the call. Each returns False where the
+filesystem does not support the call, and raises `OSError` for all other errors.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _syncfs.argtypes = (ctypes.c_int,)
 
 
 def reserve(descriptor: int, position: int, size: int) -> bool:
-    """Give the file disk blocks for these bytes, and leave its size alone."""
+    """Allocate disk blocks for these bytes without changing the file's size."""
     return _call(_fallocate, descriptor, _FALLOC_FL_KEEP_SIZE, position, size)
 
 
 def start_writeback(descriptor: int, position: int, size: int) -> bool:
-    """Begin to write these bytes to the disk; wait only for room in the device's queue."""
+    """Start writing these dirty bytes to disk; waits only for room in the device's queue."""
     return _call(_sync_file_range, descriptor, position, size, _SYNC_FILE_RANGE_WRITE)
 
 
 def sync_filesystem(descriptor: int) -> bool:
-    """Wait until all that the descriptor's filesystem holds is on its disk."""
+    """Return once all dirty data of the descriptor's filesystem is on disk."""
     return _call(_syncfs, descriptor)
 
 
@@ -43,6 +43,6 @@ def _call(function: ctypes._FuncPointer, *arguments: int) -> bool:
         code = ctypes.get_errno()
         if code in _UNSUPPORTED:
             return False
-        if code != errno.EINTR:  # after a signal: again, as the `os` module does (PEP 475)
+        if code != errno.EINTR:  # retried after a signal, as the `os` module does (PEP 475)
             raise OSError(code, os.strerror(code))
     return True

@@ -1,7 +1,7 @@
-"""`Tasks` on an asyncio loop in virtual time: the simulator's, for code that is asyncio's.
+"""`Tasks` on an asyncio loop in virtual time: the simulator's, for code that uses asyncio.
 
-As `AsyncioTasks`, but no thread runs: blocking work has its effect after a while that chance
-chooses, and its `done` is called after another. A callback's exception goes to the loop's handler.
+As `AsyncioTasks`, but without threads: blocking work runs after a random delay, and its `done` is
+called after another. A callback's exception goes to the loop's exception handler.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LoopTasks:
         self.call_later(self._some_ms(), partial(self._work, work, done))
 
     def lose_power(self) -> None:
-        """Blocking work that has not begun never does: its thread was there, and is gone."""
+        """Drop blocking work that has not begun: its thread died with the machine."""
         self._is_off = True
 
     def _work(self, work: Callable[[], None], done: Done) -> None:
@@ -47,7 +47,7 @@ class LoopTasks:
         error: Exception | None = None
         try:
             work()
-        except Exception as raised:  # noqa: BLE001 - `done` has to know; a PowerLoss goes through
+        except Exception as raised:  # noqa: BLE001 - passed to `done`; a PowerLoss propagates
             error = raised
         self.call_later(self._some_ms(), partial(done, error))
 

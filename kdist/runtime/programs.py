@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 async def output_of(argv: Sequence[str], timeout_ms: float) -> bytes:
-    """What the program writes, whatever its exit status; nothing if it cannot be run, or hangs."""
+    """The program's output, whatever its exit status; empty if it cannot start or times out."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,
@@ -19,13 +19,13 @@ async def output_of(argv: Sequence[str], timeout_ms: float) -> bytes:
             stderr=asyncio.subprocess.DEVNULL,
         )
     except OSError as error:
-        logger.warning("%s does not run: %s", argv[0], error.strerror or error)
+        logger.warning("cannot run %s: %s", argv[0], error.strerror or error)
         return b""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             output, _ = await process.communicate()
     except TimeoutError:
-        logger.warning("%s took more than %d ms and was ended", argv[0], timeout_ms)
+        logger.warning("%s took more than %d ms and was killed", argv[0], timeout_ms)
         return b""
     finally:
         if process.returncode is None:

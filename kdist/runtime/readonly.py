@@ -1,8 +1,8 @@
-"""A view of a filesystem through which nothing can be changed: for tools that inspect.
+"""A read-only view of a filesystem: for tools that inspect.
 
-Whoever reads a running broker's directory must not leave a trace in it, whatever code it calls on
-the way. So every call that would change something is a failed assertion, and files are opened for
-reading only. Not a sandbox: it keeps our own code honest.
+A tool that reads a running broker's directory must not change anything in it, whatever code it
+calls. So every call that would change something fails an assertion, and files are opened for
+reading only. This is no sandbox: it finds mistakes in our own code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kdist.runtime.files import Buffer, File, Files
 
 
 class ReadOnlyFile:
-    """An open file that can be read, and closed."""
+    """An open file that can only be read and closed."""
 
     __slots__ = ("_file",)
 
@@ -60,7 +60,7 @@ class ReadOnlyFile:
 
 
 class ReadOnlyFiles:
-    """`Files` whose changing half is a failed assertion. Even `open` opens for reading only."""
+    """`Files` whose changing calls fail an assertion. Even `open` opens for reading only."""
 
     lacks_descriptors = False
 
@@ -129,4 +129,4 @@ class ReadOnlyFiles:
 
 
 def _refuse(call: str, path: str) -> NoReturn:
-    raise AssertionError(f"{call} of {path}, though it is only looked at")
+    raise AssertionError(f"{call} of {path}, which is open for inspection only")

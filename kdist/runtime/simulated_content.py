@@ -1,7 +1,7 @@
-"""What a simulated file holds, and what of it a power loss leaves.
+"""A simulated file's content, and what of it survives a power loss.
 
 A file has two contents: the one that reads see (the page cache) and the one on the disk. They
-differ in the pages written or cut since the last sync, and of those `Content` remembers what the
+differ in the pages written or truncated since the last sync; for those `Content` keeps what the
 disk may hold instead. Invariant: a page in neither `_dirty` nor `_lost` is on the disk as reads see
 it (bytes beyond the end of either count as zeros).
 """
@@ -14,26 +14,26 @@ from collections.abc import Sequence
 from kdist.runtime.files import Buffer
 
 PAGE_BYTES = 4096
-SECTOR_BYTES = 512  # what a disk writes whole
+SECTOR_BYTES = 512  # a disk writes each sector whole or not at all
 
-Versions = list[bytes]  # of a page: the one at the last sync, then those cut off since
+Versions = list[bytes]  # of a page: the one at the last sync, then those truncated since
 
 
 class Content:
-    """One file's bytes. Its owner is the simulated disk; every open file of it shares it."""
+    """One file's bytes. Owner: the simulated disk. All open handles share it."""
 
     def __init__(self, data: bytearray, modified_ms: int) -> None:
         self.data = data
         self.modified_ms = modified_ms
         self.reserved_end = 0
         self.is_locked = False
-        self.cold: set[int] = set()  # pages that a read would have to fetch from the disk
+        self.cold: set[int] = set()  # pages that are not in the page cache
         self._dirty: dict[int, Versions] = {}
-        self._lost: dict[int, Versions] = {}  # writeback failed, and the cache calls them clean
+        self._lost: dict[int, Versions] = {}  # writeback failed, but the page cache has them clean
         self._size_lowest = self._size_highest = len(data)  # since the last sync
 
     def allocated_bytes(self) -> int:
-        """What the file takes from the disk's capacity."""
+        """How much of the disk's capacity the file takes."""
         return max(len(self.data), self.reserved_end)
 
     def write(self, buffers: Sequence[Buffer], position: int, size: int) -> None:
@@ -50,9 +50,9 @@ class Content:
         self._size_highest = max(self._size_highest, len(self.data))
 
     def truncate(self, size: int) -> None:
-        """Cut or extend. What is cut off may come back until the next sync."""
+        """Truncate or extend. Truncated bytes may come back by a power loss until the next sync."""
         self.reserved_end = 0
-        if size > len(self.data):  # with zeros, which is what the disk has there
+        if size > len(self.data):  # with zeros, as on the disk
             self.data.extend(bytes(size - len(self.data)))
         for page in range(size // PAGE_BYTES, -(-len(self.data) // PAGE_BYTES)):
             if page in self._dirty:
@@ -64,7 +64,7 @@ class Content:
         self._size_highest = max(self._size_highest, size)
 
     def sync(self) -> None:
-        """Bring dirty pages and the size to the disk; but not the pages that a failed sync lost."""
+        """Write dirty pages and the size to the disk, but not the pages that a failed sync lost."""
         self._dirty.clear()
         self._size_lowest = self._size_highest = len(self.data)
 
@@ -74,8 +74,8 @@ class Content:
         self._dirty.clear()
 
     def survivor(self, chance: random.Random) -> Content:
-        """What is found after a power loss now. This content stays as it is."""
-        share = chance.choice((0.0, 1.0, chance.random()))  # of the dirty pages that made it
+        """A possible content after a power loss now. This one stays as it is."""
+        share = chance.choice((0.0, 1.0, chance.random()))  # of dirty pages that reached the disk
         size = len(self.data) if share == 1.0 else self._surviving_size(chance)
         data = self.data[:size] + bytes(max(0, size - len(self.data)))
         for page, versions in self._dirty.items():
@@ -93,7 +93,7 @@ class Content:
     def _surviving_page(
         self, page: int, versions: Versions, share: float, chance: random.Random
     ) -> bytes:
-        """One of the page's versions, or sectors of two where its write was torn."""
+        """One of the page's versions, or the sectors of two for a torn write."""
         now = self._page(page)
         first = now if chance.random() < share else chance.choice(versions)
         if share == 1.0 or chance.random() < 0.75:
@@ -111,7 +111,7 @@ class Content:
 
 
 def _put_page(data: bytearray, page: int, content: bytes) -> None:
-    """Set a page of `data`, whose length stays; content that is shorter is filled with zeros."""
+    """Overwrite a page of `data` without changing its length; short content is zero-padded."""
     start = page * PAGE_BYTES
     end = min(start + PAGE_BYTES, len(data))
     if start < end:

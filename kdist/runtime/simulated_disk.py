@@ -1,14 +1,13 @@
 """A disk in memory that promises no more than a real one: for tests and the simulator.
 
-After a power loss it has what `files.py` promises and, of the rest, what chance decides: for
-unsynced pages new or old bytes or zeros, for sizes anything between, for names old or new. It can
-fill up, fail calls and die.
+After a power loss it has what `files.py` promises; the rest is random: unsynced pages are new, old
+or zeros, sizes anything between, names old or new. It can also fill up, fail calls and die.
 
     disk = SimulatedDisk(random.Random(seed))
     disk.crash_at(17)                        # or disk.fail(after_calls=17), disk.fill(1 << 20)
     with pytest.raises(PowerLoss):
         history(disk)
-    survivor = disk.power_on()               # a disk of its own; what was opened before stays dead
+    survivor = disk.power_on()               # another disk; files opened before stay dead
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class SimulatedFile:
     def start_writeback(self, position: int, size: int) -> None:  # noqa: ARG002
         self._check_open()
         with self._disk.call("start_writeback", self.path):
-            pass  # it promises nothing, and a dirty page may survive without it
+            pass  # it guarantees nothing, and dirty pages may survive without it
 
     def drop_cached(self, position: int, size: int) -> None:
         self._check_open()
@@ -116,7 +115,7 @@ class SimulatedFile:
 
 
 class SimulatedLock:
-    """A held lock; a disk that lost power has none."""
+    """A held lock. It does not survive a power loss."""
 
     def __init__(self, content: Content) -> None:
         self._content = content
@@ -128,7 +127,7 @@ class SimulatedLock:
 
 
 class SimulatedDisk(Faults):
-    """A disk with an empty root directory. What goes wrong with it is decided by `chance` alone."""
+    """A disk with an empty root directory. `chance` alone decides what a power loss leaves."""
 
     def __init__(self, chance: random.Random, clock: Clock | None = None) -> None:
         super().__init__(chance)
@@ -138,23 +137,23 @@ class SimulatedDisk(Faults):
         self._capacity_bytes = _CAPACITY_BYTES
 
     def fill(self, capacity_bytes: int) -> None:
-        """Have room for so many bytes in all; a write beyond is done in part: `DiskFull`."""
+        """Set the capacity; a write beyond it is done in part and raises `DiskFull`."""
         self._capacity_bytes = capacity_bytes
 
     def room_bytes(self, content: Content, end: int) -> int:
-        """How far a file may reach that is to reach to `end`."""
+        """How far the file can grow towards `end` with the capacity that is left."""
         allocated = content.allocated_bytes()
         if self._capacity_bytes == _CAPACITY_BYTES or end <= allocated:
-            return end  # the usual case does not count what all files take
+            return end  # the usual case: no need to add up the sizes of all files
         return min(end, allocated + max(0, self._free_bytes()))
 
     def crash(self, chance: random.Random | None = None) -> SimulatedDisk:
-        """Lose power now; the disk as it survived."""
+        """Lose power now, and return what `power_on` finds."""
         self.is_off = True
         return self.power_on(chance)
 
     def power_on(self, chance: random.Random | None = None) -> SimulatedDisk:
-        """A disk with what survived the power loss, and without faults; may differ each time."""
+        """A disk with what survived the power loss, without faults. May differ with each call."""
         assert self.is_off, "the power is on"
         found = SimulatedDisk(self.chance, self.clock)
         found._names = self._names.survivor(chance or self.chance)

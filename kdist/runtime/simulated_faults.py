@@ -1,7 +1,7 @@
-"""What can be made to go wrong with a simulated disk: a failing call, and the power.
+"""Fault injection for the simulated disk: failing calls, and power loss.
 
-Every call that a real disk might fail goes through `Faults.call`, which keeps the trace: a test can
-let a history run once, count its calls, and run it again with a fault at each of them.
+Every call that a real disk might fail goes through `Faults.call`, which records it in the trace: a
+test can run a history once, count its calls, and run it again with a fault at each of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SYNCS = frozenset({"sync", "sync_directory", "sync_filesystem"})
 
 
 class PowerLoss(BaseException):
-    """The machine is off. Not an `Exception`, as no code that runs on it can handle this."""
+    """The machine is off. Not an `Exception`, since no code on that machine could handle it."""
 
 
 class Call:
-    """One call on the disk, as a `with` block around its effect; the trace is made of these."""
+    """One call on the disk: a `with` block around its effect, and an entry of the trace."""
 
     __slots__ = ("_faults", "_spoil", "name", "path")
 
@@ -42,7 +42,7 @@ class Call:
 
     def __enter__(self) -> None:
         code = self._faults.begin(self)
-        spoil, self._spoil = self._spoil, None  # the trace must not keep what was written alive
+        spoil, self._spoil = self._spoil, None  # else the trace would keep the written data alive
         if code:
             if spoil is not None:
                 spoil()
@@ -69,12 +69,12 @@ class Call:
 
 @dataclass(slots=True)
 class Fault:
-    """A fault that waits for its calls."""
+    """A fault that is due at some later call."""
 
     error: int
     when: Callable[[Call], bool]
-    calls_until: int
-    calls_left: float  # infinity: all from the first on
+    calls_until: int  # matching calls that still succeed
+    calls_left: float  # matching calls that then fail; infinity: all of them
 
     def hits(self, call: Call) -> bool:
         """Whether this call fails."""
@@ -88,7 +88,7 @@ class Fault:
 
 
 class Faults:
-    """The trace of a disk's calls, the faults that await it, and its power switch."""
+    """The trace of a disk's calls, its faults, and its power switch."""
 
     def __init__(self, chance: random.Random) -> None:
         self.trace: list[Call] = []
@@ -112,29 +112,29 @@ class Faults:
         when: Callable[[Call], bool] = lambda _call: True,
         forever: bool = True,
     ) -> None:
-        """Let a call fail with the error number `error`.
+        """Let calls fail with the error number `error`.
 
-        It is the one that comes after `after_calls` others, of those that `when` is true for, and
-        with `forever` all of those after it too. A failing write may have written a part. A failing
+        Of the calls for which `when` is true, the first `after_calls` succeed and the next one
+        fails, with `forever` all later ones too. A failing write may have written a part. A failing
         sync loses the dirty pages, as on Linux: reads see them, but they are not on the disk, and
-        no later sync brings them there unless they are written again.
+        no later sync writes them unless they are written again.
         """
         self._faults.append(Fault(error, when, after_calls, math.inf if forever else 1))
 
     def heal(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self._faults.clear()
 
     def crash_at(self, n: int) -> None:
         """Cut the power during the `n`-th call from now on, 1 being the next.
 
-        By chance the call has had its effect or not; it raises `PowerLoss`, as do all after it.
+        Whether the call takes effect is random; it raises `PowerLoss`, as do all after it.
         """
         assert n > 0, "calls are counted from 1"
         self._crash_at = len(self.trace) + n
 
     def call(self, name: str, path: str, spoil: Callable[[], None] | None = None) -> Call:
-        """The block to put around a call's effect; if the call is to fail, `spoil` runs instead."""
+        """A block to put around a call's effect; if the call is to fail, `spoil` runs instead."""
         return Call(self, name, path, spoil)
 
     def begin(self, call: Call) -> int:
@@ -153,7 +153,7 @@ class Faults:
         return 0
 
     def end(self) -> None:
-        """The call has had its effect; if its time has come the power goes before it returns."""
+        """The call has taken effect; lose power before it returns, if `crash_at` says so."""
         if self._is_doomed:
             self.is_off = True
             raise PowerLoss(str(self.trace[-1]))

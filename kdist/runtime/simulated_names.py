@@ -1,9 +1,9 @@
-"""The simulated disk's directories, and which names a power loss leaves.
+"""The simulated disk's directories, and which names survive a power loss.
 
-A change of names is durable once a directory that it touches was synced; before that, a power loss
-may keep it or not, whatever became of the changes around it. Two things hold, as on a journaling
-filesystem: a change happens whole (a rename leaves the old name or the new, never neither), and it
-does not happen without the earlier changes of the same name or the same file.
+A change of names is durable once a directory that it touches was synced. Before that it may survive
+a power loss or not, independently of other changes, with two exceptions, as on a journaling
+filesystem: a change is atomic (a rename leaves the old name or the new, never neither), and it does
+not survive without the earlier changes of the same name or the same file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kdist.runtime.simulated_content import Content
 
 
 class Directory:
-    """Names and what they stand for: as seen now, and as the disk has it."""
+    """Names and what they refer to: as seen now, and as on the disk."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Node] = {}
@@ -28,7 +28,7 @@ Node = Content | Directory
 
 
 class Move(NamedTuple):
-    """`name` in `directory` comes to stand for `node`; for None: it goes."""
+    """`name` in `directory` now refers to `node`; with None it is removed."""
 
     directory: Directory
     name: str
@@ -36,7 +36,7 @@ class Move(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Moves that happen together, and the file or directory that they are about."""
+    """Moves that happen atomically, and the file or directory that they concern."""
 
     node: Node
     moves: tuple[Move, ...]
@@ -50,7 +50,7 @@ class Names:
         self._pending: list[Change] = []
 
     def find(self, path: str) -> Node:
-        """What is at `path`; `FileNotFoundError`, `NotADirectoryError`."""
+        """The file or directory at `path`; `FileNotFoundError`, `NotADirectoryError`."""
         node: Node = self.root
         for name in path.split("/"):
             if name in ("", "."):
@@ -100,12 +100,12 @@ class Names:
         self._change(node, Move(source, old_name, None), Move(target, new_name, node))
 
     def remove(self, path: str) -> None:
-        """Take a file's name away."""
+        """Remove a file's name."""
         directory, name = self._place(path)
         self._change(self.content(path), Move(directory, name, None))
 
     def remove_tree(self, path: str) -> None:
-        """Take a directory's name away, and those of all that is in it before."""
+        """Remove a directory's name, after the names of everything in it."""
         directory, name = self._place(path)
         top = self.directory(path)
         for child, node in list(top.entries.items()):
@@ -125,7 +125,7 @@ class Names:
         self._pending.append(Change(node, moves))
 
     def sync(self, directory: Directory | None) -> None:
-        """Make durable what touches `directory`; without one, everything."""
+        """Make the changes durable that touch `directory`; with None, all changes."""
         chosen = _with_causes(
             self._pending,
             [
@@ -152,8 +152,8 @@ class Names:
         return found
 
     def survivor(self, chance: random.Random) -> Names:
-        """What is found after a power loss now. These names stay as they are."""
-        share = chance.choice((0.0, 1.0, chance.random()))  # of the pending changes that made it
+        """Possible names after a power loss now. These stay as they are."""
+        share = chance.choice((0.0, 1.0, chance.random()))  # of pending changes that survive
         chosen = _with_causes(self._pending, [chance.random() < share for _ in self._pending])
         changed: dict[int, dict[str, Node]] = {}
         for change in chosen:
@@ -164,7 +164,7 @@ class Names:
 
 
 def os_error(code: int, path: str) -> OSError:
-    """The error that the kernel would give, as the subclass that Python makes of it."""
+    """The error that the kernel would give, as Python's subclass for it."""
     return OSError(code, os.strerror(code), path)
 
 
@@ -186,7 +186,7 @@ def _move(entries: dict[str, Node], name: str, node: Node | None) -> None:
 
 
 def _with_causes(changes: list[Change], is_chosen: list[bool]) -> list[Change]:
-    """The chosen changes and the earlier ones of the same names and files, oldest first."""
+    """The chosen changes with the earlier changes that they depend on, oldest first."""
     touched: set[int | tuple[int, str]] = set()
     found: list[Change] = []
     for change, chosen in zip(reversed(changes), reversed(is_chosen), strict=True):
@@ -202,7 +202,7 @@ def _with_causes(changes: list[Change], is_chosen: list[bool]) -> list[Change]:
 def _rebuilt(
     directory: Directory, changed: dict[int, dict[str, Node]], chance: random.Random
 ) -> Directory:
-    """A copy of what the disk has of `directory`, with `changed` in place of durable entries."""
+    """A copy of `directory` as on the disk, with `changed` in place of its durable entries."""
     copy = Directory()
     for name, node in changed.get(id(directory), directory.durable).items():
         if isinstance(node, Directory):

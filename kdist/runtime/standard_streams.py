@@ -1,7 +1,7 @@
-"""Standard input, output and error of a process that was started without some of them.
+"""Opening standard streams that the process was started without.
 
-The next file or connection that it opens would take such a stream's number, and whoever writes to
-"standard output" would write into that: into a segment, at the worst.
+The next file or connection opened would get the missing stream's descriptor number, and writes to
+"standard output" would go there: into a segment, at worst.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 
 
 def fill_standard_streams() -> None:
-    """Have those that are closed read nothing and write nowhere."""
+    """Open those that are closed on /dev/null."""
     descriptor = os.open(os.devnull, os.O_RDWR)
-    while descriptor <= 2:  # the lowest that is free is given
+    while descriptor <= 2:  # `open` returns the lowest free number
         os.set_inheritable(descriptor, True)
         descriptor = os.open(os.devnull, os.O_RDWR)
     os.close(descriptor)
-    # Python has None for them, which no caller of `sys.stdin.buffer` expects.
+    # Python sets them to None, which users of `sys.stdin.buffer` do not expect.
     if sys.stdin is None:
         sys.stdin = os.fdopen(0, closefd=False)
     if sys.stdout is None:

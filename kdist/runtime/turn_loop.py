@@ -1,17 +1,17 @@
-"""An event loop: asyncio's own, with a shorter way from a socket to who reads it.
+"""An event loop: asyncio's own, with a shorter path from a ready socket to its reader.
 
-`before_wait` tells when the loop is about to wait. That is the moment when all that was ready has
-been read: who gathers work does it then. `call_soon` would do as well, but costs another round of
-the loop with another look at the sockets: 2 us a request at ten connections.
+`before_wait` schedules a callback for when the loop is about to wait again. By then all that was
+ready has been read, so gathered work can be processed at once. `call_soon` would do too, but costs
+another iteration with another poll: 2 us a request at ten connections.
 
-`when_rung` is `call_soon_threadsafe` for what is called again and again.
+`when_rung` is `call_soon_threadsafe` for a callback that is scheduled again and again.
 
-`watch` calls who waits for a descriptor right where the selector finds it ready. asyncio would make
-a list of what is ready, put a handle of each into its queue and run that in a context: 2 us a
-request more. Whoever is watched for must do little and come back: one receive, one send. As long as
-nothing else happens the selector waits again by itself, where asyncio would go round its loop.
+`watch` has the selector call a descriptor's callback directly when it is ready. asyncio would make
+a list of all that is ready, queue a handle for each and run that in a context: 2 us a request more.
+Such a callback must be short: one receive, one send. While nothing else is scheduled the selector
+polls again by itself, where asyncio would go through an iteration of its loop.
 
-`ending_turns`, `ringing` and `watch` below do the same on any loop, in that loop's own way.
+The functions `ending_turns`, `ringing` and `watch` do the same on any loop, at that loop's cost.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from typing import Any
 
 READABLE, WRITABLE = select.EPOLLIN, select.EPOLLOUT
 OnReady = Callable[[int], None]
-"""Told what a descriptor is ready for: READABLE, WRITABLE, and the kernel's own flags of errors."""
+"""Called with what a descriptor is ready for: READABLE, WRITABLE, and epoll's error flags."""
 
-_EVENTS_MAX = 256  # for one round: then timers and callbacks have their turn
-_WAIT_S_MAX = 86400  # at a time: the kernel takes no more than 24 days
-_RING = (1).to_bytes(8, sys.byteorder)  # an eventfd's unit
-_LONE_TURNS = 3  # in which nobody is looked for who comes late, after one that nobody else was in
+_EVENTS_MAX = 256  # per poll: then timers and callbacks get to run
+_WAIT_S_MAX = 86400  # per poll: the kernel accepts no more than 24 days
+_RING = (1).to_bytes(8, sys.byteorder)  # what adds 1 to an eventfd
+_LONE_TURNS = 3  # of one descriptor, which skip the check for latecomers after one in vain
 _Events = list[tuple[selectors.SelectorKey, int]]
 
 
 class _Selector(selectors.EpollSelector):
-    """Gives the loop its own events; those that are watched for it deals with itself."""
+    """Calls back for watched descriptors by itself; returns all other events to the loop."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Handles, since they run as the loop runs them: an exception goes to its handler.
+        # To run before the next wait. Handles pass exceptions to the loop's exception handler.
         self.wanted: list[asyncio.Handle] = []
-        self.loop: Any  # this selector's; its queues are asyncio's own, hence any
-        self.serving: asyncio.Handle  # `serve`; there is no loop yet to make it for
+        self.loop: Any  # set by the loop; Any, since its queues are private to asyncio
+        self.serving: asyncio.Handle  # for `serve`; set by the loop, which a handle needs
         self._watched: dict[int, OnReady] = {}
-        # The same epoll under a second descriptor: the base class keeps its object to itself.
+        # The same epoll under a second descriptor: the base class keeps its own object private.
         self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
         self._polled: list[tuple[int, int]] = []
-        self._lone_turns = 0  # that are left
+        self._lone_turns = 0  # how many more skip the check for latecomers
         self._found: _Events = []
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
@@ -68,7 +68,7 @@ class _Selector(selectors.EpollSelector):
     def select(self, timeout: float | None = None) -> _Events:
         if self.wanted:
             self._run_wanted()
-            timeout = 0  # they may have called for something that the loop does not know of yet
+            timeout = 0  # they may have scheduled something after the loop computed the timeout
         found: _Events = []
         self._found = found
         poll, run_serving = self._epoll.poll, self.serving._run
@@ -83,17 +83,17 @@ class _Selector(selectors.EpollSelector):
         return found
 
     def _serve_latecomers(self, served: int) -> None:
-        """Serve who has become ready meanwhile, until all have been, counted roughly.
+        """Serve descriptors that became ready meanwhile, up to about as many as are watched.
 
-        Who was answered in one turn asks again while the others are read in the next. Of ten
-        connections nine share a turn so, where six did, and a produce costs a fifth less: most of a
-        turn's cost is its own, since between two of them others use the core and its caches. One
-        that asks alone is not followed by others, and the look would be for nothing.
+        Peers answered in one turn send their next requests while the others are read. With this,
+        nine of ten connections share a turn instead of six, and a produce costs a fifth less: most
+        of a turn's cost is fixed, since between turns other processes use the core and its caches.
+        After a turn with one descriptor alone, others rarely follow, and the poll is skipped.
         """
         if served == 1 and self._lone_turns:
             self._lone_turns -= 1
             return
-        served_max = min(len(self._watched) - 1, _EVENTS_MAX)  # all but the loop's own bell
+        served_max = min(len(self._watched) - 1, _EVENTS_MAX)  # without the loop's own eventfd
         while served < served_max and not self._found:
             self._polled = self._epoll.poll(0, _EVENTS_MAX)
             if not self._polled:
@@ -103,7 +103,7 @@ class _Selector(selectors.EpollSelector):
             self.serving._run()
 
     def _left(self) -> float | None:
-        """How many seconds until a timer is due; 0 if there is anything to do, None if nothing."""
+        """Seconds until the next timer; 0 if anything is ready to run, None without a timer."""
         loop = self.loop
         if self.wanted or loop._ready or loop._stopping:
             return 0
@@ -114,7 +114,7 @@ class _Selector(selectors.EpollSelector):
         return 0 if left <= 0 else left if left < _WAIT_S_MAX else _WAIT_S_MAX
 
     def serve(self) -> None:
-        """What is ready. If one raises, those behind it are found again in the next round."""
+        """Call back for all that is ready. If one raises, the next poll finds the rest again."""
         watched = self._watched
         for descriptor, events in self._polled:
             on_ready = watched.get(descriptor)
@@ -129,7 +129,7 @@ class _Selector(selectors.EpollSelector):
             handle._run()
 
     def _find(self, descriptor: int, events: int) -> None:
-        """An event of the loop's own, as the base class would tell it."""
+        """Add an event of one of the loop's own descriptors, in the base class's form."""
         key = self.get_map().get(descriptor)
         if key is not None:
             is_readable = selectors.EVENT_READ if events & ~WRITABLE else 0
@@ -142,7 +142,10 @@ class _Selector(selectors.EpollSelector):
 
 
 class TurnLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop for Unix, with `before_wait`, `watch`, and a bell for other threads."""
+    """asyncio's loop for Unix, with `before_wait`, `watch`, and an eventfd to wake it by.
+
+    To ring is to wake the loop up from any thread or signal handler; `_bell` is the eventfd.
+    """
 
     def __init__(self) -> None:
         self._turn_selector = _Selector()
@@ -152,11 +155,11 @@ class TurnLoop(asyncio.SelectorEventLoop):
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
         self._has_rung = False
         self._rung_for: deque[asyncio.Handle] = deque()
-        self._ringing = threading.RLock()  # a signal's handler rings too, wherever it interrupts
+        self._ringing = threading.RLock()  # reentrant: a signal handler may ring during a ring
         self.watch(self._bell.fileno(), READABLE, self._hear)
 
     def before_wait(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """A trigger: once called, `callback` runs before the loop waits next, or polls."""
+        """A trigger: once it is called, `callback` runs before the loop next waits or polls."""
         handle = asyncio.Handle(callback, (), self)
 
         def want() -> None:
@@ -165,7 +168,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         return want
 
     def when_rung(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """A trigger for any thread: once called, `callback` runs where the loop hears of it."""
+        """A trigger for any thread: once called, `callback` runs soon on the loop's thread."""
         handle = asyncio.Handle(callback, (), self)
 
         def ring() -> None:
@@ -177,33 +180,33 @@ class TurnLoop(asyncio.SelectorEventLoop):
         return ring
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
-        """As the function `watch`."""
+        """See the function `watch`."""
         self._turn_selector.watch(descriptor, events, on_ready)
 
     def _write_to_self(self) -> None:
-        """Wake up, for what another thread has just put into the loop's queue.
+        """Wake the loop up, for what another thread has just put into its queue.
 
-        asyncio's way is a byte through a pair of sockets each time, and two receives here. Who
-        finds that it has rung need not ring: the loop looks into its queue once more after `_hear`.
+        asyncio sends a byte through a socket pair each time, and receives twice. Here, if a ring is
+        still unheard, another is not needed: the loop checks its queue after `_hear`.
         """
         if not self._has_rung:
             self._has_rung = True
             try:
-                with self._ringing:  # or its number might be another file's by the write
-                    if not self._bell.closed:  # else nobody is there to hear
+                with self._ringing:  # `close` must not free the descriptor number before the write
+                    if not self._bell.closed:
                         self._bell.write(_RING)
-            except BaseException:  # interrupted: the next must ring, or nobody would ever again
+            except BaseException:  # interrupted: without this no later call would ring
                 self._has_rung = False
                 raise
 
     def _hear(self, _events: int) -> None:
         self._bell.read(len(_RING))
-        self._has_rung = False  # only now: the other way round a ring could be lost in between
+        self._has_rung = False  # after the read, which would otherwise swallow a ring in between
         try:
-            for _ in range(len(self._rung_for)):  # who rings again meanwhile is heard after others
+            for _ in range(len(self._rung_for)):  # handles added meanwhile wait for the next ring
                 self._rung_for.popleft()._run()
         finally:
-            if self._rung_for:  # what ends the process comes through
+            if self._rung_for:  # added meanwhile, or left by a SystemExit or KeyboardInterrupt
                 self._write_to_self()
 
     def close(self) -> None:
@@ -215,17 +218,17 @@ class TurnLoop(asyncio.SelectorEventLoop):
 def ending_turns(
     loop: asyncio.AbstractEventLoop, callback: Callable[[], None]
 ) -> Callable[[], object]:
-    """A trigger for `callback` once all is read that is ready now, on any loop."""
+    """A trigger for `callback` once all that is ready now has been read, on any loop."""
     if isinstance(loop, TurnLoop):
         return loop.before_wait(callback)
-    # In the loop's next round, and ahead of what that round finds ready to be read.
+    # Runs in the next iteration, before what that iteration finds ready to read.
     return partial(loop.call_soon, callback)
 
 
 def ringing(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], object]:
     """A trigger for `callback` soon, from any thread, on any loop; `RuntimeError` if it is closed.
 
-    `call_soon_threadsafe` with a round of the loop's and a handle less, each time.
+    On a `TurnLoop` each call saves `call_soon_threadsafe`'s new handle and loop iteration.
     """
     if isinstance(loop, TurnLoop):
         return loop.when_rung(callback)
@@ -233,10 +236,10 @@ def ringing(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Ca
 
 
 def watch(loop: asyncio.AbstractEventLoop, descriptor: int, events: int, on_ready: OnReady) -> None:
-    """Call `on_ready` whenever `descriptor` is READABLE or WRITABLE, as `events` ask; 0: no more.
+    """Call `on_ready` whenever `descriptor` is ready for `events` (READABLE, WRITABLE); 0: stop.
 
-    Always with one `on_ready`, and no more before the descriptor is closed. What `on_ready` raises
-    goes to the loop's exception handler.
+    A descriptor must always have the same `on_ready`, and must be watched for 0 before it is
+    closed. What `on_ready` raises goes to the loop's exception handler.
     """
     if isinstance(loop, TurnLoop):
         loop.watch(descriptor, events, on_ready)

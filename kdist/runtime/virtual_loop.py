@@ -1,14 +1,14 @@
 """An asyncio event loop in virtual time: the simulator's and the tests'.
 
 When nothing is left to run now, time jumps to the next timer. There are no sockets, threads or
-signals, so that a run depends on nothing but what it was given: the same seed gives the same run,
-as long as the code in it orders nothing by `id` or by a set of strings.
+signals, so that a run depends on its inputs alone: the same seed gives the same run, as long as the
+code does not depend on the order of `id`s or of a set of strings.
 
-What would hang on a real loop ends a run here: a main coroutine that waits while nothing is
-scheduled is a `Deadlock`, and a callback that raises ends the run with what it raised.
+What would hang or pass unnoticed on a real loop ends the run here: a main coroutine that waits
+while nothing is scheduled raises `Deadlock`, and an exception in a callback is raised by the run.
 
-asyncio's own `BaseEventLoop` does the work. It asks a selector to wait for events until the next
-timer is due; this one's selector moves the clock there instead.
+asyncio's own `BaseEventLoop` does the work. It asks its selector to wait for events until the next
+timer is due; the selector here moves the clock there instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kdist.runtime.clock import VirtualClock
 
 
 class Deadlock(Exception):
-    """The main coroutine is not done, and nothing will ever happen again."""
+    """The main coroutine is not done, and nothing is scheduled that could wake it."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -50,7 +50,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise raised
 
     def select(self, timeout: float | None) -> list[NoReturn]:
-        """Let `timeout` seconds pass; None: there is no timer, and nothing to run."""
+        """Move the clock `timeout` seconds on; None means no timer, and nothing to run."""
         self._raise()
         if timeout is None:
             raise Deadlock(_deadlock_sentence(self))
@@ -63,16 +63,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """There are none."""
 
     def _write_to_self(self) -> None:
-        """`call_soon_threadsafe` would wake up a loop that sleeps; this one never does."""
+        """Does nothing: `call_soon_threadsafe` wakes a sleeping loop, and this one never sleeps."""
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the run, before time moves on."""
+        """End the run with the exception, before time moves on."""
         if self._raised is None:
             error = context.get("exception")
             self._raised = error or RuntimeError(str(context["message"]))
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override] # noqa: ARG002
-        """Refused: a thread would take as long as it likes."""
+        """Refused: how long a thread takes is not reproducible."""
         raise RuntimeError("threads have no place in virtual time: use Tasks.run_blocking")
 
 

@@ -1,9 +1,9 @@
 """`Tasks` in virtual time: the simulator's and the tests'.
 
-Events wait in one queue by the time they are due, then by the order they came in. Running them
-moves the clock from one to the next, so that an hour passes in no time. Blocking work takes a while
-that chance chooses: it has its effect at one moment and its `done` is called at a later one, and
-other events come between, as threads would have it. The same seed gives the same run.
+Events wait in one queue, ordered by due time, then by arrival. Running them moves the clock from
+one to the next, so that an hour passes in no time. Blocking work runs after a random delay and its
+`done` is called after another, with other events in between, as with threads. The same seed gives
+the same run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class VirtualTimer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        self.callback = None  # and lets go of what it holds; the entry stays until its time
+        self.callback = None  # frees what it refers to; the event stays queued until it is due
 
 
 class Event(NamedTuple):
-    """What is in the queue: it sorts by time, then by order of arrival."""
+    """An entry of the queue: sorts by due time, then by order of arrival."""
 
     due_ns: int
     number: int
@@ -67,7 +67,7 @@ class VirtualTasks:
         error: Exception | None = None
         try:
             work()
-        except Exception as raised:  # noqa: BLE001 - `done` has to know; a PowerLoss goes through
+        except Exception as raised:  # noqa: BLE001 - passed to `done`; a PowerLoss propagates
             error = raised
         self.call_later(self._some_ms(), partial(done, error))
 
@@ -75,19 +75,19 @@ class VirtualTasks:
         return self._chance.uniform(0, self._blocking_ms_max / 2)
 
     def run_until_idle(self) -> None:
-        """Run until nothing is left; never returns if a callback renews itself for ever."""
+        """Run until the queue is empty; never returns if a callback keeps rescheduling itself."""
         while self._events:
             self._run_next()
 
     def run_for_ms(self, ms: float) -> None:
-        """Let `ms` pass and run what comes due."""
+        """Let `ms` pass, and run the callbacks that come due."""
         end_ns = self._clock.monotonic_ns() + int(ms * 1_000_000)
         while self._events and self._events[0].due_ns <= end_ns:
             self._run_next()
         self._advance_to(end_ns)
 
     def run_until(self, condition: Callable[[], bool], timeout_ms: float) -> bool:
-        """Run until `condition` holds; False if `timeout_ms` pass or nothing is left before."""
+        """Run until `condition` holds; False if `timeout_ms` pass or the queue empties first."""
         end_ns = self._clock.monotonic_ns() + int(timeout_ms * 1_000_000)
         while not condition():
             if not self._events or self._events[0].due_ns > end_ns:
