@@ -1,11 +1,11 @@
 # cython: boundscheck=False, wraparound=False
-"""The record codec again, for Cython to compile: the functions of `_reference.py`, far faster.
+"""The record codec compiled by Cython: the functions of `_reference.py`, much faster.
 
-The format is told there and in `record.py`; here stands how it is done without the interpreter.
-Encoding measures all records, allocates once, and writes; decoding is `_compiled_decoding.py`'s.
+They are documented there, and the format in `record.py`. Encoding measures all records, allocates
+once, and writes; decoding is in `_compiled_decoding.py`.
 
 Invariant: no Python code runs between measuring and writing, and the columns are copied into lists
-of plain items that nobody else holds, so that what was measured is what is written.
+of plain items that nothing else refers to, so that what is written has the measured size.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def pack_headers(headers: object) -> bytes | None:
 
 @cython.cfunc
 def _header_rows(column: object) -> list:
-    """As `headers_column`, which it leaves all but the usual ones to."""
+    """As `headers_column`, to which it passes all but the usual types."""
     rows: list = []
     for headers in column:
         packed = headers if type(headers) is bytes and headers else pack_headers(headers)

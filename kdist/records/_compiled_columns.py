@@ -1,5 +1,5 @@
 # cython: boundscheck=False, wraparound=False
-"""Columns of records before they are encoded, for Cython to compile: their types and sizes."""
+"""Type checks and sizes of columns to be encoded, compiled by Cython."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from kdist.records.record import (
 _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)
 
-_FAR = cython.declare(_Long, INT64_MAX // 2)  # no two nearer are over 64 bits apart
+_FAR = cython.declare(_Long, INT64_MAX // 2)  # the difference of two smaller ones fits 64 bits
 
 
 def bytes_rows(column: object, what: str) -> list:
-    """As `bytes_column`, of which only the plain case is looked at here."""
+    """As `bytes_column`, to which it passes all but bytes and None."""
     rows: list = list(column)
     for row in rows:
         if row is not None and not isinstance(row, bytes):
@@ -36,7 +36,7 @@ def bytes_rows(column: object, what: str) -> list:
 
 
 def delta_rows(timestamps: object, base_timestamp: object) -> list:
-    """As `deltas_column`, which it leaves all but the plain case to."""
+    """As `deltas_column`, to which it passes all but plain ints of moderate size."""
     rows: list = []
     overflow: cython.int = 0
     if type(base_timestamp) is not int:
@@ -58,8 +58,8 @@ def running_sizes(values: list, keys: list | None, overhead_bytes: _Size) -> obj
     check_lengths(count, keys=keys)
     sizes = array("q", bytes(8 * (count + 1)))
     out: cython.longlong[::1] = sizes
-    # They may be a caller's own lists, and what was called above may have let a thread change them;
-    # nothing below does.
+    # The caller may own these lists, and another thread may have changed them during the calls
+    # above. Below nothing releases the GIL.
     if len(values) != count or (keys is not None and len(keys) != count):
         return None
     total: _Long = 0

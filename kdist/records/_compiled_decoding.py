@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False
 # ruff: noqa: F821 - an annotation alone declares a C variable
-"""Records out of a batch's body, for Cython to compile: the decoding half of `_compiled.py`.
+"""Decoding a batch's records, compiled by Cython: the decoding half of `_compiled.py`.
 
-A cursor is moved that cannot leave its record: every read asks first whether the bytes are there,
-and a fault, once noted in the cursor, makes the rest of the record read as zeros, and is asked for
-once at its end.
+A cursor moves over the body and cannot leave its record: every read first checks that the bytes are
+there. A fault is noted in the cursor, makes all further reads of the record return zeros, and is
+checked once at its end.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def decode_records(
         key = _bytes(fields.key, fields.key_size)
         value = _bytes(fields.value, fields.value_size)
         headers = _headers(cython.address(fields)) if fields.header_count else ()
-        # Half of the time. Filling a tuple of this class by hand would save a third of it, and
-        # leave its cached hash unset in Python 3.14.
+        # This takes half of the time. Filling the tuple's slots directly would save a third of
+        # that, but leave its cached hash unset in Python 3.14.
         records.append(_new_tuple(_Record, (offset, timestamp, key, value, headers)))
     _finish(cursor, count)
     return records
@@ -125,7 +125,7 @@ def _add(
     ends, data, present = column.ends, cython.cast(bytearray, column.data), column.present
     row: _Size = len(ends) - 1
     used: _Size = len(data)
-    # No larger than the body; what is not written of it takes no memory.
+    # The items are no larger than the body; bytes that are never written take no memory.
     check_size(ends[row] + body.shape[0])
     PyByteArray_Resize(data, used + body.shape[0])
     present.extend(b"\xff" * ((row + count + 7) // 8 - len(present)))
@@ -227,7 +227,7 @@ def _finish(cursor: _Cursor, count: _Size) -> object:
 @cython.cfunc
 @cython.exceptval(-1)
 def _enter_batch(cursor: cython.pointer[_Cursor]) -> cython.int:
-    """To the first record of the batch at the cursor, behind another or at a run's beginning."""
+    """Move to the first record of the next batch in a run."""
     left: _Size = cursor.run_end - cursor.at
     size: _Size = _PREFIX_SIZE + int32(cursor.at + 8) if left >= _HEADER_SIZE else 0
     if cursor.at != cursor.end or not _HEADER_SIZE <= size <= left or int32(cursor.at + 57) <= 0:
@@ -243,10 +243,10 @@ def _enter_batch(cursor: cython.pointer[_Cursor]) -> cython.int:
 @cython.cfunc
 @cython.exceptval(-1)
 def _next(cursor: cython.pointer[_Cursor], fields: cython.pointer[_Fields]) -> cython.int:
-    """The fields of the record at the cursor, which moves behind it; raises `CorruptRecords`.
+    """Read the record at the cursor into `fields`, and move past it; raises `CorruptRecords`.
 
-    Written where the caller has room, not given back: after a call that gives a struct it would
-    have to be asked each time whether an exception is set.
+    It does not return the fields: after a call that returns a struct, Cython would have to check
+    each time whether an exception is set.
     """
     if not cursor.left:
         _enter_batch(cursor)
@@ -292,7 +292,7 @@ def _skip_headers(cursor: cython.pointer[_Cursor], count: _Long) -> cython.void:
 
 @cython.cfunc
 def _headers(fields: cython.pointer[_Fields]) -> tuple:
-    """A record's headers, which `_skip_headers` has found sound."""
+    """A record's headers, which `_skip_headers` has checked."""
     cursor: _Cursor
     cursor.at, cursor.end, cursor.fault = fields.headers, fields.end, cython.NULL
     headers: list = []
@@ -309,7 +309,7 @@ def _headers(fields: cython.pointer[_Fields]) -> tuple:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _get_bytes(cursor: cython.pointer[_Cursor], size: cython.pointer[_Long]) -> _Pointer:
-    """Where the bytes are that follow their length; `size` is -1 for null."""
+    """A pointer to the bytes after a length, which is put into `size`; -1 is null."""
     data: _Pointer
     size[0] = _get_varint(cursor, 32)
     if not -1 <= size[0] <= cursor.end - cursor.at:
@@ -325,7 +325,7 @@ def _get_bytes(cursor: cython.pointer[_Cursor], size: cython.pointer[_Long]) -> 
 @cython.inline
 @cython.exceptval(check=False)
 def _get_varint(cursor: cython.pointer[_Cursor], bits: cython.int) -> _Long:
-    """Of one or two bytes, as nearly all are, without a loop."""
+    """The next varint; those of one or two bytes, as nearly all are, are read without a loop."""
     at: _Pointer = cursor.at
     value: cython.ulonglong
     if at == cursor.end or cursor.fault != cython.NULL:

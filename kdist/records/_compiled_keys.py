@@ -59,7 +59,7 @@ def _hash(key: bytes) -> cython.uint:
 @cython.cfunc
 @cython.inline
 def _word(at: _Pointer, size: _Size) -> cython.uint:
-    """The little-endian number of so many bytes."""
+    """The little-endian number in the `size` bytes at `at`."""
     word: cython.uint = 0
     i: _Size
     for i in range(size):

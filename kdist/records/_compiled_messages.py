@@ -1,10 +1,10 @@
 # cython: boundscheck=False, wraparound=False
 # ruff: noqa: F821 - an annotation alone declares a C variable
-"""Message sets as a whole again, for Cython to compile: the functions of `_reference_messages.py`.
+"""Whole message sets, compiled by Cython: the functions of `_reference_messages.py`.
 
-No object is made of a record on its way from a batch to a message, and none of a message but its
-key, value and timestamp on the way up. The CRC-32 is computed here, eight bytes at a time: most
-messages are small, and to call zlib for each costs more than the bytes do.
+Writing makes no Python object of a record; reading makes only a message's key, value and timestamp.
+The CRC-32 is computed here, eight bytes at a time: most messages are small, and a call of zlib for
+each would cost more than their bytes do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Size = cython.typedef(cython.Py_ssize_t)
 _Long = cython.typedef(cython.longlong)
 
 _SIZE_POSITION = cython.declare(_Size, SIZE_POSITION)
-_SIZE_END = cython.declare(_Size, SIZE_POSITION + 4)  # what a size counts from
+_SIZE_END = cython.declare(_Size, SIZE_POSITION + 4)  # a size counts the bytes from here
 _CHECKED_POSITION = cython.declare(_Size, CHECKED_POSITION)
 _SIZE_MIN_0 = cython.declare(_Size, SIZE_MIN[0])
 _SIZE_MIN_1 = cython.declare(_Size, SIZE_MIN[1])
@@ -54,7 +54,7 @@ _LOG_APPEND_TIME = cython.declare(_Long, LOG_APPEND_TIME)
 _NO_TIMESTAMP = cython.declare(_Long, NO_TIMESTAMP)
 _POLYNOMIAL = cython.declare(cython.uint, 0xEDB88320)
 
-_crc_table = cython.declare(cython.uint[2048])  # eight of 256: of a byte with so many behind it
+_crc_table = cython.declare(cython.uint[2048])  # 8 tables of 256: a byte with 0 to 7 bytes after it
 
 
 def read_columns(messages: cython.const[cython.uchar][::1], magic: _Long) -> object:
@@ -117,8 +117,7 @@ def write_messages(
     attributes: _Long = _LOG_APPEND_TIME if is_append_time and magic else 0
     cursor: _Cursor = _start(body, count)
     fields: _Fields
-    # A record's own fields take no less than the bytes of its key and value. What is not written
-    # takes no memory.
+    # Keys and values take no more than the body. Bytes that are never written take no memory.
     room: _Size = body.shape[0] + count * (_SIZE_END + _SIZE_MIN_1)
     content: bytearray = PyByteArray_FromStringAndSize(cython.NULL, room)
     start: _Pointer = cython.cast(_Pointer, PyByteArray_AS_STRING(content))

@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False
 # ruff: noqa: F821 - an annotation alone declares a C variable
-"""Many batches of a log at once again, for Cython to compile: `_reference_stretch.py`'s functions.
+"""Scanning many batches at a time, compiled by Cython: the functions of `_reference_stretch.py`.
 
-A batch whose CRC is not asked for costs some 10 ns here, where the interpreter takes microseconds
-to make an object of its header and to look at each field.
+A batch whose CRC is not checked takes some 10 ns here. The interpreter takes microseconds to make
+an object of its header and look at each field.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _last_offset(at: _Pointer) -> _Long:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _is_sound(at: _Pointer, left: _Size, offset_max: _Long) -> cython.bint:
-    """As `batch.header_fault`; and no offset goes beyond the largest one."""
+    """Whether `batch.header_fault` finds nothing, and no offset is above `offset_max`."""
     codec: _Long = int16(at + 21) & _CODEC_BITS
     delta: _Long = int32(at + 23)
     count: _Long = int32(at + 57)
@@ -136,7 +136,7 @@ def _is_sound(at: _Pointer, left: _Size, offset_max: _Long) -> cython.bint:
 
 @cython.cfunc
 def _is_whole(whole: object, position: _Size, at: _Pointer) -> cython.bint:
-    """Whether the batch is all here, and its checksum right."""
+    """Whether the batch is complete, and its CRC right."""
     data: object = whole[position + _CHECKED_POSITION : position + _size(at)]
     if len(data) < _size(at) - _CHECKED_POSITION:
         return False
@@ -151,7 +151,7 @@ def producer_headers(whole: object, size: _Size, batches_kept: _Size) -> list:
     count: _Size
     is_plain: cython.bint
     is_counted: cython.bint
-    left: dict = {}  # how many plain batches, by producer id
+    left: dict = {}  # number of plain batches by producer id: counted up, then down
     found: list = []
     PyObject_GetBuffer(whole, cython.address(buffer), PyBUF_SIMPLE)
     try:

@@ -1,9 +1,9 @@
 # cython: boundscheck=False, wraparound=False
 # ruff: noqa: F821 - an annotation alone declares a C variable
-"""The usual batch again, for Cython to compile: the functions of `_reference_usual.py`.
+"""The usual batch, compiled by Cython: the functions of `_reference_usual.py`.
 
-What they cost there is the interpreter's way from one field to the next: a fifth of a produce of
-one record. Here the header is read where it lies, and made a tuple of only once it has passed.
+There they take a fifth of a produce of one record, mostly to interpret the access to each field.
+Here the header is read in place, and made a tuple only once it has passed the checks.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def check_batch(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _behind_int32(at: _Pointer, position: _Size, end: _Size) -> _Size:
-    """Where the records begin whose size is at `position`; -1 if they do not end at `end`."""
+    """Where the records begin that follow their size at `position`; -1 unless they end at `end`."""
     start: _Size = position + 4
     return start if position >= 0 and start <= end and int32(at + position) == end - start else -1
 
@@ -98,7 +98,7 @@ def _behind_int32(at: _Pointer, position: _Size, end: _Size) -> _Size:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _behind_varint(at: _Pointer, position: _Size, end: _Size) -> _Size:
-    """The same, of a compact size; and only empty tags are at `end`."""
+    """As `_behind_int32` for a compact size; -1 also unless three empty tag sections follow."""
     size: _Size = 0
     shift: cython.int = 0
     byte: cython.uchar = 0x80
@@ -247,7 +247,7 @@ def assign(batches: object, offset: _Long, leader_epoch: cython.int) -> list:
 @cython.cfunc
 @cython.inline
 def _header(each: object) -> tuple:
-    """Of a batch. Both are named tuples: to C, plain ones whose fields have numbers."""
+    """A batch's header. Both are named tuples, accessed as plain tuples by field index."""
     assert type(each) is _Batch
     header: object = cython.cast(tuple, each)[0]
     assert type(header) is _BatchHeader

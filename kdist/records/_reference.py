@@ -1,9 +1,8 @@
-"""The record codec in plain Python: what the format says, and the judge of `_compiled.py`.
+"""The record codec in plain Python: the reference that `_compiled.py` is tested against.
 
 Both modules have the same functions, with the same outcome for the same input, errors included.
-Records that come from outside raise `CorruptRecords` wherever they break the format, and nothing is
-allocated by a length before the bytes it speaks of are known to be there. The layout of a record
-stands in `record.py`.
+Records that break the format raise `CorruptRecords`, and nothing is allocated from a length before
+that many bytes are known to be there. The layout of a record is in `record.py`.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ def encode_records(
     base_timestamp: int = 0,
     room_bytes: int = 0,
 ) -> bytearray:
-    """The body of a batch, behind `room_bytes` zero bytes for its header.
+    """The body of a batch, after `room_bytes` zero bytes for its header.
 
-    Record i gets offset delta i and `values[i]`; a column that is None leaves keys null, headers
-    empty, or all timestamps at `base_timestamp`. Raises `TypeError` for an item that is not a
-    buffer, `ValueError` for columns of different length or a body of 2 GiB.
+    Record i gets offset delta i and `values[i]`. Without a column, keys are null, headers empty, or
+    all timestamps `base_timestamp`. Raises `TypeError` for an item that is not a buffer,
+    `ValueError` for columns of different lengths or a body of 2 GiB.
     """
     count = len(values)
     check_lengths(count, keys=keys, headers=headers, timestamps=timestamps)
@@ -74,10 +73,11 @@ def encode_records(
 
 
 def pack_headers(headers: object) -> bytes | None:
-    """A record's headers as they stand in it; `encode_records` takes them for a row.
+    """A record's headers encoded, which `encode_records` accepts as a row of headers.
 
-    None if they are not as most are, a list or tuple of tuples of str with bytes or None: another
-    way says whether they can be sent, and why not. `UnicodeEncodeError` for text that is none.
+    None unless they have the usual type, a list or tuple of (str, bytes or None) tuples:
+    `encode_records` then decides whether they can be sent. `UnicodeEncodeError` for a key that
+    UTF-8 cannot encode.
     """
     if type(headers) is not list and type(headers) is not tuple:
         return None
@@ -98,9 +98,9 @@ def decode_records(
     base_timestamp: int = 0,
     append_timestamp: int | None = None,
 ) -> list[Record]:
-    """The `count` records that `body` must hold, no more, no fewer, with their offsets as stored.
+    """The `count` records that `body` must hold exactly, with their offsets as stored.
 
-    `append_timestamp` replaces every record's own where the batch is of log append time.
+    `append_timestamp` replaces every record's own, for a batch with log append time.
     """
     records = []
     for fields in _iter_fields(body, count):
@@ -113,21 +113,20 @@ def decode_records(
 
 
 def decode_values(body: Buffer, count: int, is_run: bool = False) -> list[bytes | None]:
-    """Only the values of the `count` records; the rest is checked too.
+    """Only the values of the `count` records; all other fields are checked too.
 
-    `is_run`: they are those of several batches, which `body` holds with their headers, as
-    `usual.find_run` found them.
+    `is_run`: `body` is a run of whole batches with their headers, as `usual.find_run` found it.
     """
     return [fields.value for fields in _iter_fields(body, count, is_run)]
 
 
 def decode_keys(body: Buffer, count: int, is_run: bool = False) -> list[bytes | None]:
-    """As `decode_values`, of the keys."""
+    """As `decode_values`, but the keys."""
     return [fields.key for fields in _iter_fields(body, count, is_run)]
 
 
 def decode_headers(body: Buffer, count: int, is_run: bool = False) -> list[HeaderPairs]:
-    """As `decode_values`, of the headers."""
+    """As `decode_values`, but the headers."""
     return [_headers(fields) for fields in _iter_fields(body, count, is_run)]
 
 
@@ -136,12 +135,12 @@ def _headers(fields: _Fields) -> HeaderPairs:
 
 
 def decode_values_into(column: BinaryColumn, body: Buffer, count: int) -> None:
-    """Add to the column what `decode_values` gives; after an error it is of no use."""
+    """Append what `decode_values` returns to the column, which an error leaves unusable."""
     _add(column, decode_values(body, count))
 
 
 def decode_keys_into(column: BinaryColumn, body: Buffer, count: int) -> None:
-    """As `decode_values_into`, of the keys."""
+    """As `decode_values_into`, but the keys."""
     _add(column, decode_keys(body, count))
 
 
@@ -165,9 +164,9 @@ def decode_numbers(
     append_timestamp: int | None = None,
     is_run: bool = False,
 ) -> tuple[array[int], array[int]]:
-    """The offsets and the timestamps of the records, int64, as `decode_records` has them.
+    """The offsets and timestamps of the records, int64, as in `decode_records`.
 
-    Those of a run, see `decode_values`, are based on what its headers say.
+    For a run (see `decode_values`) the batches' own headers give the bases.
     """
     records = []
     if is_run:
@@ -184,10 +183,10 @@ def decode_numbers(
 def running_sizes(
     values: list[bytes | None], keys: list[bytes | None] | None, overhead_bytes: int
 ) -> array[int] | None:
-    """How many bytes the records before each index take together, the end of all included.
+    """The total size of the records before each index, and at the end that of all: count + 1 sums.
 
-    A record takes the bytes of its key and value, and `overhead_bytes`. None if one of them is
-    neither bytes nor None. `ValueError` for columns that differ in length.
+    A record's size is that of its key and value, plus `overhead_bytes`. None if any of them is
+    neither bytes nor None. `ValueError` for columns of different lengths.
     """
     check_lengths(len(values), keys=keys)
     columns = (values,) if keys is None else (values, keys)
@@ -201,9 +200,9 @@ def running_sizes(
 
 
 def find_null_key(body: Buffer, count: int) -> int | None:
-    """Which record, counted from 0, is the first without a key; None if all have one.
+    """The index of the first record without a key; None if all have one.
 
-    The records are checked as by `decode_values`, those behind the one found included.
+    All records are checked as by `decode_values`, also those after the one found.
     """
     keyless = [
         index for index, fields in enumerate(_iter_fields(body, count)) if fields.key is None
@@ -212,7 +211,7 @@ def find_null_key(body: Buffer, count: int) -> int | None:
 
 
 class _Fields(NamedTuple):
-    """A record as it is on the wire."""
+    """A record's fields as encoded."""
 
     timestamp_delta: int
     offset_delta: int
@@ -250,7 +249,7 @@ def _iter_fields(body: Buffer, count: int, is_run: bool = False) -> Iterator[_Fi
 
 
 def _iter_batches(run: memoryview, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The header and the body of each batch of a run, which must have `count` records."""
+    """The header and body of each batch in a run, which must have `count` records in all."""
     at = found = 0
     while at < len(run):
         header = read_header(run, at)
@@ -279,7 +278,7 @@ def _get_headers(record: memoryview, position: int) -> tuple[list[tuple[bytes, b
     if count < 0:
         raise CorruptRecords(f"a record has {count} headers")
     headers = []
-    for _ in range(count):  # each takes a byte at least, so a count too large soon meets the end
+    for _ in range(count):  # each takes at least a byte, so a false count soon reaches the end
         key, position = _get_bytes(record, position)
         value, position = _get_bytes(record, position)
         if key is None:

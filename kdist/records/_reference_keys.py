@@ -1,6 +1,6 @@
-"""Which partition a key belongs to, in plain Python: the judge of `_compiled_keys.py`.
+"""Mapping keys to partitions in plain Python: the reference for `_compiled_keys.py`.
 
-Records of one key stay in one partition, whichever client writes them: so the hash is that of
+All records of a key belong in one partition, whichever client writes them: so the hash is that of
 Java's producer, 32-bit murmur2 with Kafka's seed, its sign bit cleared. Source: Kafka's
 `Utils.murmur2`.
 """

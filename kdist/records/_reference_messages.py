@@ -1,7 +1,7 @@
-"""Message sets as a whole in plain Python: what they are, the judge of `_compiled_messages.py`.
+"""Whole message sets in plain Python: the reference for `_compiled_messages.py`.
 
-The format is told in `message_set.py`. Both ways are of messages without a codec: a wrapper's
-content is such a set, once it is decompressed, and before it is compressed.
+The format is in `message_set.py`. Both functions deal with messages without a codec, such as a
+wrapper's uncompressed content.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kdist.wire.varint import Buffer
 
 
 class Columns(NamedTuple):
-    """A set's messages, as a batch is built of them."""
+    """The columns of a set's messages, from which a batch is built."""
 
     values: list[bytes | None]
     keys: list[bytes | None]
@@ -25,7 +25,7 @@ class Columns(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Messages, and what a wrapper says of those that are in it."""
+    """Encoded messages, and what a wrapper of them needs to know."""
 
     content: Buffer
     record_count: int
@@ -34,9 +34,9 @@ class Written(NamedTuple):
 
 
 def read_columns(messages: Buffer, magic: int) -> Columns | None:
-    """What a set of one message and more of `magic` holds, if none has attributes.
+    """The columns of a set that is not empty, if all its messages have `magic` and no attributes.
 
-    None for all else, and for what is damaged: `iter_messages` finds out what.
+    None for any other set, also a damaged one: `iter_messages` then finds out why.
     """
     try:
         found = list(iter_messages(messages))
@@ -56,9 +56,9 @@ def write_messages(
 ) -> Written | None:
     """The records of a batch from `lowest_offset` on, at most `count_max`, as messages of `magic`.
 
-    `body` is decompressed. What a wrapper of magic 1 will hold has offsets that count from its
-    first. None if no record is wanted. Raises `CorruptRecords` as `decode_records`, also for what
-    is wrong with records that are not wanted.
+    `body` is decompressed. For a wrapper of magic 1, offsets are relative to the first message's.
+    None if there are no such records. Raises `CorruptRecords` as `decode_records`, which checks all
+    records of the batch.
     """
     append_time_ms = header.max_timestamp if header.is_log_append_time else None
     records = decode_records(

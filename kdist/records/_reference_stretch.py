@@ -1,9 +1,8 @@
-"""Many batches of a log at once, in plain Python: the judge of `_compiled_stretch.py`.
+"""Scanning a log many batches at a time, in plain Python: the reference for `_compiled_stretch.py`.
 
-Both modules have the same functions, with the same outcome for the same input. Who goes through a
-log, as a start after a crash does, wants to know of most batches that they are sound, and nothing
-else of one alone: so he is told of as many as he need not tell apart. A header's layout is in
-`batch.py`.
+Both modules have the same functions, with the same outcome for the same input. A scan, such as the
+recovery after a crash, needs to know only that most batches are valid: so it gets a summary of as
+many successive batches as it need not tell apart. A header's layout is in `batch.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kdist.wire.varint import Buffer
 
 
 class Stretch(NamedTuple):
-    """Sound batches, one behind the other, with no gap between offsets, of one leader epoch."""
+    """A summary of successive valid batches, with no gap between offsets and one leader epoch."""
 
     size: int
     last_size: int  # of the last batch
@@ -25,7 +24,7 @@ class Stretch(NamedTuple):
     leader_epoch: int
     record_count: int
     newest_ms: int  # the largest timestamp
-    newest_offset: int  # the last offset of the first batch that has it
+    newest_offset: int  # the last offset of the first batch with that timestamp
     has_producers: bool
     """Whether any batch has a producer id."""
 
@@ -39,12 +38,12 @@ def find_stretch(
     trusted_offset: int,
     room_bytes: int,
 ) -> Stretch | None:
-    """The longest stretch from `position` on; None if the first batch is not sound, or not here.
+    """The longest stretch from `position` on; None if the first batch is invalid or incomplete.
 
-    `buffer` has the headers, and the file that it is from ends at `end`, counted as `position` is.
-    All offsets lie behind `offset_before` and go up to `offset_max`. A batch that ends below
-    `trusted_offset` need not be here but for its header; of others the CRC is checked. No batch
-    but the last one has more than `room_bytes` of the stretch before it.
+    `buffer` is read from a file that ends at `end` (counted as `position` is). All offsets must be
+    above `offset_before`, and at most `offset_max`. Of a batch that ends below `trusted_offset`
+    only the header must be in `buffer`; of all others the CRC is checked. The stretch ends with the
+    first batch that begins more than `room_bytes` after its start, or before that one.
     """
     size = last_size = record_count = 0
     first: BatchHeader | None = None
@@ -104,10 +103,10 @@ def _sound_header(
 
 
 def producer_headers(buffer: Buffer, size: int, batches_kept: int) -> list[tuple[int, BatchHeader]]:
-    """Headers in a stretch of `size` bytes, and their places, for who remembers producers.
+    """Headers in a stretch of `size` bytes, with their positions, that producer state needs.
 
-    He keeps `batches_kept` of each, so of the plain ones these are the last. Control batches, and
-    those of a transaction, are there all.
+    It keeps `batches_kept` per producer, so only the last that many plain batches of each are
+    returned; control and transactional batches all are.
     """
     headers = []
     position = 0

@@ -1,7 +1,7 @@
-"""The usual batch in plain Python: what it is, and the judge of `_compiled_usual.py`.
+"""The usual batch in plain Python: the reference for `_compiled_usual.py`.
 
-Both modules have the same functions, with the same outcome for the same input. Nearly every
-produce brings one batch that needs nothing but these: it is found in its request and checked,
+Both modules have the same functions, with the same outcome for the same input. Nearly every produce
+has one batch, for which these functions are enough: it is found in its request and checked,
 measured with others for the same log, and given its offset. A header's layout is in `batch.py`.
 """
 
@@ -27,7 +27,7 @@ from kdist.records.batch import (
 from kdist.records.record import INT64_MAX
 from kdist.wire.crc32c import crc32c
 
-TAGS_BYTES = 3  # of the partition, the topic, the request, when there are none: zeros
+TAGS_BYTES = 3  # empty tagged sections of the partition, the topic and the request: three zeros
 
 _INT32 = struct.Struct(">i")
 _BASE_OFFSET = struct.Struct(">q")
@@ -35,7 +35,7 @@ _LEADER_EPOCH = struct.Struct(">i")
 
 
 class Measured(NamedTuple):
-    """Batches together: bytes, offsets, records, the newest timestamp in ms."""
+    """Totals of several batches: bytes, offsets, records, the newest timestamp in ms."""
 
     size: int
     offset_count: int
@@ -48,10 +48,10 @@ class Measured(NamedTuple):
 def find_batch(
     frame: memoryview, position: int, is_flexible: bool, size_max: int, codec_max: int
 ) -> Batch | None:
-    """`check_batch` of the records whose size is at `position` of a Produce, if they end it.
+    """`check_batch` of a Produce's last records, whose size field is at `position` of the frame.
 
-    The size is an int32; in a flexible version it is an unsigned varint, one more than the size,
-    and three empty tags follow the records. None if the frame ends in any other way.
+    The size is an int32; in a flexible version an unsigned varint, one more than the size, and
+    three empty tagged sections follow the records. None if anything else follows them.
     """
     end = len(frame)
     if not is_flexible:
@@ -71,10 +71,10 @@ def find_batch(
 def check_batch(
     buffer: memoryview, start: int, end: int, size_max: int, codec_max: int
 ) -> Batch | None:
-    """The one batch from `start` to `end`, if a log without rules of its own takes it.
+    """The single batch from `start` to `end`, if it is valid for a log with plain `validate.Rules`.
 
-    It has at most `size_max` bytes and a codec up to `codec_max`, is writable and as a producer has
-    to send it. None for all else, whatever it is.
+    It must have at most `size_max` bytes, a codec up to `codec_max` and a writable buffer, and be
+    as a producer has to send it. None for anything else.
     """
     size = end - start
     if not HEADER_SIZE <= size <= size_max or buffer.readonly:
@@ -87,7 +87,7 @@ def check_batch(
         and 0 <= header.attributes <= codec_max  # a codec, and no other bit
         and header.base_offset == 0
         and 0 < count == header.last_offset_delta + 1
-        and header.base_timestamp <= header.max_timestamp  # else it is not set
+        and header.base_timestamp <= header.max_timestamp  # else the producer did not set it
         and (header.attributes or count * RECORD_SIZE_MIN <= size - HEADER_SIZE)
         and (header.producer_id < 0 or header.base_sequence >= 0)
         and crc32c(buffer[start + CHECKED_POSITION : end]) == header.crc
@@ -99,11 +99,11 @@ def check_batch(
 def find_run(
     buffer: memoryview, position: int, size_max: int, check_crcs: bool
 ) -> tuple[int, int, int]:
-    """How many batches from `position` on can be read as one, their bytes, their records.
+    """How many batches from `position` on can be read as one, their bytes, and their records.
 
-    They are sound, without a codec, of no transaction and no control batches; and have no gaps
-    between offsets, one leader epoch and one kind of timestamps. All together have at most
-    `size_max` bytes, but the first may have more. Zeros if the first is not of that kind.
+    They are valid, uncompressed, neither transactional nor control batches, without gaps between
+    offsets, of one leader epoch and one timestamp type. Together they have at most `size_max`
+    bytes, though the first alone may have more. Zeros if the first is not of that kind.
     """
     batch_count = size = count = 0
     first: BatchHeader | None = None
@@ -132,7 +132,7 @@ def find_run(
 
 
 def measure(batches: Sequence[Batch]) -> Measured:
-    """What a log wants to know of the batches it shall take."""
+    """The totals of batches that a log is about to append."""
     size = offset_count = record_count = 0
     newest_ms, has_producers = NO_TIMESTAMP, False
     for header, data in batches:
@@ -145,9 +145,10 @@ def measure(batches: Sequence[Batch]) -> Measured:
 
 
 def assign(batches: Sequence[Batch], offset: int, leader_epoch: int) -> list[int]:
-    """Write into the batches what their leader assigns: the offset of each, the first at `offset`.
+    """Write into the batches what the leader assigns: offsets from `offset` on, and its epoch.
 
-    Both are outside the CRC, which stays valid. Raises `BufferError` for bytes that are read-only.
+    Returns each batch's base offset. The CRC covers neither, and stays valid. Raises `BufferError`
+    for a read-only buffer.
     """
     offsets = []
     for header, data in batches:

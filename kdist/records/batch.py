@@ -10,9 +10,9 @@
     23      4  last offset delta        61         records, compressed as one block
 
 Attributes, from the lowest bit: 0-2 codec, 3 log append time, 4 transactional, 5 control, 6 delete
-horizon (the base timestamp is then when tombstones may go). Big endian. The CRC leaves out what the
-leader writes, so a batch is stored as it came but for 12 bytes. Records themselves are
-`codec.py`'s. Source: KIP-98, KIP-534.
+horizon (then the base timestamp is when tombstones may be removed). Big endian. The CRC does not
+cover what the leader assigns, the base offset and the leader epoch: all else is stored as produced.
+`codec.py` encodes and decodes the records. Source: KIP-98, KIP-534.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from kdist.wire.varint import Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size  # 61
-LENGTH_PREFIX_SIZE = 12  # base offset and length: what must be read to know a batch's size
+LENGTH_PREFIX_SIZE = 12  # base offset and length: enough to know a batch's size
 MAGIC = 2
 MAGIC_POSITION = 16  # in the old formats too
 CODEC_BITS = 0b111  # of the attributes
 CODEC_MAX = 4
-RECORD_SIZE_MIN = 7  # each part of a record takes at least one byte
+RECORD_SIZE_MIN = 7  # each of a record's seven fields takes at least one byte
 
 _CRC_POSITION = 17
 CHECKED_POSITION = 21  # the CRC covers everything from here to the end of the batch
@@ -72,7 +72,7 @@ class TimestampType(enum.IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes as values. Offsets and sequences of the batch's end follow from them."""
+    """The 61 bytes of a header as values, and what follows from them."""
 
     base_offset: int
     batch_length: int
@@ -100,7 +100,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind the batch."""
+        """The first offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -137,19 +137,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_delete_horizon(self) -> bool:
-        """`base_timestamp` says from when the tombstones in the batch may be removed."""
+        """`base_timestamp` is when the tombstones in the batch may be removed."""
         return bool(self.attributes & _DELETE_HORIZON)
 
 
 class Batch(NamedTuple):
-    """A batch that was checked, and its bytes, no more and no less."""
+    """A checked batch: its header, and exactly its bytes."""
 
     header: BatchHeader
     data: Buffer
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked; `CorruptRecords` when 61 bytes are not there."""
+    """The header at `position`, unchecked; `CorruptRecords` if fewer than 61 bytes are left."""
     try:
         return BatchHeader._make(HEADER.unpack_from(buffer, position))
     except struct.error:
@@ -158,11 +158,11 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def header_fault(header: BatchHeader, available_bytes: int) -> str | None:
-    """What the header alone shows to be wrong with a batch, new or stored; None if nothing.
+    """What is wrong with a batch, new or stored, by its header alone; None if nothing is.
 
-    `available_bytes` counts from the batch's first byte to the end of what holds it. A stored batch
-    may have lost records, even all of them, to compaction: so its count may be smaller than its
-    range of offsets.
+    `available_bytes` counts from the batch's first byte to the end of its buffer or file. A stored
+    batch may have lost records, even all of them, to compaction: so its record count may be smaller
+    than its range of offsets.
     """
     size = LENGTH_PREFIX_SIZE + header.batch_length
     if header.magic != MAGIC:
@@ -194,7 +194,7 @@ def _count_fault(header: BatchHeader, size: int) -> str | None:
 
 
 def producer_fault(header: BatchHeader) -> str | None:
-    """What a sound batch may not have when a client produces it (INVALID_RECORD); None if nothing.
+    """Why a valid batch must not be produced by a client (INVALID_RECORD); None if it may.
 
     Source: Kafka's `LogValidator.validateBatch`.
     """
@@ -213,7 +213,7 @@ def producer_fault(header: BatchHeader) -> str | None:
 
 
 def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:
-    """How the batch's bytes, all of them in `buffer`, fail their checksum; None if they do not."""
+    """How the batch, which is whole in `buffer`, fails its checksum; None if it does not."""
     end = position + LENGTH_PREFIX_SIZE + header.batch_length
     computed = crc32c(memoryview(buffer)[position + CHECKED_POSITION : end])
     if computed == header.crc:
@@ -224,15 +224,15 @@ def crc_fault(buffer: Buffer, position: int, header: BatchHeader) -> str | None:
 def patch(
     buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
 ) -> None:
-    """Write in place what the leader assigns. Both are outside the CRC, which stays valid."""
+    """Write in place what the leader assigns. The CRC covers neither, and stays valid."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _LEADER_EPOCH.pack_into(buffer, position + LENGTH_PREFIX_SIZE, leader_epoch)
 
 
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Turn the batch, which must be sound, to log append time `now_ms` in place, CRC included.
+    """Set a valid batch to log append time `now_ms` in place, and update its CRC.
 
-    The records keep their deltas: a reader takes `max_timestamp` for all of them.
+    The records keep their deltas: readers use `max_timestamp` for all of them.
     """
     header = read_header(buffer, position)
     _ATTRIBUTES.pack_into(buffer, position + CHECKED_POSITION, header.attributes | _LOG_APPEND_TIME)
@@ -241,13 +241,13 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
 
 
 def set_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Write what the records' newest timestamp is, CRC included."""
+    """Set the batch's max timestamp in place, and update its CRC."""
     _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, timestamp_ms)
     seal(buffer, position, read_header(buffer, position).size)
 
 
 def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
-    """Write the CRC of the batch of `size` bytes at `position`, once all else in it stands."""
+    """Write the CRC of the batch of `size` bytes at `position`, after all else is written."""
     checksum = crc32c(memoryview(buffer)[position + CHECKED_POSITION : position + size])
     _CRC.pack_into(buffer, position + _CRC_POSITION, checksum)
 
@@ -255,11 +255,10 @@ def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
 def iter_headers(
     buffer: Buffer, *, may_end_partial: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Each batch's position and header, as long as they stand one behind the other.
+    """Each batch's position and header, for batches that follow each other directly.
 
-    Raises `CorruptRecords` where `header_fault` finds something; with `may_end_partial`, as in a
-    fetch's answer that a byte limit cut, a last batch that is not all there ends the iteration
-    instead.
+    Raises `CorruptRecords` where `header_fault` finds something. With `may_end_partial`, as in a
+    fetch response cut by a byte limit, an incomplete last batch ends the iteration instead.
     """
     position, end = 0, len(buffer)
     while position < end:
@@ -277,6 +276,6 @@ def iter_headers(
 
 
 def is_partial(buffer: Buffer, position: int) -> bool:
-    """Whether the batch at `position` goes on behind the end of `buffer`, by its length field."""
+    """Whether the batch at `position` extends past the end of `buffer`, by its length field."""
     left = len(buffer) - position
     return left < HEADER_SIZE or read_header(buffer, position).size > left

@@ -1,7 +1,7 @@
-"""Whole batches from records and back (pure): header, checksum, compression, body.
+"""Building whole batches from records, and reading them (pure): header, CRC, compression, body.
 
-For those who make or look into records: clients, markers, the cleaner, tools, tests. The broker's
-way of a batch from socket to disk does not pass here (design D5).
+For code that makes or reads records: clients, markers, the cleaner, tools, tests. The broker moves
+batches from socket to disk without it (design D5).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kdist.records.compression import Codec, compress, decompress
 from kdist.records.record import Headers, Record, check_size
 from kdist.wire.varint import Buffer
 
-BODY_BYTES_MAX = 1 << 28  # what `read_batch` decompresses at most unless told otherwise
+BODY_BYTES_MAX = 1 << 28  # the default limit for a decompressed body
 
 _TRANSACTIONAL = int(Attribute.TRANSACTIONAL)
 _CONTROL = int(Attribute.CONTROL)
@@ -50,10 +50,10 @@ def build_batch(  # noqa: PLR0913 - a header's fields, each with a name and all 
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """A batch of `values` with dense offsets from `base_offset`, ready to be sent or appended.
+    """A batch of `values` with consecutive offsets from `base_offset`, ready to send or append.
 
-    `timestamp_ms` is every record's timestamp, unless `timestamps` gives each its own. Raises as
-    `encode_records`, and `ValueError` for no values.
+    All records have `timestamp_ms`, unless `timestamps` gives each its own. Raises as
+    `encode_records`, and `ValueError` without values.
     """
     if not values:
         raise ValueError("a batch needs at least one record")
@@ -88,9 +88,9 @@ def build_batch(  # noqa: PLR0913 - a header's fields, each with a name and all 
 def read_batch(
     buffer: Buffer, position: int = 0, *, body_bytes_max: int = BODY_BYTES_MAX
 ) -> list[Record]:
-    """The records of the batch at `position`, everything about it checked.
+    """The records of the batch at `position`, with its header, CRC and records checked.
 
-    Raises `CorruptRecords`; also when its body takes more than `body_bytes_max` decompressed.
+    Raises `CorruptRecords`, also for a decompressed body of more than `body_bytes_max`.
     """
     header = read_header(buffer, position)
     fault = header_fault(header, len(buffer) - position) or crc_fault(buffer, position, header)
@@ -102,17 +102,17 @@ def read_batch(
 def read_records(
     buffer: Buffer, position: int, header: BatchHeader, *, body_bytes_max: int = BODY_BYTES_MAX
 ) -> list[Record]:
-    """As `read_batch`, of a batch whose header and CRC the caller has read and checked."""
+    """As `read_batch`, for a batch whose header and CRC the caller has checked."""
     return decode_body(read_body(buffer, position, header, body_bytes_max=body_bytes_max), header)
 
 
 def decode_body(body: Buffer, header: BatchHeader) -> list[Record]:
-    """The records in what `read_body` gave for a batch."""
+    """The records in a batch's body, as `read_body` returns it."""
     return decode_records(body, *_numbers_of(header))
 
 
 def body_numbers(body: Buffer, header: BatchHeader) -> tuple[array[int], array[int]]:
-    """The offsets and timestamps of these records alone."""
+    """Only the offsets and timestamps of the records in a batch's body."""
     return decode_numbers(body, *_numbers_of(header))
 
 
@@ -124,7 +124,7 @@ def _numbers_of(header: BatchHeader) -> tuple[int, int, int, int | None]:
 def read_body(
     buffer: Buffer, position: int, header: BatchHeader, *, body_bytes_max: int = BODY_BYTES_MAX
 ) -> Buffer:
-    """The records section of a batch, decompressed: a view into `buffer` where it was not."""
+    """The records section of a batch, decompressed; a view of `buffer` if it has no codec."""
     body = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     if header.codec == Codec.NONE:
         return body

@@ -1,7 +1,7 @@
-"""The record codec this process uses: compiled where it was built, else the plain reference.
+"""The record codec of this process: the compiled one where it was built, else the reference.
 
-`KDIST_PURE=1` forces the reference. `IMPLEMENTATION` says which it is: "compiled" or "reference".
-Documented in `_reference.py`. Whole batches, with header, checksum and compression: `build.py`.
+`KDIST_PURE=1` forces the reference. `IMPLEMENTATION` is "compiled" or "reference". The functions
+are documented in `_reference.py`. Whole batches, with header, CRC and compression: `build.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if not IS_PURE:
     try:
         from kdist.records import _compiled
     except ImportError:
-        pass  # not built on this host: the reference is slower, and right
+        pass  # not built on this host: the reference is slower, but correct
     else:
         IMPLEMENTATION = "compiled"
         encode_records = _compiled.encode_records

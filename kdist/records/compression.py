@@ -9,8 +9,8 @@ compressed bytes begin and end (`codec`, `message_set`), and magic 0's wrong LZ4
     LZ4     LZ4 frame 1.x; written as Java does: independent blocks, no checksums or sizes
     ZSTD    RFC 8878, one or more frames, with or without the content size
 
-Invariant: no length that the data claims is believed. `decompress` touches memory for `size_max`
-bytes and a copy of what it returns, whatever it is fed. See docs/formats/compression.md.
+Invariant: no length that the data claims is trusted. Whatever its input, `decompress` touches at
+most `size_max` bytes of memory and a copy of its result. See docs/formats/compression.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from kdist.wire.varint import Buffer
 
 CODEC_MASK = 0x07  # of a batch's or message's attributes
 
-_GZIP_WINDOW_BITS = 31  # 15 bits of window, and 16 for "a gzip header and trailer around it"
+_GZIP_WINDOW_BITS = 31  # 15 bits of window, plus 16 for the gzip header and trailer
 _ZSTD_LEVEL = 3  # Java's default
 
-# Size of blocks, and: magic, FLG: independent, BD: that size, checksum. Up to 64 KiB the library
-# looks for matches of four bytes, above of five, which takes half the time; its output is larger by
-# a twentieth. Readers make room for a block, so those of a small batch stay small.
+# Block sizes. In blocks of up to 64 KiB the library looks for matches of four bytes, in larger ones
+# of five: that takes half the time, and the output is larger by a twentieth. Readers allocate whole
+# blocks, so a small batch has small ones.
 _LZ4_SMALL, _LZ4_LARGE = 1 << 16, 1 << 18
-# The usual frames, librdkafka's, Java's and ours, by how large their blocks are at most.
+# Headers of the usual frames (librdkafka's, Java's and ours) by block size: magic, FLG (independent
+# blocks), BD (the block size), checksum.
 _LZ4_HEADERS = {
     size: bytes.fromhex(f"04224d18 60 {code}")
     for size, code in (
@@ -51,10 +52,10 @@ _LZ4_HEADERS = {
 _LZ4_USUAL = {header: size for size, header in _LZ4_HEADERS.items()}
 _LZ4_HEADER_SIZE = 7
 _LZ4_SIZE = struct.Struct("<I")  # before each block
-_LZ4_END = 0  # in place of another
-_LZ4_STORED = 0x8000_0000  # in a block's size: the block did not shrink and is stored as it is
+_LZ4_END = 0  # the size that ends the frame
+_LZ4_STORED = 0x8000_0000  # bit of a block's size: it is stored uncompressed, as it did not shrink
 
-_ROOM_BYTES = 8 << 20  # of the rooms that are kept; most batches are smaller
+_ROOM_BYTES = 8 << 20  # size of the output buffers kept for reuse; most batches are smaller
 
 
 class Codec(enum.IntEnum):
@@ -68,7 +69,7 @@ class Codec(enum.IntEnum):
 
 
 def codec_of(attributes: int) -> Codec:
-    """The codec that a batch's or message's attributes name; CorruptRecords if there is none."""
+    """The codec in a batch's or message's attributes; `CorruptRecords` if it is unknown."""
     number = attributes & CODEC_MASK
     if number > Codec.ZSTD:
         raise CorruptRecords(f"unknown compression codec {number}")
@@ -76,15 +77,15 @@ def codec_of(attributes: int) -> Codec:
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """`data` as `codec` writes it, in the framing that Java clients write."""
+    """`data` compressed with `codec`, in the framing that Java clients write."""
     return _COMPRESS[codec](data)
 
 
 def decompress(codec: Codec, data: Buffer, size_max: int) -> bytes:
-    """What `compress` was given: at most `size_max` bytes, all of `data` used up.
+    """The inverse of `compress`: at most `size_max` bytes, from all of `data`.
 
-    CorruptRecords if `data` is damaged, cut short, has bytes behind its end, or holds more than
-    `size_max` bytes. (Java ignores bytes behind the end of an LZ4 frame or a gzip member; no writer
+    `CorruptRecords` if `data` is damaged, truncated, followed by other bytes, or holds more than
+    `size_max` bytes. (Java ignores bytes after the end of an LZ4 frame or a gzip member; no writer
     puts any there, and here they are refused for all codecs alike.)
     """
     return _DECOMPRESS[codec](data, size_max)
@@ -114,8 +115,8 @@ def _decompress_gzip(data: Buffer, size_max: int) -> bytes:
     while True:
         stream = zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
         try:
-            # One byte of room more than allowed: 0 would mean "no limit", and the end of a stream
-            # that fills the room exactly is only seen with some left.
+            # One byte more than allowed: 0 would mean "no limit", and the end of a stream that
+            # fills the limit exactly is detected only with some room left.
             member = stream.decompress(rest, size_max - size + 1)
         except zlib.error as cause:
             raise CorruptRecords(f"the gzip data is damaged: {cause}") from cause
@@ -145,12 +146,12 @@ def _decompress_snappy(data: Buffer, size_max: int) -> bytes:
 
 
 def _compress_lz4(data: Buffer) -> bytes:
-    # Framed here and not by the library: its frames link their blocks, and Java refuses those.
+    # Framed here and not by the library, whose frames have linked blocks, which Java refuses.
     view = memoryview(data)
     size = _LZ4_SMALL if len(view) <= _LZ4_SMALL else _LZ4_LARGE
     header = _LZ4_HEADERS[size]
     compress_into = cramjam.lz4.compress_block_into
-    room = _take_room(len(view) + len(view) // 128 + 64)  # and as much as the library may write
+    room = _take_room(len(view) + len(view) // 128 + 64)  # data that does not shrink may grow
     end = len(header)
     try:
         with memoryview(room) as packed:
@@ -171,7 +172,7 @@ def _compress_lz4(data: Buffer) -> bytes:
 
 
 def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
-    # cramjam before 2.14 ignores what follows the first frame: hence the floor in pyproject.toml.
+    # cramjam before 2.14 ignores what follows the first frame: hence pyproject.toml's minimum.
     bound = lz4_bound(data)
     if bound is not None and bytes(data[:_LZ4_HEADER_SIZE]) in _LZ4_USUAL:
         return _decompress_bounded(_lz4_blocks_into, data, bound, size_max)
@@ -179,7 +180,7 @@ def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
 
 
 def _lz4_blocks_into(data: Buffer, output: memoryview) -> int:
-    """As the library's, of a usual frame that is whole: it would have each block copied again."""
+    """As the library's `decompress_into`, for a whole frame of a usual kind, but without a copy."""
     view = memoryview(data)
     block_bytes_max = _LZ4_USUAL[bytes(view[:_LZ4_HEADER_SIZE])]
     at, end = _LZ4_HEADER_SIZE, 0
@@ -187,7 +188,7 @@ def _lz4_blocks_into(data: Buffer, output: memoryview) -> int:
         stored = told & ~_LZ4_STORED
         at += _LZ4_SIZE.size
         block = view[at : at + stored]
-        with output[end : end + block_bytes_max] as room:  # let go of in any case
+        with output[end : end + block_bytes_max] as room:  # released even after an error
             if told == stored:
                 end += cramjam.lz4.decompress_block_into(block, room, output_len=len(room))
             elif stored <= len(room):
@@ -217,15 +218,15 @@ class _DecompressInto(Protocol):
     def __call__(self, data: Buffer, output: memoryview, /) -> int: ...
 
 
-_rooms: list[mmap.mmap] = []  # those that no thread uses now; pop and append are atomic
+_rooms: list[mmap.mmap] = []  # free output buffers; pop and append are atomic between threads
 
 
 def _decompress_bounded(
     decompress_into: _DecompressInto, data: Buffer, bound: int | None, size_max: int
 ) -> bytes:
-    """Decompress into a room of `bound` bytes, which cannot be too few; None: `size_max`.
+    """Decompress data of at most `bound` bytes; None: the bound is not known.
 
-    A room is the kernel's pages, which count only once they are written: a bomb costs no more than
+    Mapped pages take memory only once they are written: so a decompression bomb costs no more than
     `size_max`, and damaged data nothing.
     """
     size = size_max if bound is None else min(bound, size_max)
@@ -240,10 +241,10 @@ def _decompress_bounded(
 
 
 def _take_room(size: int) -> mmap.mmap:
-    """Room for so many bytes, or more, with anything in it.
+    """A buffer of `size` bytes or more, with arbitrary content.
 
-    Rooms of the usual size are used again: fresh pages, or a bytearray, which would be cleared
-    whole, cost more than the decompression.
+    Buffers of the usual size are reused: fresh pages, or a bytearray, which is zeroed whole, would
+    cost more than the decompression.
     """
     try:
         return _rooms.pop() if size <= _ROOM_BYTES else _pages(size)

@@ -1,9 +1,10 @@
-"""The record of a control batch: the marker by which a transaction ends, and other types' numbers.
+"""The record of a control batch: the marker that ends a transaction.
 
-    key     int16 version 0, int16 type: 0 abort, 1 commit; brokers of other kinds know more
+    key     int16 version 0, int16 type: 0 abort, 1 commit; Kafka has further types
     value   int16 version 0, int32 epoch of the transaction coordinator that decided
 
-A reader takes longer keys and values of later versions by their first fields. Source: KIP-98.
+Readers accept later versions, whose keys and values may be longer, and read these first fields.
+Source: KIP-98.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _VERSION = 0
 
 
 class ControlType(enum.IntEnum):
-    """What a control record says. Only the first two end a transaction; a reader skips the rest."""
+    """The type of a control record. Readers skip all but abort and commit."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -29,7 +30,7 @@ class ControlType(enum.IntEnum):
 
 
 class EndTransactionMarker(NamedTuple):
-    """The end of a producer's transaction in one partition."""
+    """The outcome of a producer's transaction, as written to one of its partitions."""
 
     control_type: ControlType
     coordinator_epoch: int
@@ -43,7 +44,7 @@ def write_marker(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
 
 
 def read_control_type(key: Buffer | None) -> ControlType:
-    """What the control record with this key says; `CorruptRecords` if the key has no type."""
+    """The type of the control record with this key; `CorruptRecords` if the key is too short."""
     if key is None or len(key) < _KEY.size:
         raise CorruptRecords("a control record's key is shorter than its version and type")
     version, number = _KEY.unpack_from(key)
@@ -59,7 +60,7 @@ def read_marker(key: Buffer | None, value: Buffer | None) -> EndTransactionMarke
     """The marker of an abort or commit record; `CorruptRecords` if it is not one."""
     control_type = read_control_type(key)
     if control_type is ControlType.UNKNOWN:
-        raise CorruptRecords("a control record is no end of a transaction")
+        raise CorruptRecords("a control record is not a transaction marker")
     if value is None or len(value) < _VALUE.size:
         raise CorruptRecords("a marker's value is shorter than its version and epoch")
     version, coordinator_epoch = _VALUE.unpack_from(value)

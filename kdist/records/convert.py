@@ -1,9 +1,10 @@
-"""From one format to another (pure): magic 0 and 1 up to batches, batches down, codec to codec.
+"""Conversion between record formats (pure): magic 0 and 1 up to 2, 2 down, and codec to codec.
 
-Up is for what old clients produce, since only batches are stored; down for what they fetch. What a
-format has no place for is lost: headers going down, and timestamps going down to magic 0, which
-come up again as -1. Keys and values, null or empty, always survive. Both ways yield one piece at a
-time and hold one piece's content in memory; going down stops when its `Budget` is spent.
+Old clients produce message sets, which are up-converted, since only batches are stored; what they
+fetch is down-converted. Down-conversion loses headers, and to magic 0 also timestamps, which an
+up-conversion gives as -1. Keys and values, null or empty, always survive. Both directions yield one
+batch or set at a time and hold only its content in memory; down-conversion stops when its `Budget`
+is spent.
 Source: KIP-31, KIP-32, KIP-98, KIP-110, Kafka's `LogValidator` and `RecordsUtil.downConvert`.
 """
 
@@ -31,18 +32,18 @@ from kdist.records.messages import Columns, Written, read_columns, write_message
 from kdist.records.record import Record
 from kdist.wire.varint import Buffer
 
-# Of a `Budget`, whose bytes are those that are not compressed.
-_BATCH_BYTES = 4 << 10  # take as long as what there is to do for a batch
+# For `Budget.spend`, which counts uncompressed bytes.
+_BATCH_BYTES = 4 << 10  # the fixed cost of a batch, in bytes that take as long
 _COMPRESSED_WEIGHT = 4
 
 
 def up_convert(
     messages: Iterable[Message], size_max: int, codec: Codec | None = None
 ) -> Iterator[bytearray]:
-    """Messages of magic 0 or 1, also mixed, as batches: one per wrapper and per run of others.
+    """Messages of magic 0 or 1, also mixed, as batches: one per wrapper, one per run of others.
 
-    Every batch has dense offsets from 0, for the log to move. It keeps the codec of its wrapper,
-    unless `codec` says another. Raises CorruptRecords for a wrapper that is damaged or holds more
+    Every batch has consecutive offsets from 0, for the log to assign. It keeps its wrapper's codec,
+    unless `codec` is given. Raises `CorruptRecords` for a wrapper that is damaged or holds more
     than `size_max` bytes.
     """
     for are_wrappers, run in itertools.groupby(messages, lambda message: message.is_wrapper):
@@ -55,9 +56,9 @@ def up_convert(
 
 
 def up_convert_plain(messages: Buffer, magic: int, codec: Codec | None = None) -> bytearray | None:
-    """The batch of a produced set as nearly all are: of one magic, without wrappers, undamaged.
+    """As `up_convert`, for the usual set: not empty, of one magic, without wrappers, undamaged.
 
-    As `up_convert` makes it; None for all else, an empty set included.
+    None for any other set.
     """
     columns = read_columns(messages, magic)
     return None if columns is None else _build(columns, Codec.NONE if codec is None else codec)
@@ -85,23 +86,23 @@ def _build(columns: Columns, codec: Codec) -> bytearray:
     values, keys, timestamps = columns
     try:
         return build_batch(values, keys, None, timestamps, timestamp_ms=NO_TIMESTAMP, codec=codec)
-    except ValueError as cause:  # timestamps too far apart for a batch, which needs a corrupt one
+    except ValueError as cause:  # timestamps too far apart for a batch: some must be corrupt
         raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
 
 
 class TakesLong(Exception):
-    """There is gzip to unpack and pack again, with a `Budget` that has no time for it."""
+    """A gzip batch would have to be recompressed, but the `Budget` has no time for that."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """What one answer may unpack to be converted, which takes everybody's time: 10 to 20 ms.
+    """How much may be down-converted for one fetch response, which blocks the loop: 10 to 20 ms.
 
-    A record takes 0.1 µs, a byte 1 ns and a batch 4 µs: four times that if they are compressed. A
-    byte of gzip takes 40 ns, which has to be where nobody waits: with `has_time`. The reference
-    takes 1 to 2 µs for a record.
-    The batch that spends it may go beyond, up to what any batch may hold: a few kilobytes can be
-    packed so that they hold gigabytes.
+    A record takes 0.1 µs, a byte 1 ns and a batch 4 µs; four times that if compressed. A byte of
+    gzip takes 40 ns: too long for the loop, so it is done only with `has_time`. The reference takes
+    1 to 2 µs for a record.
+    The last batch may exceed the budget, up to the limits for any batch: a few compressed kilobytes
+    can hold gigabytes.
     """
 
     records: int = 50_000
@@ -112,11 +113,11 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Nothing more is to be converted for this answer."""
+        """Nothing more may be converted for this response."""
         return self.records <= 0 or self.bytes <= 0
 
     def spend(self, records: int, body_bytes: int, codec: Codec) -> None:
-        """So much of a batch was converted."""
+        """Count what was converted of a batch."""
         self.records -= records
         weight = 1 if codec == Codec.NONE else _COMPRESSED_WEIGHT
         self.bytes -= weight * (_BATCH_BYTES + body_bytes)
@@ -125,15 +126,16 @@ class Budget:
 def down_convert(
     batches: Buffer, magic: int, fetch_offset: int, budget: Budget
 ) -> Iterator[Buffer]:
-    """Stored batches as message sets of `magic`, one for each, offsets kept, to be sent in a row.
+    """Stored batches as message sets of `magic`, one for each batch, with the same offsets.
 
-    Control batches are left out, as old consumers know none. Records below `fetch_offset` are
-    dropped where the batch was not compressed: old librdkafka relies on it. A last batch that is
-    cut is left out. Ends when `budget` is spent, after so many records of the last batch as it had
-    left: a consumer goes on behind those. Raises CorruptRecords, also for a batch with more bytes
-    than the budget has for any, MESSAGE_TOO_LARGE for one with more records; and
-    UNSUPPORTED_COMPRESSION_TYPE on reaching a zstd batch. What was yielded before is good, and
-    worth an answer of its own. Raises `TakesLong` on reaching gzip without time for it.
+    Control batches are left out, since old consumers do not know them, and so is a last batch that
+    is incomplete. Records of an uncompressed batch below `fetch_offset` are dropped: old librdkafka
+    relies on that. Ends when `budget` is spent; of the last batch only as many records are
+    converted as were left in it, and the consumer's next fetch goes on after those.
+
+    Raises `CorruptRecords`, also for a batch of more than the budget's `batch_bytes_max`;
+    MESSAGE_TOO_LARGE for one of more than `batch_records_max`; UNSUPPORTED_COMPRESSION_TYPE for a
+    zstd batch; `TakesLong` for gzip without `has_time`. Sets yielded before that can be sent.
     """
     for position, header in iter_headers(batches, may_end_partial=True):
         if budget.is_spent:
@@ -187,9 +189,9 @@ def _written(
 
 
 def recompress(batch: Buffer, header: BatchHeader, codec: Codec, size_max: int) -> bytearray:
-    """The batch with the same records under another codec; they are not looked at.
+    """The batch recompressed with another codec, without decoding its records.
 
-    Raises CorruptRecords if its body is damaged or takes more than `size_max` bytes.
+    Raises `CorruptRecords` if its body is damaged or takes more than `size_max` bytes.
     """
     body = compress(codec, read_body(batch, 0, header, body_bytes_max=size_max))
     recompressed = bytearray(HEADER_SIZE)

@@ -1,15 +1,15 @@
-"""What a fetch gave, as batches, also where the log was written before there were any (pure).
+"""Fetched records as batches of magic 2, whatever format the log was written in (pure).
 
-Brokers from 0.11 to 3.x keep the message sets that were written to them before, and give them as
-they are to a consumer that can read batches. Here they become batches of magic 2, with the offsets,
-keys, values and timestamps that they have, so that whoever reads the log knows one format only:
+Brokers from 0.11 to 3.x keep message sets that were written to older versions, and return them
+unconverted even to a consumer that can read batches. Here they become batches of magic 2 with the
+same offsets, keys, values and timestamps, so that readers deal with one format only:
 
     a wrapper                  batches of its codec, so that they take no more memory than it did
     other messages in a row    batches without a codec
     a gap between offsets      begins another batch, as does another log append time
-    256 KiB of messages        likewise: a log with the usual limit takes such a batch
+    256 KiB of messages        likewise: such a batch is within a log's default size limit
 
-Not here: what is produced in old formats, whose offsets do not matter (`convert`).
+Not here: produced message sets, whose offsets do not matter (`convert`).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MESSAGE_BYTES = 34  # without key and value
 def iter_fetched(
     buffer: Buffer, offset: int, *, check_crcs: bool = True
 ) -> Iterator[tuple[Buffer, int, BatchHeader]]:
-    """Each batch in order: the bytes that it is in, its place there, and its header.
+    """Each batch in order: the buffer that holds it, its position there, and its header.
 
-    A batch of the log is in `buffer`, and its own checksum unchecked; one that was made of messages
-    is in bytes of its own. Messages before `offset` are left out. What is cut at the end, by the
-    answer's limit, ends the iteration. Raises CorruptRecords where the next is damaged.
+    A stored batch is in `buffer`, with its CRC unchecked; one made from messages has a buffer of
+    its own. Messages before `offset` are left out. An incomplete batch or message at the end, cut
+    by the response's limit, ends the iteration. Raises `CorruptRecords` at a damaged one.
     """
     for found in iter_runs(buffer, offset, 0, check_crcs=check_crcs):
         yield found[:3]
@@ -57,10 +57,10 @@ def iter_fetched(
 def iter_runs(
     buffer: Buffer, offset: int, run_bytes_max: int, *, check_crcs: bool = True
 ) -> Iterator[tuple[Buffer, int, BatchHeader, int]]:
-    """As `iter_fetched`; but batches in a row that can be read as one come as one.
+    """As `iter_fetched`, but successive batches that can be read as one come as one run.
 
-    Such a run has at most `run_bytes_max`, and a header as if it were one batch. The last item is
-    of how many batches it is, each of whose checksums was found right; 0 is one, unchecked.
+    A run has at most `run_bytes_max` bytes, and a header as if it were one batch. The last item is
+    its number of batches, whose CRCs were checked if `check_crcs`; 0 is a single batch, unchecked.
     """
     view = memoryview(buffer)
     at, end = 0, len(buffer)
@@ -108,7 +108,7 @@ def _made(message_set: memoryview, offset: int, check_crcs: bool) -> Iterator[by
 
 
 class _Kind(NamedTuple):
-    """What messages have in common that may share a batch."""
+    """What messages must have in common to share a batch."""
 
     wrapper_offset: int | None
     codec: Codec
@@ -123,9 +123,10 @@ def _kind(message: Message) -> _Kind:
 
 
 def _dense(records: Iterable[Record], offset: int) -> Iterator[list[Record]]:
-    """Records of a batch each: without gaps, and not too many bytes. What precedes damage is given.
+    """The records of one batch after another: each without gaps, and not too large.
 
-    Those before `offset` are left out: a wrapper may begin with them.
+    Records before `offset` are left out: a wrapper may begin with some. Those before a damaged one
+    are yielded before it raises.
     """
     run: list[Record] = []
     size_bytes = 0
@@ -159,7 +160,7 @@ def _build(records: list[Record], kind: _Kind) -> bytearray:
             codec=kind.codec,
             base_offset=records[0].offset,
         )
-    except ValueError as cause:  # timestamps too far apart for a batch, which needs corrupt ones
+    except ValueError as cause:  # timestamps too far apart for a batch: some must be corrupt
         raise CorruptRecords(f"the messages do not fit in a batch: {cause}") from cause
     if kind.append_time_ms is not None:
         stamp_append_time(batch, 0, kind.append_time_ms)

@@ -1,7 +1,7 @@
-"""How much LZ4 and zstd frames can hold at most: their blocks are walked, not decompressed (pure).
+"""Upper bounds for the content of LZ4 and zstd frames, from their block headers alone (pure).
 
-So a room that is large enough is made at once. What the frames claim to hold is not asked, since
-few writers say, and since it may be a lie; a block cannot hold more than its kind allows.
+So an output buffer that is large enough can be taken at once. The content size in a frame's header
+is not used: few writers set it, and it may be false. A block cannot hold more than its type allows.
 
     LZ4     magic, FLG, BD, [content size 8], [dictionary 4], checksum 1, blocks, [checksum 4]
             block: size 4 (high bit: stored; 0: the end), data, [checksum 4]
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from kdist.wire.varint import Buffer
 
-_BLOCKS_MAX = 1 << 14  # a gigabyte in small ones; who has more of them means no good
+_BLOCKS_MAX = 1 << 14  # a GiB in blocks of 64 KiB: more of them than that is an attack
 _LZ4_MAGIC = 0x184D2204
 _LZ4_STORED = 0x8000_0000
 _LZ4_BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}  # by BD
-_LZ4_RATIO_MAX = 255  # a length's byte stands for so many at most
-_LZ4_SEQUENCE_BYTES_MAX = 64  # what may come on top, in a small block
+_LZ4_RATIO_MAX = 255  # a byte of a length stands for at most this many bytes of output
+_LZ4_SEQUENCE_BYTES_MAX = 64  # what a sequence may add to that: it matters in a small block
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK_BYTES_MAX = 1 << 17
@@ -30,7 +30,7 @@ _CONTENT_SIZE_BYTES = (0, 2, 4, 8)
 
 
 def lz4_bound(data: Buffer) -> int | None:
-    """For one frame; None if it is not one that is whole and usual."""
+    """The bound for one frame; None if it is not a whole frame of the usual kind."""
     view = memoryview(data)
     if _number(view, 0, 4) != _LZ4_MAGIC or len(view) < 7:
         return None
@@ -57,7 +57,7 @@ def lz4_bound(data: Buffer) -> int | None:
 
 
 def zstd_bound(data: Buffer) -> int | None:
-    """For one frame after the other; None if one is not whole, or not usual."""
+    """The bound for successive frames; None if one is not whole, or not of the usual kind."""
     view = memoryview(data)
     bound = at = 0
     is_last, descriptor = True, 0
@@ -81,7 +81,7 @@ def zstd_bound(data: Buffer) -> int | None:
 
 
 def _zstd_blocks_at(at: int, descriptor: int) -> int:
-    """Where the blocks begin of a frame that begins at `at`."""
+    """Where the blocks of the frame at `at` begin."""
     is_single_segment = descriptor & 0x20
     content_size_bytes = _CONTENT_SIZE_BYTES[descriptor >> 6 & 3]
     if is_single_segment:
@@ -92,5 +92,5 @@ def _zstd_blocks_at(at: int, descriptor: int) -> int:
 
 
 def _number(view: memoryview, at: int, size: int) -> int:
-    """Little-endian; -1 behind the end."""
+    """The little-endian number at `at`; -1 past the end."""
     return int.from_bytes(view[at : at + size], "little") if at + size <= len(view) else -1

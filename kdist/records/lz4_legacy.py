@@ -1,8 +1,8 @@
-"""LZ4 frames of magic 0: the header checksum that its first writers computed over the wrong bytes.
+"""LZ4 frames of magic 0, whose header checksum is computed over the wrong bytes.
 
 The checksum byte of a frame's header covers the descriptor (FLG, BD, content size). Kafka's first
-LZ4 writers also hashed the frame's magic number in front of it (KAFKA-3160), and readers of magic 0
-expect the wrong byte to this day. Magic 1 and 2 carry right ones.
+LZ4 writers also hashed the frame's magic number before it (KAFKA-3160), and readers of magic 0
+expect that wrong byte to this day. Magic 1 and 2 have the right one.
 
     offset  size  field
     0       4     magic 04 22 4d 18
@@ -34,12 +34,12 @@ _MASK = 0xFFFF_FFFF
 
 
 def break_checksum(frame: Buffer) -> bytes:
-    """The frame with the checksum that magic 0 has."""
+    """The frame with the wrong checksum that magic 0 needs."""
     return _with_checksum(frame, hashed_from=0)
 
 
 def mend_checksum(frame: Buffer) -> bytes:
-    """The frame with the right checksum, whatever it came with, as Java's reader ignores it."""
+    """The frame with the right checksum, whatever it had: Java's reader ignores it too."""
     return _with_checksum(frame, hashed_from=len(_MAGIC))
 
 

@@ -1,6 +1,6 @@
-"""Message sets, magic 0 and 1: what clients and brokers before 0.11 call their records (pure).
+"""Message sets, magic 0 and 1: the record formats of clients and brokers before 0.11 (pure).
 
-A message set is messages one behind the other, with no frame around them and no count:
+A message set is a sequence of messages, with no frame around them and no count:
 
     at  bytes  field                     at  bytes  field
      0      8  offset                    17      1  attributes
@@ -10,10 +10,10 @@ A message set is messages one behind the other, with no frame around them and no
 
 Attributes, from the lowest bit: 0-2 codec, 3 log append time (magic 1 only). Big endian.
 
-A message with a codec is a wrapper: its value is a message set, compressed, of messages without
-one. The wrapper's offset is its last message's. Inside, magic 0 has the offsets themselves; magic 1
-has them relative, so that the leader need not compress again to assign them. A wrapper's log append
-time holds for all in it. Not here: magic 2 (`batch`), and from one to the other (`convert`).
+A message with a codec is a wrapper: its value is a compressed message set of messages without a
+codec. The wrapper's offset is its last message's. Inner offsets are absolute in magic 0; in magic 1
+they are relative, so that the leader can assign offsets without recompressing. A wrapper's log
+append time applies to all its messages. Not here: magic 2 (`batch`), and conversion (`convert`).
 Source: KIP-31 (relative offsets), KIP-32 (timestamps).
 """
 
@@ -34,21 +34,21 @@ from kdist.wire.varint import Buffer
 
 _PREFIX = struct.Struct(">qi")  # offset, size
 _HEADER = struct.Struct(">qiIbb")  # offset, size, CRC, magic, attributes
-_PREFIX_AND_CRC = struct.Struct(">qiI")  # all that stands before what the CRC covers
-_CHECKED = struct.Struct(">bb")  # magic, attributes: where what the CRC covers begins
+_PREFIX_AND_CRC = struct.Struct(">qiI")  # all before the bytes that the CRC covers
+_CHECKED = struct.Struct(">bb")  # magic, attributes: the first bytes that the CRC covers
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)  # instead of a length
 SIZE_POSITION = 8
-CHECKED_POSITION = 16  # what the CRC covers, which stands before it
+CHECKED_POSITION = 16  # the CRC covers everything from here to the end of the message
 
-SIZE_MIN = (14, 22)  # of a message without key and value, by magic, from the CRC on
+SIZE_MIN = (14, 22)  # the size field of a message without key and value, by magic
 MAGIC_MAX = 1
 LOG_APPEND_TIME = 0x08
 
 
 class Message(NamedTuple):
-    """One message as it stands in its set; a wrapper's `value` is the compressed inner set."""
+    """One message as stored in its set; a wrapper's `value` is the compressed inner set."""
 
     offset: int
     magic: int
@@ -59,7 +59,7 @@ class Message(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its bytes in a set, offset and size included."""
+        """Its size in a set in bytes, with the offset and size fields."""
         return _PREFIX.size + SIZE_MIN[self.magic] + len(self.key or b"") + len(self.value or b"")
 
     @property
@@ -77,7 +77,7 @@ class Message(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """The leader set the timestamp, and a wrapper's is that of all in it."""
+        """The leader set the timestamp; a wrapper's applies to all messages in it."""
         return self.magic > 0 and bool(self.attributes & LOG_APPEND_TIME)
 
 
@@ -89,10 +89,10 @@ def iter_messages(
 ) -> Iterator[Message]:
     """The messages of a set in order, wrappers unopened, each checked against its CRC.
 
-    With `may_end_partial`, as in a fetch's answer that a byte limit cut, a last message that is not
-    all there ends the iteration; anything else that is wrong raises CorruptRecords.
+    With `may_end_partial`, as in a fetch response cut by a byte limit, an incomplete last message
+    ends the iteration. Any other fault raises `CorruptRecords`.
     """
-    data = bytes(buffer)  # whose slices cost a third of a view's
+    data = bytes(buffer)  # slices of bytes cost a third of a memoryview's
     position = 0
     while position < len(data):
         left = len(data) - position
@@ -107,9 +107,9 @@ def iter_messages(
 
 
 def find_end(buffer: Buffer, position: int) -> int:
-    """Where the messages from `position` on end: before a batch, or with the buffer.
+    """Where the messages from `position` on end: at the first batch, or at the buffer's end.
 
-    By sizes and magic alone: what is wrong with them shows on iterating.
+    By sizes and magic alone: faults in the messages are found when they are iterated.
     """
     end = len(buffer)
     while position + MAGIC_POSITION < end and buffer[position + MAGIC_POSITION] <= MAGIC_MAX:
@@ -156,13 +156,13 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 def iter_records(
     buffer: Buffer, size_max: int, *, may_end_partial: bool = False
 ) -> Iterator[Record]:
-    """The records of a set in order, wrappers opened: at most `size_max` bytes from each."""
+    """The records of a set in order, with wrappers opened, of at most `size_max` bytes each."""
     for message in iter_messages(buffer, may_end_partial=may_end_partial):
         yield from open_message(message, size_max)
 
 
 def open_message(message: Message, size_max: int, *, check_crcs: bool = True) -> Iterator[Record]:
-    """The records in one message: those a wrapper holds, with their absolute offsets, or itself."""
+    """The records of one message: itself, or those in a wrapper with their absolute offsets."""
     if not message.is_wrapper:
         yield Record(message.offset, message.timestamp, message.key, message.value)
         return
@@ -177,7 +177,7 @@ def open_message(message: Message, size_max: int, *, check_crcs: bool = True) ->
 
 
 def open_wrapper(wrapper: Message, size_max: int) -> tuple[bytes, int]:
-    """The set within, at most `size_max` bytes, and what to add to the offsets there."""
+    """The inner set, at most `size_max` bytes, and what to add to its offsets."""
     packed = wrapper.value
     if packed is None:
         raise CorruptRecords("a wrapper without a value")
@@ -190,7 +190,10 @@ def open_wrapper(wrapper: Message, size_max: int) -> tuple[bytes, int]:
 
 
 def _inner_base_offset(wrapper: Message, content: bytes) -> int:
-    """What to add to an inner offset; old librdkafka leaves the wrapper's own offset at 0."""
+    """What to add to inner offsets: 0 in magic 0, where they are absolute.
+
+    Also 0 for old librdkafka, which leaves the wrapper's own offset at 0.
+    """
     if wrapper.magic == 0 or wrapper.offset == 0:
         return 0
     last_offset = _last_offset(content)
@@ -200,7 +203,7 @@ def _inner_base_offset(wrapper: Message, content: bytes) -> int:
 
 
 def _last_offset(content: bytes) -> int:
-    """The last message's offset, by the sizes alone; what is wrong with them shows on iterating."""
+    """The last message's offset, by sizes alone; faults are found when the set is iterated."""
     offset = position = 0
     while position + _PREFIX.size <= len(content):
         offset, size = _PREFIX.unpack_from(content, position)
@@ -220,8 +223,8 @@ def write_message_set(
 ) -> bytes:
     """`records` as a message set: plain messages, or with a `codec` one wrapper of them all.
 
-    With `append_time_ms` the messages say that the leader set this time. What the formats have no
-    place for is dropped: headers, and in magic 0 timestamps. No records make an empty set.
+    With `append_time_ms` the messages have this log append time. Headers are dropped, and in magic
+    0 timestamps, as these formats have none. Without records the set is empty.
     """
     assert 0 <= magic <= MAGIC_MAX
     assert codec != Codec.ZSTD, "zstd does not exist in magic 0 and 1"
@@ -247,7 +250,7 @@ def wrap(
     *,
     is_append_time: bool,
 ) -> bytes:
-    """The wrapper of a set that `write_plain` wrote, which ends with `last_offset`."""
+    """A wrapper of a set that `write_plain` made, whose last record has `last_offset`."""
     packed = compress(codec, content)
     if magic == 0 and codec == Codec.LZ4:
         packed = lz4_legacy.break_checksum(packed)
@@ -258,7 +261,7 @@ def wrap(
 def write_plain(
     records: Sequence[Record], magic: int, *, is_append_time: bool, base_offset: int
 ) -> bytes:
-    """Messages without a codec, one for each record; their offsets count from `base_offset`."""
+    """Messages without a codec, one for each record, with offsets relative to `base_offset`."""
     attributes = _attributes(magic, is_append_time)
     return b"".join(
         _message(offset - base_offset, magic, attributes, timestamp, key, value)
@@ -271,7 +274,7 @@ def _attributes(magic: int, is_append_time: bool) -> int:
 
 
 def write_message(message: Message) -> bytes:
-    """One message, its CRC computed."""
+    """The bytes of one message, with its CRC."""
     return _message(*message)
 
 

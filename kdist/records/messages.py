@@ -1,6 +1,6 @@
-"""Message sets written and taken apart as a whole: compiled where it was built.
+"""Reading and writing whole message sets: compiled where it was built, else the reference.
 
-As `codec.py` is for records. Documented in `_reference_messages.py`.
+The functions are documented in `_reference_messages.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if not IS_PURE:
     try:
         from kdist.records import _compiled_messages
     except ImportError:
-        pass  # not built on this host: the reference is slower, and right
+        pass  # not built on this host: the reference is slower, but correct
     else:
         read_columns = _compiled_messages.read_columns
         write_messages = _compiled_messages.write_messages

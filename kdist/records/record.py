@@ -1,6 +1,6 @@
-"""A record as the codec gives and takes it, and what both codecs do to an application's columns.
+"""A record as the codec returns it, and the checks on an application's columns before encoding.
 
-One record in a batch's body, signed varints but where it says so:
+One record in a batch's body, in signed varints unless noted:
 
     length of all that follows
         attributes, int8, unused
@@ -24,21 +24,21 @@ from typing import Any, NamedTuple
 from kdist.wire.varint import Buffer, put_signed
 
 BATCH_BYTES_MAX = 0x7FFF_FFFF
-NO_HEADERS = b"\0"  # as they stand in a record
+NO_HEADERS = b"\0"  # the encoded header count of a record without headers
 INT64_MIN, INT64_MAX = -1 << 63, (1 << 63) - 1
 
 Headers = Sequence[tuple[str, Buffer | None]]
-"""A record's headers in order; a key may come more than once."""
+"""A record's headers in order; keys may repeat."""
 
 HeadersRow = Headers | bytes
-"""The same to be encoded, or as `pack_headers` gives them."""
+"""A record's headers to be encoded, or encoded already by `pack_headers`."""
 
 HeaderPairs = tuple[tuple[str, bytes | None], ...]
-"""The same as the codec gives them."""
+"""A record's headers as the codec decodes them."""
 
 
 class Record(NamedTuple):
-    """One record. `timestamp` is ms since the epoch, -1 for none; null and empty bytes differ."""
+    """One record. `timestamp` is ms since the epoch, -1 for none; None differs from empty bytes."""
 
     offset: int
     timestamp: int
@@ -48,14 +48,14 @@ class Record(NamedTuple):
 
 
 class BinaryColumn:
-    """Keys or values of records as Arrow lays out a column of bytes; the codec adds to it."""
+    """Keys or values of records in Arrow's layout of a binary column; the codec appends to it."""
 
     __slots__ = ("data", "ends", "null_count", "present")
 
     def __init__(self) -> None:
-        self.data = bytearray()  # all of them, one behind the other
-        self.ends = array("i", [0])  # int32: where in `data` each ends, behind a 0
-        self.present = bytearray()  # a bit for each, the lowest first, 0 for null; 1 behind the end
+        self.data = bytearray()  # all items, concatenated
+        self.ends = array("i", [0])  # int32: a 0, then where in `data` each item ends
+        self.present = bytearray()  # a bit for each item, lowest first, 0 for null; padded with 1
         self.null_count = 0
 
     def __len__(self) -> int:
@@ -63,27 +63,27 @@ class BinaryColumn:
 
 
 def check_lengths(count: int, **columns: Sequence[object] | None) -> None:
-    """`ValueError` unless every column beside the values, by its name, has as many rows as they."""
+    """`ValueError` unless every other column, given by name, has as many rows as the values."""
     for name, column in columns.items():
         if column is not None and len(column) != count:
             raise ValueError(f"there are {len(column)} {name} for {count} values")
 
 
 def check_size(size_bytes: int) -> None:
-    """`ValueError` when a body, with the room before it, is more than a batch's length can say."""
+    """`ValueError` if a batch of `size_bytes` is too large for its length field."""
     if size_bytes > BATCH_BYTES_MAX:
         raise ValueError(f"{size_bytes} bytes of records are more than one batch holds")
 
 
 def bytes_column(column: Iterable[Buffer | None], what: str) -> list[bytes | None]:
-    """The column with every buffer as bytes; `TypeError` names the row that is none."""
+    """The column with every buffer as bytes; `TypeError` names a row that is neither."""
     return [_as_bytes(item, what, index) for index, item in enumerate(column)]
 
 
 def headers_column(column: Iterable[HeadersRow]) -> list[bytes]:
-    """Each record's headers as they stand in it, their count first.
+    """Each record's headers encoded, their count first.
 
-    `TypeError` names the record that has another type there.
+    `TypeError` names a record whose headers have another type.
     """
     return [
         headers
@@ -94,7 +94,7 @@ def headers_column(column: Iterable[HeadersRow]) -> list[bytes]:
 
 
 def put_headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> bytearray:
-    """A record's headers as they stand in it."""
+    """A record's headers encoded, their count first."""
     out = bytearray()
     put_signed(out, len(pairs))
     for name, data in pairs:
@@ -104,7 +104,7 @@ def put_headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> bytearray:
 
 
 def put_bytes(out: bytearray, data: bytes | None) -> None:
-    """Add a length, -1 for null, and what it is the length of."""
+    """Append a length, -1 for null, and the bytes."""
     if data is None:
         put_signed(out, -1)
     else:
@@ -113,7 +113,7 @@ def put_bytes(out: bytearray, data: bytes | None) -> None:
 
 
 def deltas_column(timestamps: Iterable[int], base_timestamp: int) -> list[int]:
-    """Timestamps as deltas; `TypeError` or `ValueError` names the one that is no 64-bit integer."""
+    """Timestamps as deltas; `TypeError` or `ValueError` names one that is not a 64-bit integer."""
     deltas = []
     for index, timestamp in enumerate(timestamps):
         if not isinstance(timestamp, int):
@@ -126,10 +126,10 @@ def deltas_column(timestamps: Iterable[int], base_timestamp: int) -> list[int]:
 
 
 def header_key_text(key: bytes) -> str:
-    """A header's key off the wire, with U+FFFD for what is not UTF-8, as Java's clients show it.
+    """A header's key as text, with U+FFFD for what is not UTF-8, as Java's clients show it.
 
-    Not refused: C's clients send any bytes as a key, brokers take them, and a consumer that stops
-    there would never get past that record.
+    It is not an error: C clients send any bytes as a key, brokers accept them, and a consumer that
+    raised here could never get past that record.
     """
     return key.decode(errors="replace")
 

@@ -1,6 +1,6 @@
-"""Many batches of a log at once, as a scan goes through them: compiled where it was built.
+"""Scanning a log many batches at a time: compiled where it was built, else the reference.
 
-As `codec.py` is for records. Documented in `_reference_stretch.py`.
+The functions are documented in `_reference_stretch.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if not IS_PURE:
     try:
         from kdist.records import _compiled_stretch
     except ImportError:
-        pass  # not built on this host: the reference is slower, and right
+        pass  # not built on this host: the reference is slower, but correct
     else:
         find_stretch = _compiled_stretch.find_stretch
         producer_headers = _compiled_stretch.producer_headers

@@ -1,6 +1,6 @@
-"""The usual batch, found, checked, measured and given its offset: compiled where it was built.
+"""The produce path of the usual batch: compiled where it was built, else the reference.
 
-As `codec.py` is for records. Documented in `_reference_usual.py`.
+The functions are documented in `_reference_usual.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if not IS_PURE:
     try:
         from kdist.records import _compiled_usual
     except ImportError:
-        pass  # not built on this host: the reference is slower, and right
+        pass  # not built on this host: the reference is slower, but correct
     else:
         find_batch = _compiled_usual.find_batch
         check_batch = _compiled_usual.check_batch

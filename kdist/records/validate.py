@@ -1,12 +1,12 @@
-"""What a produced record set must be before the log takes it (pure).
+"""Validation of a produced record set before it is appended (pure).
 
-One batch of magic 2 is judged by its header and checksum alone, and handed on as it came: nothing
-is decompressed or decoded unless the topic's rules need it (design D5). Message sets of old clients
+A batch of magic 2 is checked by its header and CRC alone and passed on unchanged: it is not
+decompressed or decoded unless the topic's rules need that (design D5). Message sets of old clients
 are converted first. Not here: sequence numbers, which need the producer's state, and offsets, which
 the log assigns.
 
-Not checked, unlike in Kafka: that the records match the count and max timestamp in their
-header, since it would take a walk over all of them. Readers refuse a wrong count.
+Not checked, unlike in Kafka: that the records match the count and max timestamp in their header,
+since that would mean decoding all of them. Readers reject a wrong count.
 Source: Kafka's `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` and
 `LogValidator`.
 """
@@ -45,7 +45,7 @@ class Rules:
     message_bytes_max: int
     """`max.message.bytes`: of a batch, or of an old message or wrapper, header included."""
     codec: Codec | None = None
-    """`compression.type`; None is "producer": as it came."""
+    """`compression.type`; None is "producer": unchanged."""
     is_compacted: bool = False
     """`cleanup.policy` has "compact": every record needs a key."""
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
@@ -55,10 +55,10 @@ class Rules:
     timestamp_after_max_ms: int = NO_LIMIT
     """`message.timestamp.after.max.ms`: how far ahead."""
     body_bytes_max: int = BODY_BYTES_MAX
-    """What a body may take decompressed, where it must be; more is refused."""
+    """The limit for a body, where it has to be decompressed."""
 
     is_plain: bool = dataclasses.field(init=False)
-    """Nothing here asks for more of a batch than its header and checksum, nor changes it."""
+    """These rules need no more than a batch's header and CRC, and never change a batch."""
 
     def __post_init__(self) -> None:
         is_plain = (
@@ -76,14 +76,14 @@ class Rules:
 
 
 class RecordFault(NamedTuple):
-    """One record that broke a rule, as Produce 8 and later answer it."""
+    """A record that broke a rule, as reported in responses of Produce 8 and later."""
 
     batch_index: int
     reason: str
 
 
 class InvalidRecords(ApiError):
-    """INVALID_RECORD or INVALID_TIMESTAMP, with the records that are to blame."""
+    """INVALID_RECORD or INVALID_TIMESTAMP, with the records that caused it."""
 
     def __init__(self, error: Error, faults: list[RecordFault]) -> None:
         super().__init__(error, f"record {faults[0].batch_index} {faults[0].reason}")
@@ -93,13 +93,13 @@ class InvalidRecords(ApiError):
 def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) -> list[Batch]:
     """The batches of one partition's `records` in a Produce of `api_version`, ready to append.
 
-    One since version 3; before, as many as `up_convert` makes of a message set, none of an empty
-    one. A batch that nothing needs to change is a view into `records`, or a copy if `records`
-    cannot be written to. Log append time is stamped, the topic's codec applied.
+    One batch since version 3; before that, as many as `up_convert` makes of a message set, none for
+    an empty one. An unchanged batch is a view of `records`, or a copy if `records` is read-only.
+    Log append time and the topic's codec are applied.
 
-    Raises ApiError: CORRUPT_MESSAGE (size, checksum, old formats), MESSAGE_TOO_LARGE,
+    Raises `ApiError`: CORRUPT_MESSAGE (size, CRC, old formats), MESSAGE_TOO_LARGE,
     INVALID_RECORD, INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE (zstd before version 7),
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED (any batch of a transaction).
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED (any transactional batch).
     """
     if rules.is_plain and (batch := usual_batch(records, rules, api_version)) is not None:
         return [batch]
@@ -119,16 +119,16 @@ def validate(records: Buffer, rules: Rules, *, api_version: int, now_ms: int) ->
 
 
 def usual_batch(records: Buffer, rules: Rules, api_version: int) -> Batch | None:
-    """The one batch that nearly every produce is, if it passes each check of `_checked_header`.
+    """The batch of a usual produce, if it passes every check of `_checked_header`.
 
-    None for all else, whatever it is: the long way finds out what. `rules` are plain.
+    None for anything else: `validate` then finds out what it is. `rules` must be plain.
     """
     size, size_max = len(records), rules.message_bytes_max
     return check_batch(memoryview(records), 0, size, size_max, codec_max(api_version))
 
 
 def codec_max(api_version: int) -> int:
-    """The last codec that a Produce of this version may bring."""
+    """The highest codec number that a Produce of this version may use."""
     return _ZSTD if api_version >= _FIRST_VERSION_OF_ZSTD else _ZSTD - 1
 
 
@@ -169,10 +169,10 @@ def _accept(batch: Buffer, rules: Rules, api_version: int, now_ms: int) -> Batch
 
 
 def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeader:
-    """The header of the one batch that `batch` must be. Kafka's order: size, checksum, content.
+    """The header of the single batch that `batch` must be. Kafka's order: size, CRC, content.
 
-    What is wrong although the checksum is right was sent so: INVALID_RECORD, upon which a producer
-    gives up, where upon CORRUPT_MESSAGE it would send the same again until its time is up.
+    A fault under a right CRC was not caused in transit, so it is INVALID_RECORD, on which a
+    producer gives up. On CORRUPT_MESSAGE it would send the same again until its timeout.
     """
     header = batch_format.read_header(batch)
     size = len(batch)
@@ -203,14 +203,14 @@ def _checked_header(batch: Buffer, rules: Rules, api_version: int) -> BatchHeade
 
 def _client_fault(header: BatchHeader) -> str | None:
     if header.base_offset != 0:
-        return f"has base offset {header.base_offset}, where a producer has 0"
+        return f"has base offset {header.base_offset}: a producer's must be 0"
     return None
 
 
 def _wrong_size(header: BatchHeader, size: int) -> ApiError:
     if batch_format.HEADER_SIZE <= header.size < size:
         return _invalid(f"{size - header.size} bytes follow the one batch that may be produced")
-    return CorruptRecords(f"the batch says it has {header.size} bytes of {size}")
+    return CorruptRecords(f"the batch has {size} bytes, but {header.size} by its length field")
 
 
 def _check_size(size: int, rules: Rules) -> None:
@@ -236,16 +236,16 @@ def _check_keys(batch: Buffer, header: BatchHeader, rules: Rules) -> None:
 def _with_max_timestamp(
     batch: Buffer, header: BatchHeader, rules: Rules
 ) -> tuple[Buffer, BatchHeader]:
-    """The batch with the newest timestamp of its records in its header, if there was none.
+    """The batch with its max timestamp set from its records, if the producer did not set it.
 
-    Kafka's brokers write it for everybody, so clients may not: Sarama sends -1 until 2025. Lookups
-    by time, retention and the memory of idempotent producers go by it.
+    Kafka's brokers always set it, so clients need not: Sarama sent -1 until 2025. Lookups by time,
+    retention and the expiry of idempotent producers use it.
     """
     if header.max_timestamp >= header.base_timestamp:
         return batch, header
     records = read_records(batch, 0, header, body_bytes_max=rules.body_bytes_max)
     newest_ms = max(record.timestamp for record in records)
-    if newest_ms == header.max_timestamp:  # clients may count from any base
+    if newest_ms == header.max_timestamp:  # the base timestamp need not be a record's
         return batch, header
     mended = bytearray(batch)
     batch_format.set_max_timestamp(mended, 0, newest_ms)
@@ -253,7 +253,7 @@ def _with_max_timestamp(
 
 
 def _check_timestamps(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: int) -> None:
-    """The header has the newest timestamp; for the oldest there is only the way through all."""
+    """Check the records' timestamps. Only the newest is in the header; for others, decode all."""
     newest_ms = now_ms + rules.timestamp_after_max_ms
     is_too_new = header.max_timestamp > newest_ms
     if not is_too_new and rules.timestamp_before_max_ms == NO_LIMIT:
@@ -278,7 +278,7 @@ def _check_timestamps(batch: Buffer, header: BatchHeader, rules: Rules, now_ms: 
 
 
 def _checked_messages(records: Buffer, rules: Rules) -> Iterator[Message]:
-    """The messages of a set, wrappers unopened: of one magic, and only one if it is a wrapper."""
+    """The messages of a set, wrappers unopened; all of one magic, and a wrapper must be alone."""
     first: Message | None = None
     may_be_too_large = len(records) > rules.message_bytes_max
     for message in message_set.iter_messages(records):
@@ -289,7 +289,7 @@ def _checked_messages(records: Buffer, rules: Rules) -> Iterator[Message]:
         if first is None:
             first = message
         elif message.magic != first.magic:
-            raise _invalid(f"magic {message.magic} behind magic {first.magic}")
+            raise _invalid(f"magic {message.magic} after magic {first.magic} in a message set")
         elif first.is_wrapper or message.is_wrapper:
             raise _invalid("a compressed message set must be the only one")
         yield message

@@ -1,4 +1,4 @@
-"""Snappy as Kafka carries it: raw blocks in the framing of xerial's snappy-java, or one raw block.
+"""Snappy as used in Kafka: raw blocks in the framing of xerial's snappy-java, or one raw block.
 
 Snappy's own framing format is never used. Java, kafka-python and aiokafka write xerial framing,
 librdkafka and sarama one raw block; all of these read both.
@@ -24,8 +24,8 @@ MAGIC = b"\x82SNAPPY\x00"
 HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 BLOCK_SIZE = 32_768  # before compression; snappy-java's default
 
-# Snappy's densest element copies 64 bytes and takes 3: a block that claims to hold more than this
-# many times its own size lies, and is refused before any memory is given to it.
+# Snappy's densest element takes 3 bytes and copies 64: a block that claims a higher ratio is
+# damaged, and is refused before any memory is allocated for it.
 _RATIO_MAX = 22
 
 
@@ -40,7 +40,7 @@ def write(data: Buffer) -> bytes:
 
 
 def read(data: Buffer, size_max: int) -> bytes:
-    """What was compressed, from either form; CorruptRecords as `compression.decompress` has it."""
+    """The data decompressed from either form; `CorruptRecords` as in `compression.decompress`."""
     view = memoryview(data)
     if view[: len(MAGIC)] != MAGIC:
         return _read_block(view, size_max)
