@@ -1,10 +1,10 @@
-"""AlterConfigs (key 33): give a topic or a broker these settings, and no others (KIP-133).
+"""AlterConfigs (key 33): replace all settings of a topic or a broker (KIP-133).
 
 version  changed
 1        throttling happens after the response is sent (KIP-219)
 2        flexible (KIP-482)
 
-What is not named falls back to its default; IncrementalAlterConfigs changes only what it names.
+Settings that are not named return to their defaults; IncrementalAlterConfigs leaves those alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ReplacingSetting:
 
 @struct
 class ReplacedResource:
-    """All settings that one resource is to have of its own."""
+    """All settings that one resource is to override."""
 
     resource_type: int8
     resource_name: string

@@ -1,9 +1,9 @@
-"""An API of the protocol: its key and name, its two messages, and the versions that are built.
+"""An API of the protocol: its key and name, its two messages, and the supported versions.
 
 Header versions follow from these: a flexible request has header v2 and a flexible response v1, with
 one exception each, which the API's own file declares.
 
-Both messages know it as `api`: who has one at hand needs no version table.
+Both message classes refer to it as `api`, so that code with a message needs no version table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kdist.protocol.schema import flexible_since
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Api:
-    """One row of the version table. Versions `oldest` to `newest` are built, ends included."""
+    """One row of the version table. Versions `oldest` to `newest` (inclusive) are supported."""
 
     key: int
     name: str
@@ -24,18 +24,18 @@ class Api:
     response: type[Any]
     oldest: int = 0
     newest: int
-    # Whether ApiVersions tells clients of it: what goes between brokers only is kept to ourselves.
+    # Whether ApiVersions lists it; APIs between brokers only are not listed.
     is_advertised: bool = True
-    # ControlledShutdown v0 came before client ids were in headers.
+    # ControlledShutdown v0 has a header without a client id.
     is_version_0_nameless: bool = False
-    # ApiVersions: a client may get a v0 body whatever it asked for, and must find where it begins.
+    # ApiVersions: a client may get a v0 body for any version, and must find where it begins.
     has_plain_response_header: bool = False
 
     def __post_init__(self) -> None:
         self.request.api = self.response.api = self
 
     def has(self, version: int) -> bool:
-        """Whether `version` is one of those built."""
+        """Whether `version` is supported."""
         return self.oldest <= version <= self.newest
 
     def is_flexible(self, version: int) -> bool:

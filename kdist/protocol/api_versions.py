@@ -1,4 +1,4 @@
-"""ApiVersions (key 18): what the broker speaks; the first request of nearly every client.
+"""ApiVersions (key 18): the API versions of the broker; the first request of nearly every client.
 
     version  changed
     0        a list of APIs with their ranges (KIP-35)
@@ -7,9 +7,9 @@
     3        flexible (KIP-482); the client's software and its version (KIP-511); features (KIP-584)
     4        a feature's lowest version may be 0 (KAFKA-17011)
 
-A version that the broker lacks is answered with a version 0 body: UNSUPPORTED_VERSION and the range
-of this API (KIP-511). The header of the response is never flexible, since the client cannot know
-which body comes.
+A version that the broker does not support is answered with a version 0 body: UNSUPPORTED_VERSION
+and the range of this API (KIP-511). The header of the response is never flexible, since the client
+cannot know which body it gets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kdist.protocol.schema import at, int16, int32, int64, message, string, stru
 
 @message(flexible=3)
 class ApiVersionsRequest:
-    """Who asks, as `[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?`; else INVALID_REQUEST."""
+    """Names the client; INVALID_REQUEST unless `[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?`."""
 
     client_software_name: string = at(since=3, default="", ignorable=True)
     client_software_version: string = at(since=3, default="", ignorable=True)

@@ -1,8 +1,8 @@
-"""Compiles a message class at one version into an encoder and a decoder, when first asked for.
+"""Compiles a message class at one version into an encoder and a decoder, on first use.
 
-`decoding.py` and `encoding.py` write each as one flat Python function: no schema is walked, no
-function is called per field or per array item while requests are served. Neighbours of fixed size
-share one `struct` call, and the first byte of a length, count or tagged section joins them. For
+`decoding.py` and `encoding.py` generate each as one flat Python function: serving a request walks
+no schema and calls no function per field or array item. Adjacent fields of fixed size share one
+`struct` call, together with the first byte of a length, count or tagged section after them. For
 
     @struct                               @message(flexible=3)
     class Partition:                      class Request:
@@ -36,9 +36,9 @@ the decoder of version 3 is
         except REFUSALS as error:
             raise ProtocolError(f"Request version 3: {error}") from None
 
-`codec_for(...).source` shows any other. Bad bytes make a decoder raise `ProtocolError` and nothing
-else; it makes at most a few objects for each byte of the buffer, whatever the lengths in it say.
-Bytes behind the message are the caller's business: the position says where they begin.
+`codec_for(...).source` shows any other. On malformed bytes a decoder raises only `ProtocolError`,
+and makes at most a few objects for each byte of the buffer, whatever lengths it claims. Bytes after
+the message are left to the caller: the returned position is where they begin.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ M = TypeVar("M")
 
 
 class Codec(NamedTuple, Generic[M]):
-    """The compiled functions of one message at one version, and the Python they were made from.
+    """The compiled functions of one message at one version, and their Python source.
 
-    `encode(message, out)` appends to `out`; ApiError(UNSUPPORTED_VERSION) for what the version
-    cannot carry. `decode(buffer, position)` gives the message and the position behind it;
-    ProtocolError for bytes that are no such message. Record sets are slices of `buffer`: pass a
-    memoryview.
+    `encode(message, out)` appends to `out`; it raises `ApiError` UNSUPPORTED_VERSION for a value
+    that the version cannot carry. `decode(buffer, position)` returns the message and the position
+    after it; `ProtocolError` for malformed bytes. Record sets are slices of `buffer`: pass a
+    memoryview to avoid copies.
     """
 
     encode: Callable[[M, bytearray], None]
@@ -80,7 +80,7 @@ class Codec(NamedTuple, Generic[M]):
 
 
 def codec_for(cls: type[M], version: int) -> Codec[M]:
-    """The codec of a `@message` class at `version`; compiled on the first call, then kept."""
+    """The codec of a `@message` class at `version`; compiled on the first call, then cached."""
     codec = _COMPILED.get((cls, version))
     if codec is None:
         codec = _COMPILED[cls, version] = _compile(cls, version)

@@ -7,9 +7,9 @@
     2        subscription: generation id of the owned partitions (KIP-792)
     3        subscription: rack id (KIP-881)
 
-The broker passes these bytes on; of a subscription it reads the topics, whose offsets stay while
-somebody reads them. A version newer than 3 is read as 3, by the format's own rule that fields are
-only ever added at the end.
+The broker passes these bytes on. It reads only a subscription's topics, whose committed offsets do
+not expire while a member subscribes to them. A version newer than 3 is read as 3: by the format's
+own rule, fields are only added at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TopicPartitions:
 
 @message()
 class ConsumerProtocolSubscription:
-    """What a member wants, and what it holds."""
+    """The topics a member subscribes to, and the partitions it owns."""
 
     topics: list[string]
     user_data: nullable_bytes = None
@@ -50,19 +50,19 @@ class ConsumerProtocolSubscription:
 
 @message()
 class ConsumerProtocolAssignment:
-    """What a member gets."""
+    """The partitions assigned to a member."""
 
     assigned_partitions: list[TopicPartitions]
     user_data: nullable_bytes = None
 
 
 def read_subscription(buffer: Buffer) -> ConsumerProtocolSubscription:
-    """What JoinGroup's metadata says; ProtocolError if it is none of a consumer's."""
+    """Decode JoinGroup's metadata; `ProtocolError` if it is not a consumer's."""
     version = min(get_version(buffer), NEWEST)
     return get_versioned(ConsumerProtocolSubscription, buffer, version)
 
 
 def read_assignment(buffer: Buffer) -> ConsumerProtocolAssignment:
-    """What SyncGroup's assignment says; ProtocolError if it is none of a consumer's."""
+    """Decode SyncGroup's assignment; `ProtocolError` if it is not a consumer's."""
     version = min(get_version(buffer), NEWEST)
     return get_versioned(ConsumerProtocolAssignment, buffer, version)

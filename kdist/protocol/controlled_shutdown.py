@@ -33,7 +33,7 @@ class RemainingPartition:
 
 @message(flexible=3)
 class ControlledShutdownResponse:
-    """The broker asks again while partitions remain."""
+    """The broker repeats the request while partitions remain."""
 
     error_code: int16
     remaining_partitions: list[RemainingPartition]

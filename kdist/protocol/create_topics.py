@@ -1,4 +1,4 @@
-"""CreateTopics (key 19): create topics, or say whether they could be.
+"""CreateTopics (key 19): create topics, or only validate the request.
 
     version  changed
     1        validate_only; response: error message (KIP-4)
@@ -9,7 +9,8 @@
     6        response: THROTTLING_QUOTA_EXCEEDED may come (KIP-599)
     7        response: topic id (KIP-516)
 
-Topics succeed and fail one by one. With `assignments`, the two numbers of a topic must be -1.
+Topics succeed or fail individually. With `assignments`, `num_partitions` and `replication_factor`
+must be -1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ReplicaAssignment:
 
 @struct
 class TopicSetting:
-    """A setting of the topic's own; None takes the broker's."""
+    """A setting that the topic overrides; None takes the broker's."""
 
     name: string
     value: nullable_string

@@ -1,8 +1,8 @@
-"""Writes the decoder of a message at one version, as text; compiler.py shows an example.
+"""Generates the decoder of a message at one version, as source; compiler.py shows an example.
 
-Invariant of the text it writes: `position` never passes `limit`, and nothing is made from a length
-or a count before it was compared with the bytes that remain. `unpack_` and indexing check the end
-themselves (struct.error, IndexError); slices do not, so each has a comparison before it.
+Invariant of the generated code: `position` never passes `limit`, and nothing is made from a length
+or count before it was checked against the bytes that remain. `unpack_` and indexing check the end
+themselves (struct.error, IndexError); slices do not, so a check precedes each.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Decoder:
         self.tag_functions: dict[str, str] = {}
 
     def flush(self) -> None:
-        """Write the one `unpack` for the values of fixed size that wait."""
+        """Write one `unpack` for all values in the run."""
         if not self.source.run:
             return
         if [code for _, code in self.source.run] == ["B"]:  # indexing beats unpacking
@@ -94,7 +94,7 @@ class _Decoder:
         self._prefix("size", "h" if kind == "string" else "i")
         with self._unless_null("size", target, is_nullable):
             if kind == "string" and self.source.is_flexible:
-                # A compact length may say more than an int16, which other versions answer it with.
+                # A compact length can exceed the int16 that other versions write the string with.
                 with self.source.block(f"if size > {STRING_BYTES_MAX}:"):
                     self.source.line("refuse_string(size)")
             self.source.line("end = position + size")
@@ -106,7 +106,7 @@ class _Decoder:
         if kind != "string":
             self.source.line(f"{target} = {_MAKE[kind]}; position = end")
             return
-        with self.source.block("try:"):  # which costs a string in UTF-8 less than `errors` would
+        with self.source.block("try:"):  # for valid UTF-8 cheaper than an `errors` argument
             self.source.line(f'{target} = str(buffer[position:end], "utf-8")')
         with self.source.block("except UnicodeDecodeError as wrong:"):
             self.source.line(f"{target} = replaced(wrong)")
@@ -146,7 +146,7 @@ class _Decoder:
                 self.source.line(f"{target} = {made}")
 
     def _prefix(self, name: str, plain_code: str) -> None:
-        """A length or count into `name`, -1 for null; its first byte joins the run before it."""
+        """Read a length or count into `name`, -1 for null; its first byte joins the run."""
         self.source.fixed(name, "B" if self.source.is_flexible else plain_code)
         self.flush()
         if self.source.is_flexible:

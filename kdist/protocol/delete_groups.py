@@ -1,10 +1,10 @@
-"""DeleteGroups (key 42): let groups go with all they committed (KIP-229).
+"""DeleteGroups (key 42): delete groups with their committed offsets (KIP-229).
 
 version  changed
 1        throttling happens after the response is sent (KIP-219)
 2        flexible (KIP-482)
 
-Asked of the groups' coordinator. A group that has members is NON_EMPTY_GROUP.
+Sent to the groups' coordinator. A group that has members gets NON_EMPTY_GROUP.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""DeleteRecords (key 21): let the records before an offset go (KIP-107).
+"""DeleteRecords (key 21): delete the records before an offset (KIP-107).
 
 version  changed
 1        throttling happens after the response is sent (KIP-219)
 2        flexible (KIP-482)
 
-Asked of the partition's leader.
+Sent to the partition's leader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TrimmedTopic:
 
 @message(flexible=2)
 class DeleteRecordsRequest:
-    """`timeout_ms` bounds the wait until every replica has let go."""
+    """`timeout_ms` bounds the wait until every replica has deleted them."""
 
     topics: list[TrimmedTopic]
     timeout_ms: int32

@@ -44,7 +44,7 @@ class DeleteTopicsRequest:
 
 @struct
 class DoomedTopicResult:
-    """`name` is None for an id that nobody knows."""
+    """`name` is None for an unknown id."""
 
     name: nullable_string = at(nullable_since=6)
     topic_id: uuid = at(since=6, default=ZERO_UUID, ignorable=True)

@@ -7,7 +7,7 @@
     3        a setting's type and documentation (KIP-569)
     4        flexible (KIP-482)
 
-A broker's settings are asked of that broker; a topic's of any.
+Requests for a broker's settings go to that broker, those for a topic's to any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALL_BROKERS = ""  # as a broker's name: the settings that all brokers have toget
 
 @struct
 class DescribedResource:
-    """Whose settings; `configuration_keys` None asks for all. A broker's name is its id."""
+    """A topic, or a broker by its id; `configuration_keys` None asks for all settings."""
 
     resource_type: int8
     resource_name: string

@@ -7,7 +7,7 @@
     4        response: group instance id of static members (KIP-345)
     5        flexible (KIP-482)
 
-A group that nobody knows is in state "Dead", without an error.
+An unknown group is in state "Dead", without an error.
 """
 
 from __future__ import annotations

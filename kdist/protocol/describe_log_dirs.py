@@ -3,7 +3,7 @@
 version  changed
 1        throttling happens after the response is sent (KIP-219)
 2        flexible (KIP-482)
-3        response: an error for the whole (KIP-784)
+3        response: an error for the whole request (KIP-784)
 4        response: total and usable bytes of the volume (KIP-827)
 """
 
@@ -59,7 +59,7 @@ class LogDirResult:
 
 @message(flexible=2)
 class DescribeLogDirsResponse:
-    """A replica that was asked for and is not here is left out."""
+    """Replicas that are not on this broker are left out."""
 
     throttle_time_ms: int32 = 0
     error_code: int16 = at(since=3, default=0, ignorable=True)

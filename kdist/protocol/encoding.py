@@ -1,8 +1,8 @@
-"""Writes the encoder of a message at one version, as text; compiler.py shows an example.
+"""Generates the encoder of a message at one version, as source; compiler.py shows an example.
 
-The encoder refuses what the version has no room for, with Kafka's UNSUPPORTED_VERSION: a field that
-is neither in the version nor ignorable, None where it came later, unknown tags before KIP-482. A
-value outside its type's range is the caller's bug and comes out as `struct.error`.
+As in Kafka, the encoder raises UNSUPPORTED_VERSION for what the version cannot carry: a value of a
+field that it lacks and that is not ignorable, None before the field became nullable, unknown tags
+before KIP-482. A value outside its type's range is the caller's bug and raises `struct.error`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Encoder:
         self.tag_functions: dict[str, str] = {}
 
     def flush(self) -> None:
-        """Write the one `pack` for the values of fixed size that wait."""
+        """Write one `pack` for all values in the run."""
         if self.source.run:
             pack, values, _ = self.source.take_run("pack")
             self.source.line(f"out += {pack}({', '.join(values)})")
@@ -122,7 +122,7 @@ class _Encoder:
             self.flush()
 
     def _prefix(self, name: str, plain_code: str) -> None:
-        """A length or count from the variable `name`, -1 for null."""
+        """Write a length or count from the variable `name`, -1 for null."""
         if not self.source.is_flexible:
             self.source.fixed(name, plain_code)
             self.flush()

@@ -1,9 +1,8 @@
-"""Whole requests and responses: header and body together, for the server and for the client.
+"""Whole requests and responses: header and body together, for server and client.
 
-The server reads with `decode_request` and answers with `encode_response`; the client writes with
-`encode_request` and reads with `decode_response`. Decoders take a frame without its size, encoders
-give one with it. Bytes behind a body are let pass, as Kafka's broker lets them: the frame
-says where the next request begins.
+The server uses `decode_request` and `encode_response`, the client `encode_request` and
+`decode_response`. Decoders take a frame without its size, encoders return one with it. Bytes after
+a body are ignored, as by Kafka's broker: the frame's size says where the next request begins.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _SIZE = struct.Struct(">i")
 
 
 class UnsupportedVersionError(ProtocolError):
-    """A request of an API that is built, in a version that is not.
+    """A request of a supported API in a version that is not supported.
 
-    Kafka closes the connection, except for ApiVersions: to that one the broker answers in version 0
-    with UNSUPPORTED_VERSION and its own range (KIP-511), which is why `header` is here.
+    Kafka closes the connection, except for ApiVersions: that it answers in version 0 with
+    UNSUPPORTED_VERSION and its own range (KIP-511), for which the broker needs `header`.
     """
 
     def __init__(self, api: Api, header: RequestHeader) -> None:
@@ -43,7 +42,7 @@ class UnsupportedVersionError(ProtocolError):
 
 
 class _Route(NamedTuple):
-    """What one version of one API needs, so that a request costs one lookup."""
+    """The codecs and header versions of one API version, found with a single lookup."""
 
     request: Codec[Any]
     request_header_version: int
@@ -52,14 +51,14 @@ class _Route(NamedTuple):
 
 
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Any]:
-    """The header and the API's request message. Record sets are views into `frame`.
+    """The header and the API's request message. Record sets are views of `frame`.
 
-    Raises UnsupportedVersionError, or ProtocolError for an unknown API and for anything malformed.
+    Raises `UnsupportedVersionError`, or `ProtocolError` for an unknown API or malformed bytes.
     """
     key, version, correlation_id = get_fixed_fields(frame)
     route = _ROUTES.get((key, version))
     if route is None:
-        from kdist.protocol.versions import api_for  # every message there is: a client needs few
+        from kdist.protocol.versions import api_for  # imports all messages; a client needs few
 
         api = api_for(key)
         if not api.has(version):
@@ -83,7 +82,7 @@ def encode_response(api_version: int, correlation_id: int, response: Any) -> Spl
 
 
 def encode_request(header: RequestHeader, request: Any) -> SplicedBuffer:
-    """The frame of a request; its header says in which version."""
+    """The frame of a request, in the version that `header` has."""
     route = _route(request.api, header.api_version)
     out = _start_frame()
     put_request_header(out, header, route.request_header_version)
@@ -92,7 +91,7 @@ def encode_request(header: RequestHeader, request: Any) -> SplicedBuffer:
 
 
 def decode_response(api: Api, api_version: int, frame: Buffer) -> tuple[int, Any]:
-    """The correlation id and the API's response message, of a request sent as `api_version`."""
+    """The correlation id and the response message, for a request sent as `api_version`."""
     route = _route(api, api_version)
     correlation_id, position = get_response_header(frame, route.response_header_version)
     response, _ = route.response.decode(memoryview(frame), position)
@@ -103,7 +102,7 @@ _ROUTES: dict[tuple[int, int], _Route] = {}  # by API key and version
 
 
 def _route(api: Api, version: int) -> _Route:
-    """The route of a version that is built; compiled on first use."""
+    """The route of a supported version; compiled on first use."""
     route = _ROUTES.get((api.key, version))
     if route is None:
         assert api.has(version), f"{api.name} version {version} is not built"

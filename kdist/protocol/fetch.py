@@ -83,7 +83,7 @@ class FetchRequest:
 
 @struct
 class DivergingEpoch:
-    """The follower's log left the leader's: the largest common epoch and its end offset."""
+    """Where the follower's log diverges from the leader's: the largest common epoch and its end."""
 
     epoch: int32 = -1
     end_offset: int64 = -1
@@ -91,7 +91,7 @@ class DivergingEpoch:
 
 @struct
 class CurrentLeader:
-    """Whom to ask instead."""
+    """The broker to fetch from instead."""
 
     leader_id: int32 = -1
     leader_epoch: int32 = -1

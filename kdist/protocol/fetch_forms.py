@@ -1,9 +1,9 @@
-"""What one fetch and its answer share with the next like them: forms with a few blanks (pure).
+"""Templates for the requests and responses of repeated fetches, with a few fields to fill (pure).
 
-A consumer of one partition sends the same request again and again, but for the correlation id and
-the fetch offset, and gets the same answer but for the sizes, three offsets and the records. Where
-those stand in a version is not written down here: the codec says it, by what changes in its bytes
-when they change in the message.
+A consumer of one partition sends the same request again and again, except for the correlation id
+and the fetch offset, and gets the same response, except for sizes, three offsets and the records.
+The positions of these fields in a version are not declared here but found by the codec: they are
+the bytes that change when it encodes another value.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kdist.protocol.splice import SplicedBuffer
 from kdist.wire.varint import put_unsigned
 
 OFFSET = struct.Struct(">q")
-_START = struct.Struct(">ii")  # of an answer: its size, and the correlation id
+_START = struct.Struct(">ii")  # of a response frame: its size, and the correlation id
 _SIZE = struct.Struct(">i")
 
 
 def from_offset(request: FetchRequest, offset: int) -> FetchRequest:
-    """The same request of one partition, from another offset on."""
+    """A copy of a request of one partition, with another fetch offset."""
     (topic,) = request.topics
     (asked,) = topic.partitions
     asked = replace(asked, fetch_offset=offset)
@@ -39,9 +39,9 @@ def from_offset(request: FetchRequest, offset: int) -> FetchRequest:
 
 
 def find_offset(frame: memoryview, header: RequestHeader, request: FetchRequest) -> int | None:
-    """Where in `frame` the fetch offset of its one partition stands.
+    """The position in `frame` of its single partition's fetch offset.
 
-    None if the frame is not what this side would have written.
+    None if this codec would have encoded the request differently.
     """
     zeros, ones = (encode_request(header, from_offset(request, each)) for each in (0, -1))
     start, end = (place - SIZE_BYTES for place in difference(zeros, ones))
@@ -51,8 +51,8 @@ def find_offset(frame: memoryview, header: RequestHeader, request: FetchRequest)
 
 
 class AnswerForm(NamedTuple):
-    """The answers to one kind of request. `offsets`: high watermark, and as many of the last stable
-    and the log start offset as the version has."""
+    """The responses to one kind of request. `offsets`: high watermark, then as many of last stable
+    offset and log start offset as the version has."""
 
     head: bytes
     offsets: struct.Struct
@@ -62,7 +62,7 @@ class AnswerForm(NamedTuple):
 
     @classmethod
     def of(cls, version: int, request: FetchRequest) -> AnswerForm:
-        """For a request of one partition, from version 4 on; its session answers."""
+        """The form for a request of one partition, from version 4 on; in the request's session."""
         zeros, ones = (_answer(version, request, each) for each in (0, -1))
         start, end = difference(zeros, ones)
         assert zeros.splices is not None
@@ -77,7 +77,7 @@ class AnswerForm(NamedTuple):
         )
 
     def fill(self, correlation_id: int, offsets: tuple[int, int, int], size: int) -> bytearray:
-        """What goes before `size` bytes of records; `tail` follows them."""
+        """The bytes before `size` bytes of records; `tail` follows the records."""
         head = bytearray(self.head)
         if self.is_flexible:
             put_unsigned(head, size + 1)
@@ -115,7 +115,7 @@ def _answer(version: int, request: FetchRequest, offset: int) -> SplicedBuffer:
 
 
 def difference(one: bytearray, other: bytearray) -> tuple[int, int]:
-    """From where to where two frames of the same length differ."""
+    """The range in which two frames of the same length differ."""
     places = [
         place for place, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]
     ]

@@ -37,7 +37,7 @@ class FindCoordinatorRequest:
 
 @struct
 class Coordinator:
-    """The answer for one key; node id -1 and no host if there is an error."""
+    """The coordinator of one key; node id -1 and no host if there is an error."""
 
     key: string
     node_id: int32

@@ -25,10 +25,10 @@ class FrameRange(NamedTuple):
 
 
 def find_frame(buffer: Buffer, start: int, end: int, frame_bytes_max: int) -> FrameRange | None:
-    """The frame at `start` of the bytes received, which go to `end`; None if it is not whole yet.
+    """The frame at `start` of the bytes received, which go to `end`; None if it is incomplete.
 
-    Raises ProtocolError for a size below 0 or above `frame_bytes_max` as soon as the size is there:
-    a peer that speaks something else is found before a buffer is made for what it announces.
+    Raises `ProtocolError` for a size below 0 or above `frame_bytes_max` as soon as the size is
+    there: a peer with another protocol is detected before a buffer is allocated for its "size".
     """
     content = start + SIZE_BYTES
     if content > end:
@@ -43,7 +43,7 @@ def find_frame(buffer: Buffer, start: int, end: int, frame_bytes_max: int) -> Fr
 def bytes_wanted(buffer: Buffer, start: int, end: int) -> int:
     """How many bytes from `start` the frame takes, size included; 4 while that is unknown.
 
-    For a frame that `find_frame` has just looked at: its size is within the limit.
+    `find_frame` must have checked the frame's size before.
     """
     if start + SIZE_BYTES > end:
         return SIZE_BYTES

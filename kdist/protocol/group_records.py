@@ -1,4 +1,4 @@
-"""What the group coordinator writes to __consumer_offsets: keys and values of its records.
+"""The group coordinator's records in __consumer_offsets: their keys and values.
 
     key      version int16 | OffsetCommitKey (versions 0, 1) or GroupMetadataKey (version 2)
     value    version int16 | OffsetCommitValue or GroupMetadataValue
@@ -9,8 +9,9 @@
     3   leader epoch (KIP-320)  3   group instance id (KIP-345)
     4   flexible (KIP-915)      4   flexible (KIP-915)
 
-A null value deletes: the offset expired, or its topic is gone, or the group. Kafka writes values in
-version 3, so that an older broker can read them after a downgrade. `versioned.py` writes all four.
+A null value is a tombstone: the offset expired, or its topic or group was deleted. Values are
+written in version 3, as by Kafka, so that an older broker can read them after a downgrade.
+`versioned.py` encodes all four.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from kdist.protocol.schema import (
 from kdist.protocol.versioned import get_version, get_versioned
 from kdist.wire.varint import Buffer
 
-OFFSET_COMMIT_KEY_VERSION = 1  # 0 says the same
+OFFSET_COMMIT_KEY_VERSION = 1  # 0 has the same format
 GROUP_METADATA_KEY_VERSION = 2
 VALUE_VERSION = 3  # what is written
 VALUE_NEWEST = 4  # what can be read
@@ -89,7 +90,7 @@ class GroupMetadataValue:
 
 
 def read_key(buffer: Buffer) -> OffsetCommitKey | GroupMetadataKey | None:
-    """A record's key; None for a kind that came later (KIP-848), which a reader passes over."""
+    """A record's key; None for a later type (KIP-848), which readers skip."""
     version = get_version(buffer)
     if version <= OFFSET_COMMIT_KEY_VERSION:
         return get_versioned(OffsetCommitKey, buffer, version)
@@ -99,12 +100,12 @@ def read_key(buffer: Buffer) -> OffsetCommitKey | GroupMetadataKey | None:
 
 
 def read_offset_value(buffer: Buffer) -> OffsetCommitValue:
-    """The value behind an OffsetCommitKey; ProtocolError for a newer version than is known."""
+    """The value of a record with an OffsetCommitKey; `ProtocolError` for a version too new."""
     return get_versioned(OffsetCommitValue, buffer, _known_version(buffer))
 
 
 def read_group_value(buffer: Buffer) -> GroupMetadataValue:
-    """The value behind a GroupMetadataKey; ProtocolError for a newer version than is known."""
+    """The value of a record with a GroupMetadataKey; `ProtocolError` for a version too new."""
     return get_versioned(GroupMetadataValue, buffer, _known_version(buffer))
 
 

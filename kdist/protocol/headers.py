@@ -1,4 +1,4 @@
-"""Request and response headers, what each frame opens with.
+"""Request and response headers, with which each frame begins.
 
     request   v0  api key int16 | api version int16 | correlation id int32
               v1  v0 | client id, nullable string
@@ -7,8 +7,8 @@
               v1  v0 | tagged section
 
 The client id has a plain length even in v2, so that a broker can read the header of an ApiVersions
-request newer than itself (KIP-511). No header tag is defined; any are read over and not kept,
-since a header is never passed on. Which API version has which header version: `Api`.
+request newer than itself (KIP-511). No header tag is defined; any are skipped, since a header is
+never passed on. `Api` has the header version of each API version.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CORRELATION_ID_IN_FRAME = SIZE_BYTES + _CORRELATION_ID_AT
 
 
 class RequestHeader(NamedTuple):
-    """Who asks for what. The response carries the same correlation id."""
+    """A request's header. The response has the same correlation id."""
 
     api_key: int
     api_version: int
@@ -45,18 +45,18 @@ def get_fixed_fields(buffer: Buffer) -> tuple[int, int, int]:
 
 
 def get_correlation_id(buffer: Buffer) -> int:
-    """The correlation id of a request that is known to have one."""
+    """The correlation id of a request that is known to be long enough."""
     correlation_id: int = _CORRELATION_ID.unpack_from(buffer, _CORRELATION_ID_AT)[0]
     return correlation_id
 
 
 def put_correlation_id(frame: bytearray, correlation_id: int) -> None:
-    """Write it into a request's frame, which begins with its size."""
+    """Overwrite the correlation id in a request's frame, which begins with its size."""
     _CORRELATION_ID.pack_into(frame, CORRELATION_ID_IN_FRAME, correlation_id)
 
 
 def get_client_id(buffer: Buffer, header_version: int) -> tuple[str | None, int]:
-    """The client id behind the fixed fields, None in version 0, and where the body begins."""
+    """The client id after the fixed fields (None in version 0), and where the body begins."""
     if header_version == 0:
         return None, _REQUEST.size
     client_id, position = get_nullable_string(buffer, _REQUEST.size)
@@ -89,6 +89,6 @@ def put_response_header(out: bytearray, correlation_id: int, header_version: int
 
 
 def _skip_tags(buffer: Buffer, position: int) -> int:
-    if position < len(buffer) and buffer[position] == 0:  # as good as always
+    if position < len(buffer) and buffer[position] == 0:  # nearly always
         return position + 1
     return get_tags(buffer, position)[1]

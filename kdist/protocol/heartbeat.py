@@ -15,7 +15,7 @@ from kdist.protocol.schema import at, int16, int32, message, nullable_string, st
 
 @message(flexible=4)
 class HeartbeatRequest:
-    """The member as its last JoinGroup response named it."""
+    """The member and generation of its last JoinGroup response."""
 
     group_id: string
     generation_id: int32

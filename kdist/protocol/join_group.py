@@ -12,7 +12,7 @@
     8        the reason for joining (KIP-800)
     9        response: skip_assignment, for a static leader that returns (KIP-814)
 
-The response comes when every member has joined or the rebalance timeout is up. Only the leader's
+The response is sent when every member has joined, or after the rebalance timeout. Only the leader's
 response lists the members.
 """
 
@@ -41,7 +41,7 @@ class JoinGroupProtocol:
 
 @message(flexible=6)
 class JoinGroupRequest:
-    """`rebalance_timeout_ms` -1, in version 0: the session timeout serves."""
+    """`rebalance_timeout_ms` -1, as in version 0, means the session timeout."""
 
     group_id: string
     session_timeout_ms: int32

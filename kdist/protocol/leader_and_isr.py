@@ -60,9 +60,7 @@ class LiveLeader:
 
 @message(flexible=4)
 class LeaderAndIsrRequest:
-    """FULL says that all the broker's partitions are here, INCREMENTAL that only some are, 0
-    neither.
-    """
+    """Type FULL: all the broker's partitions are listed; INCREMENTAL: only some; 0: not known."""
 
     controller_id: int32
     is_kraft_controller: bool = at(since=7, default=False)
@@ -76,7 +74,7 @@ class LeaderAndIsrRequest:
 
 @struct
 class LeaderAndIsrPartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     topic_name: string = at(until=4, default="", ignorable=True)
     partition_index: int32

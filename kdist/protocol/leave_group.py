@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13): a member goes, and its partitions are given to others.
+"""LeaveGroup (key 13): a member leaves, and its partitions are assigned to others.
 
 version  changed
 1        response: throttle time (KIP-124)

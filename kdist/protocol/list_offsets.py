@@ -53,7 +53,7 @@ class ListOffsetsRequest:
 
 @struct
 class ListOffsetsPartitionResult:
-    """`old_style_offsets` is version 0's answer, `offset` everyone else's."""
+    """Version 0 has `old_style_offsets`, all later ones `offset`."""
 
     partition_index: int32
     error_code: int16

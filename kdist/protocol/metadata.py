@@ -5,7 +5,7 @@
     1        topics: None asks for all, an empty list for none; response: rack, controller, internal
     2        response: cluster id (KIP-78)
     3        response: throttle time (KIP-124)
-    4        whether asking may create a topic (KAFKA-5291)
+    4        whether the request may create topics (KAFKA-5291)
     5        response: offline replicas (KIP-112)
     6        throttling happens after the response is sent (KIP-219)
     7        response: leader epoch (KIP-320)
@@ -15,7 +15,7 @@
     11       the cluster's authorized operations are gone: DescribeCluster has them (KIP-700)
     12       a topic may be asked for by id, its name then None (KIP-516)
 
-A topic created by asking answers LEADER_NOT_AVAILABLE until it has leaders: clients ask again.
+A topic that the request created gets LEADER_NOT_AVAILABLE until it has leaders: clients retry.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MetadataPartitionResult:
 
 @struct
 class MetadataTopicResult:
-    """`name` is None for an id that nobody knows."""
+    """`name` is None for an unknown id."""
 
     error_code: int16
     name: nullable_string = at(nullable_since=12)

@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8): keep a group's positions.
+"""OffsetCommit (key 8): commit a group's offsets.
 
     version  changed
     0        group and offsets only; kept in ZooKeeper
@@ -62,7 +62,7 @@ class OffsetCommitRequest:
 
 @struct
 class OffsetCommitPartitionResult:
-    """Whether one offset was kept."""
+    """Whether one offset was committed."""
 
     partition_index: int32
     error_code: int16
@@ -78,7 +78,7 @@ class OffsetCommitTopicResult:
 
 @message(flexible=8)
 class OffsetCommitResponse:
-    """One result for each partition of the request; there is no error for the whole."""
+    """One result for each partition of the request, which has no error code of its own."""
 
     throttle_time_ms: int32 = at(since=3, default=0, ignorable=True)
     topics: list[OffsetCommitTopicResult]

@@ -1,9 +1,9 @@
-"""OffsetDelete (key 47): let single committed offsets of a group go (KIP-496).
+"""OffsetDelete (key 47): delete single committed offsets of a group (KIP-496).
 
 version  changed
 0        the only one; it is not flexible
 
-Asked of the group's coordinator. A topic that a member subscribes to keeps its offsets:
+Sent to the group's coordinator. Offsets of a topic that a member subscribes to are not deleted:
 GROUP_SUBSCRIBED_TO_TOPIC.
 """
 
@@ -30,7 +30,7 @@ class ForgottenTopic:
 
 @message()
 class OffsetDeleteRequest:
-    """The offsets that one group shall have no more."""
+    """The offsets of one group to delete."""
 
     group_id: string
     topics: list[ForgottenTopic]
@@ -54,7 +54,7 @@ class ForgottenTopicResult:
 
 @message()
 class OffsetDeleteResponse:
-    """One result for each partition of the request, or an error for the whole and none."""
+    """One result for each partition, or an error for the whole request and no results."""
 
     error_code: int16
     throttle_time_ms: int32 = 0

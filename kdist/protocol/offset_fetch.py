@@ -1,4 +1,4 @@
-"""OffsetFetch (key 9): read back a group's committed positions.
+"""OffsetFetch (key 9): read a group's committed offsets.
 
     version  changed
     0        from ZooKeeper
@@ -11,7 +11,7 @@
     7        require_stable: UNSTABLE_OFFSET_COMMIT while a transaction is open (KIP-447)
     8        many groups at once: `groups` instead of the fields of one group (KIP-709)
 
-A partition without a committed offset, and a group that nobody knows, give offset -1 and no error.
+A partition without a committed offset, and an unknown group, give offset -1 and no error.
 """
 
 from __future__ import annotations

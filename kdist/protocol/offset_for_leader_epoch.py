@@ -7,7 +7,7 @@
     3        replica id: a follower, a consumer, or a consumer that debugs (KIP-320)
     4        flexible (KIP-482)
 
-Asked of the partition's leader, by followers before they truncate and by consumers before they read
+Sent to the partition's leader, by followers before they truncate, and by consumers before they go
 on after a change of leader.
 """
 
@@ -16,8 +16,8 @@ from __future__ import annotations
 from kdist.protocol.api import Api
 from kdist.protocol.schema import at, int16, int32, int64, message, string, struct
 
-CONSUMER, DEBUG_CONSUMER = -1, -2  # replica ids of those who are no broker
-UNDEFINED = -1  # as an epoch and as an end offset: the leader has no epoch so old, or none at all
+CONSUMER, DEBUG_CONSUMER = -1, -2  # replica ids of clients that are not brokers
+UNDEFINED = -1  # as epoch and end offset: the leader has no epoch that is old enough, or none
 
 
 @struct
@@ -39,7 +39,7 @@ class AskedEpochTopic:
 
 @message(flexible=4)
 class OffsetForLeaderEpochRequest:
-    """Who asks, and for which epochs."""
+    """The epochs to look up, and the sender's replica id."""
 
     replica_id: int32 = at(since=3, default=DEBUG_CONSUMER, ignorable=True)
     topics: list[AskedEpochTopic]
@@ -47,7 +47,7 @@ class OffsetForLeaderEpochRequest:
 
 @struct
 class EpochEnd:
-    """`end_offset`: of the first record behind the largest epoch that is not above the asked."""
+    """The largest epoch up to the requested one, and the offset after its last record."""
 
     error_code: int16
     partition: int32

@@ -1,12 +1,12 @@
-"""Authorized operations: what the one who asks may do with a resource, a bit for each (KIP-430).
+"""Authorized operations: what a client may do with a resource, as a bit set (KIP-430).
 
-The bit's number is the code of Kafka's `AclOperation`. Without access control everybody may do all
-that a resource allows.
+A bit's number is the code of Kafka's `AclOperation`. Without access control, every client may do
+all that a type of resource allows.
 """
 
 from __future__ import annotations
 
-OMITTED = -(2**31)  # they were not asked for
+OMITTED = -(2**31)  # the request did not ask for them
 
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, CLUSTER_ACTION = range(3, 10)
 DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = range(10, 13)

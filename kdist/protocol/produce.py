@@ -59,7 +59,7 @@ class ProduceRequest:
 
 @struct
 class RecordError:
-    """A record that made its whole batch refused: its place in the batch, from 0."""
+    """A record because of which its whole batch was refused, by its index in the batch."""
 
     batch_index: int32
     batch_index_error_message: nullable_string = None

@@ -32,7 +32,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform
 from kdist.protocol.splice import Splice
 from kdist.wire.varint import Buffer
 
-NEVER = 32767  # Kafka's versions are int16: as `flexible` or `until`, one that none reaches
+NEVER = 32767  # the largest int16: as `flexible` or `until`, a version that no message reaches
 FIXED = {
     "bool": "?",
     "int8": "b",
@@ -43,7 +43,7 @@ FIXED = {
     "int64": "q",
     "float64": "d",
     "uuid": "16s",
-}  # wire kinds of one size, with their struct codes
+}  # wire kinds of fixed size, with their struct codes
 
 int8 = Annotated[int, "int8"]
 int16 = Annotated[int, "int16"]
@@ -57,8 +57,8 @@ string = Annotated[str, "string"]
 nullable_string = Annotated[str | None, "string"]
 bytes_ = Annotated[bytes, "bytes"]
 nullable_bytes = Annotated[bytes | None, "bytes"]
-# Record batches, or None. Decoded: a view into the receive buffer, nothing is copied. Encoded: any
-# buffer, or a `Splice` that stays in its file (splice.py).
+# Record batches, or None. Decoded: a view of the receive buffer, without a copy. To be encoded: any
+# buffer, or with `spliced_record_set` a `Splice` that stays in its file (splice.py).
 record_set = Annotated[Buffer | None, "record_set"]
 spliced_record_set = Annotated[Buffer | Splice | None, "record_set"]
 
@@ -75,7 +75,7 @@ class Shape(NamedTuple):
 
 
 class WireField(NamedTuple):
-    """One field of a message: what travels, at which versions, and what stands in elsewhere."""
+    """One field of a message: its type, the versions that carry it, and its default elsewhere."""
 
     name: str
     shape: Shape
@@ -91,7 +91,7 @@ class WireField(NamedTuple):
         return self.since <= version <= self.until
 
     def is_nullable_in(self, version: int) -> bool:
-        """Whether `version` has bytes for None here. A tagged struct has not: its tag is absent."""
+        """Whether `version` encodes None here. For a tagged struct, None means an absent tag."""
         is_tagged_struct = self.tag is not None and self.shape.kind == "struct"
         return self.shape.is_nullable and version >= self.nullable_since and not is_tagged_struct
 
@@ -105,7 +105,7 @@ def at(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """Say more about a field than its type, as the module's docstring has it."""
+    """Declare a field's versions, default or tag; see the module's docstring."""
     meta = {
         "since": since,
         "until": until,
@@ -124,10 +124,10 @@ def at(
 
 @dataclass_transform(field_specifiers=(at,), kw_only_default=True)
 def message(*, flexible: int = NEVER) -> Callable[[type[T]], type[T]]:
-    """Make a message; from version `flexible` on it has compact lengths and tagged fields.
+    """Declare a message; from version `flexible` on it has compact lengths and tagged fields.
 
-    Each instance also has `unknown_tags`, a dict from tag to bytes or None: what a newer peer sent
-    that this declaration lacks. It is encoded again, so that nothing is lost on the way through.
+    Each instance also has `unknown_tags`, a dict from tag to bytes, or None: tagged fields that a
+    newer peer sent and this declaration lacks. Encoding writes them again, so that none is lost.
     """
 
     def declare(cls: type[T]) -> type[T]:
@@ -140,7 +140,7 @@ def message(*, flexible: int = NEVER) -> Callable[[type[T]], type[T]]:
 
 @dataclass_transform(field_specifiers=(at,), kw_only_default=True)
 def struct(cls: type[T]) -> type[T]:
-    """Make a part of messages; it is flexible where the message around it is."""
+    """Declare a structure within messages; it is flexible where its message is."""
     cls.__annotations__["unknown_tags"] = "dict[int, bytes] | None"
     cls.unknown_tags = None  # type: ignore[attr-defined]
     return dataclasses.dataclass(slots=True, kw_only=True)(cls)
@@ -183,7 +183,7 @@ def _wire_fields(cls: type[Any]) -> tuple[WireField, ...]:
 
 
 def _shape_of(hint: Any) -> Shape:
-    """The wire type that an annotation stands for; TypeError if it stands for none."""
+    """The wire type of an annotation; `TypeError` if it is none."""
     arguments = typing.get_args(hint)
     origin = typing.get_origin(hint)
     if origin is Annotated:

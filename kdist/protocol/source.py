@@ -1,7 +1,7 @@
-"""The text of a generated function: its lines, and the names that they use.
+"""The source of a generated function: its lines, and the names that they use.
 
-Adjacent values of fixed size wait in a `run` until something else must be written; then one
-`struct` call packs or unpacks all of them. The packers are named after their format, so that
+Adjacent values of fixed size are collected in a `run` until something else must be written; then
+one `struct` call packs or unpacks all of them. The packers are named after their format, so that
 generated code reads `unpack_iqi(buffer, position)`.
 """
 
@@ -16,7 +16,7 @@ from kdist.protocol.schema import FIXED, Shape, WireField, wire_fields
 
 
 class Source:
-    """Lines under way. `names` becomes the globals of the compiled functions."""
+    """Source being written. `names` becomes the globals of the compiled functions."""
 
     def __init__(self, names: dict[str, Any], version: int, is_flexible: bool) -> None:
         self.names = names
@@ -31,23 +31,23 @@ class Source:
         return "\n".join(self.lines) + "\n"
 
     def line(self, text: str) -> None:
-        """Write one line at the present depth."""
+        """Write one line at the current depth."""
         self.lines.append("    " * self._depth + text)
 
     @contextlib.contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Write `head`, and what is written inside one level deeper."""
+        """Write `head`, and indent what is written inside the `with` block."""
         self.line(head)
         self._depth += 1
         yield
         self._depth -= 1
 
     def fixed(self, expression: str, code: str) -> None:
-        """Let a value of fixed size wait for its neighbours."""
+        """Add a value of fixed size to the run."""
         self.run.append((expression, code))
 
     def class_name(self, cls: type[Any]) -> str:
-        """How the generated code calls a message class."""
+        """The name of a message class in the generated code."""
         name: str = cls.__name__
         assert self.names.setdefault(name, cls) is cls, f"two classes are called {name}"
         return name
@@ -67,7 +67,7 @@ class Source:
         return [f for f in wire_fields(cls) if f.tag is not None and f.is_in(self.version)]
 
     def smallest_size(self, shape: Shape, is_nullable: bool) -> int:
-        """The fewest bytes that a value can take: what a count is checked against."""
+        """The fewest bytes that a value can take, for checking counts."""
         if shape.kind in FIXED:
             return struct.calcsize(">" + FIXED[shape.kind])
         if shape.kind == "struct":

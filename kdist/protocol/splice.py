@@ -1,8 +1,8 @@
-"""Record bytes that an answer names but does not copy: they go from file to socket by sendfile.
+"""Record bytes that a response refers to without a copy: they go from file to socket by sendfile.
 
 A fetch response is a few hundred bytes around megabytes of record batches. Its record sets may be
-`Splice`s: anything with a length that the network knows how to send. `SplicedBuffer` is what the
-encoder writes to then: it notes where each splice belongs, and `chunks` gives all pieces in order.
+`Splice`s: anything with a length that the network knows how to send. The encoder then writes to a
+`SplicedBuffer`, which notes where each splice belongs; `chunks` returns all pieces in order.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Splice(Protocol):
-    """Bytes that are somewhere else, as a range of a segment file."""
+    """Bytes that are stored elsewhere, such as a range of a segment file."""
 
     def __len__(self) -> int:
         """How many bytes will be sent."""
@@ -22,28 +22,28 @@ Chunk = memoryview | Splice
 
 
 class SplicedBuffer(bytearray):
-    """Encoded bytes with places where splices go between them.
+    """Encoded bytes, with splices between them.
 
-    `splices` has the position and the splice of each, or is None: most answers have none, and
-    making one must cost no more than making a bytearray.
+    `splices` has the position of each splice and the splice, or is None: most responses have none,
+    and making a `SplicedBuffer` must cost no more than a bytearray.
     """
 
     splices: list[tuple[int, Splice]] | None = None
 
     def splice(self, splice: Splice) -> None:
-        """Say that the bytes of `splice` come here."""
+        """Insert the bytes of `splice` at the end of those encoded so far."""
         if self.splices is None:
             self.splices = []
         self.splices.append((len(self), splice))
 
     def size(self) -> int:
-        """How many bytes all pieces have together."""
+        """The size of all pieces together, in bytes."""
         if self.splices is None:
             return len(self)
         return len(self) + sum(len(splice) for _, splice in self.splices)
 
     def chunks(self) -> list[Chunk]:
-        """All pieces in order; those of the buffer itself are views that pin it."""
+        """All pieces in order. Those of the buffer are views, which keep it from being resized."""
         chunks: list[Chunk] = []
         view = memoryview(self)
         start = 0

@@ -1,4 +1,4 @@
-"""StopReplica (key 5): the controller takes partitions away from a broker.
+"""StopReplica (key 5): the controller tells a broker to stop replicas, and maybe delete them.
 
     version  changed
     0        partitions in one list, each with its topic
@@ -51,7 +51,7 @@ class StoppedTopicState:
 
 @message(flexible=2)
 class StopReplicaRequest:
-    """`delete_partitions` is for all of them, up to version 2."""
+    """Up to version 2, `delete_partitions` applies to all partitions."""
 
     controller_id: int32
     is_kraft_controller: bool = at(since=4, default=False)
@@ -65,7 +65,7 @@ class StopReplicaRequest:
 
 @struct
 class StoppedPartitionResult:
-    """What became of one partition."""
+    """The result for one partition."""
 
     topic_name: string
     partition_index: int32

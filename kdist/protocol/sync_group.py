@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader gives out the assignment, the other members receive theirs.
+"""SyncGroup (key 14): the leader sends all assignments, and each member receives its own.
 
 version  changed
 1        response: throttle time (KIP-124)
@@ -25,7 +25,7 @@ from kdist.protocol.schema import (
 
 @struct
 class SyncGroupAssignment:
-    """What the leader gives one member (consumer_protocol.py)."""
+    """What the leader assigns to one member (consumer_protocol.py)."""
 
     member_id: string
     assignment: bytes_

@@ -1,4 +1,4 @@
-"""Messages that carry their own version, outside any request: consumers' metadata, group records.
+"""Messages with a version of their own, outside requests: consumer metadata, group records.
 
 version int16 | message
 """
@@ -17,14 +17,14 @@ _VERSION = struct.Struct(">h")
 
 
 def put_versioned(message: object, version: int) -> bytes:
-    """The bytes of `message` at `version`, the version in front."""
+    """The version, then `message` encoded at that version."""
     out = bytearray(_VERSION.pack(version))
     codec_for(type(message), version).encode(message, out)
     return bytes(out)
 
 
 def get_version(buffer: Buffer) -> int:
-    """The version that `buffer` opens with; ProtocolError if it is negative or cut."""
+    """The version at the start of `buffer`; `ProtocolError` if it is negative or incomplete."""
     if len(buffer) < _VERSION.size:
         raise ProtocolError(f"{len(buffer)} bytes have no room for a version")
     version: int = _VERSION.unpack_from(buffer)[0]
@@ -34,5 +34,5 @@ def get_version(buffer: Buffer) -> int:
 
 
 def get_versioned(cls: type[M], buffer: Buffer, version: int) -> M:
-    """The message behind the version, read as `version`."""
+    """The message after the version, decoded as `version`."""
     return codec_for(cls, version).decode(buffer, _VERSION.size)[0]

@@ -1,6 +1,6 @@
-"""The version table: every API that is built. A new one is its own file and a row here.
+"""The version table: every supported API. To add one, write its file and add a row here.
 
-Key, range and flexible version stand in the API's file, beside the history of the API.
+An API's key, version range and flexible version are in its file, beside its history.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _BY_KEY = {api.key: api for api in TABLE}
 
 
 def api_for(key: int) -> Api:
-    """The API of a key; ProtocolError if none is built."""
+    """The API of a key; `ProtocolError` if none is supported."""
     try:
         return _BY_KEY[key]
     except KeyError:
@@ -88,7 +88,7 @@ def api_for(key: int) -> Api:
 
 
 def advertised_versions() -> list[ApiVersion]:
-    """What an ApiVersions response lists: each API for clients with its range."""
+    """The APIs for an ApiVersions response, each with its version range."""
     return [
         ApiVersion(api_key=api.key, min_version=api.oldest, max_version=api.newest)
         for api in TABLE

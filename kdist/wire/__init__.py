@@ -1,4 +1,4 @@
-"""Bytes to primitive values and back: varints, strings, arrays, compact forms, checksums.
+"""Encoding and decoding of primitive values: varints, strings, tagged sections, checksums.
 
-Nothing here knows a message or a record, and nothing here does I/O.
+Nothing here knows about messages or records, or does I/O.
 """

@@ -1,14 +1,14 @@
-"""Strings and tagged sections by hand, and the refusals that every decoder shares.
+"""Strings and tagged sections, and the errors that all decoders share.
 
     string, nullable     length int16 (-1 is null) | UTF-8
     tagged section       count uvarint | { tag uvarint | size uvarint | bytes }, tags ascending
 
-The codecs that `protocol` compiles have strings and numbers inlined; what is rare, they call here.
-`get_` functions give the value and the position behind it, and raise `ProtocolError`; they compare
-each length with the bytes that remain before they make anything from it.
+The codecs that `protocol` compiles read strings and numbers inline, and call these functions for
+rare cases. `get_` functions return the value and the position after it, and raise `ProtocolError`;
+they check each length against the bytes that remain before they use it.
 
-What is not UTF-8 is read with U+FFFD in its place, as Kafka reads it: a group may have a name in
-Latin-1. Invariant: no string that was read is too long to be written again.
+Bytes that are not UTF-8 are decoded as U+FFFD, as in Kafka: a group may have a name in Latin-1.
+Invariant: no string that was read is too long to be written again.
 
 Source: the Apache Kafka protocol guide, "Protocol primitive types"; KIP-482 (tagged fields).
 """
@@ -21,7 +21,7 @@ from typing import NoReturn
 from kdist.errors import ProtocolError
 from kdist.wire.varint import Buffer, get_unsigned, put_unsigned
 
-STRING_BYTES_MAX = 0x7FFF  # what the plain form's length can say
+STRING_BYTES_MAX = 0x7FFF  # the largest length that an int16 can hold
 
 _INT16 = struct.Struct(">h")
 
@@ -56,7 +56,7 @@ def get_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]
 
 
 def replaced(error: UnicodeDecodeError) -> str:
-    """The string that is not UTF-8; U+FFFD has three bytes, where what it is for may have one."""
+    """A string that is not UTF-8, with U+FFFD: its three bytes may replace a single one."""
     text = error.object.decode(errors="replace")
     if len(text.encode()) > STRING_BYTES_MAX:
         raise ProtocolError(f"a string too long to mend is not UTF-8: {error.reason}") from None
@@ -64,7 +64,7 @@ def replaced(error: UnicodeDecodeError) -> str:
 
 
 def put_tags(out: bytearray, tags: dict[int, bytes]) -> None:
-    """Append a tagged section with `tags`, from tag to the bytes of its field."""
+    """Append a tagged section; `tags` maps each tag to the bytes of its field."""
     put_unsigned(out, len(tags))
     for tag in sorted(tags):
         put_unsigned(out, tag)
@@ -73,9 +73,9 @@ def put_tags(out: bytearray, tags: dict[int, bytes]) -> None:
 
 
 def get_tags(buffer: Buffer, position: int) -> tuple[dict[int, bytes], int]:
-    """The tagged section at `position`, from tag to the bytes of its field.
+    """The tagged section at `position`, as a dict from tag to the bytes of its field.
 
-    As Kafka does, this takes tags in any order, and the last of two equal ones.
+    As in Kafka, tags may come in any order, and the last of two equal ones counts.
     """
     tags: dict[int, bytes] = {}
     count, position = get_unsigned(buffer, position)
@@ -93,15 +93,15 @@ def get_tags(buffer: Buffer, position: int) -> tuple[dict[int, bytes], int]:
 
 
 def refuse_string(size: int) -> NoReturn:
-    """A string is longer than the plain form could say: no field of Kafka's may be."""
+    """A string is longer than an int16 can say, which Kafka allows in no field."""
     raise ProtocolError(f"a string of {size} bytes, where {STRING_BYTES_MAX} are the most")
 
 
 def refuse_length(size: int, remaining: int) -> NoReturn:
-    """A length is negative, null where null is not allowed, or more than what is left."""
+    """A length is negative, null where null is not allowed, or larger than what is left."""
     raise ProtocolError(f"a length of {size} where {remaining} bytes remain")
 
 
 def refuse_count(count: int, remaining: int) -> NoReturn:
-    """An array's count is negative, null where null is not allowed, or cannot fit what is left."""
+    """A count is negative, null where null is not allowed, or too large for what is left."""
     raise ProtocolError(f"a count of {count} where {remaining} bytes remain")

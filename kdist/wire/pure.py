@@ -1,7 +1,7 @@
-"""Whether this process must do without compiled code: `KDIST_PURE=1` in its environment.
+"""Whether this process must not use compiled code: `KDIST_PURE=1` in its environment.
 
-Asked by the CRC and by the record codec, which both have a slower twin in plain Python. Tests set
-it to run on the twins, and so does a host for which nobody built a wheel.
+The CRC and the record codec look at it: both also have a slower version in plain Python. Tests set
+it to run on those, as may hosts for which no wheel was built.
 """
 
 import os

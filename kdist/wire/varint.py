@@ -1,9 +1,9 @@
-"""Integers in as many bytes as they need: seven bits a byte, the lowest first, high bit for "more".
+"""Varints: integers of variable length, seven bits a byte, lowest first, high bit for "more".
 
-Unsigned varints (32 bit, 1 to 5 bytes) carry the lengths and tags of flexible request versions.
-Signed ones are zigzag-coded first (0, -1, 1, -2 become 0, 1, 2, 3), so that small negatives stay
-short: records are made of them, as `varint` (32 bit, 1 to 5 bytes) and `varlong` (64 bit, 1 to 10
-bytes). Both widths write the same bytes for the same value; readers differ in what they refuse.
+Unsigned varints (32 bit, 1 to 5 bytes) are the lengths and tags of flexible versions. Signed ones
+are zigzag-coded first (0, -1, 1, -2 become 0, 1, 2, 3), so that small negative numbers stay short:
+records consist of them, as `varint` (32 bit, 1 to 5 bytes) and `varlong` (64 bit, 1 to 10 bytes).
+The same value has the same bytes in both widths; readers differ in what they refuse.
 
 Source: KIP-482 (unsigned), KIP-98 (records).
 """
@@ -25,7 +25,7 @@ def put_unsigned(out: bytearray, value: int) -> None:
 
 
 def put_signed(out: bytearray, value: int) -> None:
-    """Append `value`, any signed 64-bit one, zigzag-coded: as varint and varlong alike."""
+    """Append a signed 64-bit `value`, zigzag-coded: the same bytes as varint and varlong."""
     assert -1 << 63 <= value < 1 << 63, value
     value = value << 1 if value >= 0 else ~(value << 1)
     while value > 0x7F:
@@ -35,9 +35,9 @@ def put_signed(out: bytearray, value: int) -> None:
 
 
 def get_unsigned(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The 32-bit value at `position` and the position behind it.
+    """The 32-bit value at `position`, and the position after it.
 
-    Raises `ProtocolError` when the buffer ends within it or it has more than 32 bits.
+    Raises `ProtocolError` if the buffer ends within it or it has more than 32 bits.
     """
     try:
         value = buffer[position]
@@ -49,13 +49,13 @@ def get_unsigned(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def get_signed(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The `varlong` at `position`, 64 bits, and where it ends; raises as `get_unsigned`."""
+    """The 64-bit `varlong` at `position`, and the position after it; raises as `get_unsigned`."""
     value, position = _get_long(buffer, position, 64)
     return value >> 1 ^ -(value & 1), position
 
 
 def get_signed32(buffer: Buffer, position: int) -> tuple[int, int]:
-    """The `varint` at `position`, 32 bits, and where it ends; raises as `get_unsigned`."""
+    """The 32-bit `varint` at `position`, and the position after it; raises as `get_unsigned`."""
     value, position = get_unsigned(buffer, position)
     return value >> 1 ^ -(value & 1), position
 
