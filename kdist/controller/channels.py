@@ -1,7 +1,7 @@
-"""The controller's line to one broker: one request in flight, tried again until it is answered.
+"""The controller's channel to one broker: one request in flight, retried until it is answered.
 
-A channel belongs to one registration of the broker and is closed with it. Each connection opens
-with full requests; after that only what changed. Order within a round: LeaderAndIsr, so that a
+A channel belongs to one registration of the broker and is closed with it. Each connection begins
+with full requests; after that only changes are sent. Order within a round: LeaderAndIsr, so that a
 leader knows that it leads before clients are sent to it; UpdateMetadata; StopReplica.
 """
 
@@ -36,11 +36,11 @@ class Peer(Protocol):
         ...
 
     async def send(self, request: Any, version: int) -> Any:
-        """The answer; ApiError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) if none comes."""
+        """The response; ApiError (NETWORK_EXCEPTION, REQUEST_TIMED_OUT) if none comes."""
         ...
 
     def close(self) -> None:
-        """Close at once; who waits hears NETWORK_EXCEPTION."""
+        """Close at once; requests in flight fail with NETWORK_EXCEPTION."""
         ...
 
 
@@ -48,7 +48,7 @@ Connect = Callable[[str, int], Awaitable[Peer]]
 """Connect to a host and port; ApiError NETWORK_EXCEPTION if nobody answers there."""
 
 
-class Desk(NamedTuple):
+class ChannelContext(NamedTuple):
     """What the channels of one reign share."""
 
     cluster: Cluster
@@ -62,9 +62,9 @@ class Desk(NamedTuple):
 class Channel:
     """Owner: the loop; made and closed by the reign."""
 
-    def __init__(self, desk: Desk, broker: LiveBroker) -> None:
+    def __init__(self, context: ChannelContext, broker: LiveBroker) -> None:
         self.broker = broker
-        self._desk = desk
+        self._context = context
         self._peer: Peer | None = None
         self._pending = Pending(is_full=True)
         self._sending: Pending | None = None
@@ -74,12 +74,12 @@ class Channel:
         self._task.add_done_callback(raise_bug)
 
     def tell(self, news: Pending) -> None:
-        """Send it with the next round."""
+        """Send the changes in the next round."""
         self._pending.add(news)
         self._wake.set()
 
     def told(self) -> asyncio.Future[None]:
-        """Done once the broker has answered for all that it is to be told now, or is gone."""
+        """Done once the broker has acknowledged all that is pending now, or is gone."""
         waiter = asyncio.get_running_loop().create_future()
         if not self._pending.is_empty:
             self._pending.waiters.append(waiter)
@@ -108,20 +108,20 @@ class Channel:
                 backoff_ms = min(2 * backoff_ms, BACKOFF_MS_MAX)
 
     async def _try_round(self) -> bool:
-        """Tell all that is pending; False if some of it is to be told again."""
+        """Send all that is pending; False if some of it has to be sent again."""
         try:
             peer = await self._connected()
             return await self._round(peer)
         except ApiError as error:
-            logger.warning("broker %d was not told, again soon: %s", self.broker.id, error)
-            self._desk.metrics.failed_requests += 1
+            logger.warning("request to broker %d failed, will retry: %s", self.broker.id, error)
+            self._context.metrics.failed_requests += 1
             self._hang_up()
             return False
 
     async def _connected(self) -> Peer:
         if self._peer is None or self._peer.is_closed:
             self._pending.is_full = True
-            self._peer = await self._desk.connect(
+            self._peer = await self._context.connect(
                 self.broker.address.host, self.broker.address.port
             )
         return self._peer
@@ -152,12 +152,12 @@ class Channel:
         return False
 
     async def _tell_leaders(self, peer: Peer, now: Pending) -> Pending:
-        """What the broker refused and may take later."""
+        """Send LeaderAndIsr; returns what the broker refused with a retriable error."""
         if not (now.is_full or now.leaders):
             return Pending()
-        desk = self._desk
+        context = self._context
         request = requests.leader_and_isr(
-            desk.cluster, desk.author, self.broker, now.leaders, now.is_full
+            context.cluster, context.author, self.broker, now.leaders, now.is_full
         )
         answer = await self._ask(peer, request, requests.LEADER_AND_ISR_VERSION)
         names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
@@ -171,19 +171,19 @@ class Channel:
 
     async def _tell_metadata(self, peer: Peer, now: Pending) -> None:
         if now.has_metadata:
-            desk = self._desk
+            context = self._context
             request = requests.update_metadata(
-                desk.cluster, desk.author, self.broker, now.metadata, now.gone, now.is_full
+                context.cluster, context.author, self.broker, now.metadata, now.gone, now.is_full
             )
             await self._ask(peer, request, requests.UPDATE_METADATA_VERSION)
 
     async def _stop_replicas(self, peer: Peer, now: Pending) -> Pending:
-        """What the broker refused and may take later; the reign hears what was deleted."""
-        # Like all else, judged when it is sent: the topic may have been created anew since.
-        stops = {each for each in now.stops if each.topic in self._desk.cluster.doomed}
+        """Send StopReplica, and tell the reign what was deleted; returns as `_tell_leaders`."""
+        # Checked only now, when it is sent: the topic may have been re-created since.
+        stops = {each for each in now.stops if each.topic in self._context.cluster.doomed}
         if not stops:
             return Pending()
-        request = requests.stop_replica(self._desk.author, self.broker, stops)
+        request = requests.stop_replica(self._context.author, self.broker, stops)
         answer = await self._ask(peer, request, requests.STOP_REPLICA_VERSION)
         results = {
             TopicPartition(each.topic_name, each.partition_index): Error.of(each.error_code)
@@ -191,23 +191,23 @@ class Channel:
         }
         again = self._refused("StopReplica", results)
         deleted = {each for each in stops if results.get(each, Error.NONE) is Error.NONE}
-        self._desk.stopped(self.broker, deleted)
+        self._context.stopped(self.broker, deleted)
         return Pending(stops=again)
 
     async def _ask(self, peer: Peer, request: Any, version: int) -> Any:
         answer = await peer.send(request, version)
         error = Error.of(answer.error_code)
         if error is Error.STALE_CONTROLLER_EPOCH:
-            self._desk.deposed()
+            self._context.deposed()
         if error is not Error.NONE:
             raise ApiError(error)
-        self._desk.metrics.requests += 1
+        self._context.metrics.requests += 1
         return answer
 
     def _refused(self, api: str, results: dict[TopicPartition, Error]) -> set[TopicPartition]:
-        """Those to try again; all are logged, as nobody else hears of them."""
+        """Log every refusal, as nothing else reports it; returns those with a retriable error."""
         refused = {each: error for each, error in results.items() if error is not Error.NONE}
-        self._desk.metrics.refused_partitions += len(refused)
+        self._context.metrics.refused_partitions += len(refused)
         for partition, error in refused.items():
             logger.warning(
                 "broker %d refused %s for %s: %s", self.broker.id, api, partition, error.name

@@ -1,6 +1,6 @@
 """The controller's picture of the cluster: what ZooKeeper holds, and nothing else.
 
-A change enters here only after it was read from ZooKeeper or written there, so that whatever
+A change enters here only after it was read from ZooKeeper or written there, so that whatever the
 brokers are told is also what the next controller finds.
 """
 
@@ -22,11 +22,11 @@ FIRST_ZK_VERSION = 0  # of a znode that was just created
 
 
 class OutOfDate(KdistError):
-    """What the picture shows is not so any more: a new reign has to look."""
+    """The picture no longer matches ZooKeeper: the reign has to end and a new one to load."""
 
 
 class LiveBroker(NamedTuple):
-    """A registered broker; `epoch` is the transaction that made its registration.
+    """A registered broker; `epoch` is the zxid that created its registration.
 
     `address` is where other brokers reach it.
     """
@@ -38,7 +38,7 @@ class LiveBroker(NamedTuple):
 
     @property
     def placed(self) -> Broker:
-        """As placement sees it: by its failure domain, `host` being the machine."""
+        """The broker as placement sees it: `host` is the machine, not an address."""
         machine = self.registration.host or self.address.host
         return Broker(self.id, machine, self.address.port, self.registration.rack)
 
@@ -46,7 +46,7 @@ class LiveBroker(NamedTuple):
 class Topic(NamedTuple):
     """A topic with its assigned replicas. `zk_version` is its znode's.
 
-    `adding` and `removing` are the replicas that a reassignment adds and removes, if one is on.
+    `adding` and `removing` are the replicas that a reassignment under way adds and removes.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Cluster:
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
         self.topics: dict[str, Topic] = {}
-        self.doomed: set[str] = set()  # topics whose deletion was asked for and has not ended
-        self.unreadable: set[str] = set()  # topics that are there, and make no sense
+        self.doomed: set[str] = set()  # topics that are being deleted
+        self.unreadable: set[str] = set()  # topics whose znodes are corrupt
         self._states: dict[str, dict[int, LeaderAndIsr]] = {}
 
     @property
@@ -87,7 +87,7 @@ class Cluster:
         return self._states.get(partition.topic, {}).get(partition.partition)
 
     def partition_state(self, partition: TopicPartition) -> PartitionState:
-        """Where the partition is in the table of `states.py`."""
+        """The partition's state, by the table in `states.py`."""
         if not self.replicas(partition):
             return NON_EXISTENT
         if partition.topic in self.doomed:
@@ -107,7 +107,7 @@ class Cluster:
             yield from topic.partitions
 
     def put_states(self, states: Mapping[TopicPartition, LeaderAndIsr]) -> None:
-        """Enter leaders and ISRs as they now are in ZooKeeper."""
+        """Take over leaders and ISRs that ZooKeeper now has."""
         for partition, state in states.items():
             before = self.partition_state(partition)
             self._states.setdefault(partition.topic, {})[partition.partition] = state

@@ -1,7 +1,7 @@
-"""What clients ask of topics, carried out: each topic succeeds or fails by itself.
+"""Clients' requests to create, grow and delete topics; each topic succeeds or fails by itself.
 
-All of a request are judged first, and what may be done is then written together: a hundred topics
-in a few transactions, not one by one.
+All topics of a request are validated first. The valid ones are then written together: a hundred
+topics take a few transactions, not one each.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from kdist.protocol.delete_topics import DoomedTopic
 
 
 class Outcome(NamedTuple):
-    """What became of one topic; `topic` is as it is now, or would be, None where it failed.
+    """The outcome for one topic: `topic` as it is now (or would be), None where it failed.
 
-    `name` is None for a topic that was asked for by an unknown id.
+    `name` is None if the request named the topic by an unknown id.
     """
 
     name: str | None
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
     topic: Topic | None = None
 
 
-class Bench(NamedTuple):
+class CommandContext(NamedTuple):
     """What a command works with."""
 
     executor: Executor
@@ -53,8 +53,8 @@ class Bench(NamedTuple):
     chance: random.Random
 
 
-class Carried(NamedTuple):
-    """Outcomes in the order of the request; all of `settling` are done when the brokers know."""
+class CommandResult(NamedTuple):
+    """Outcomes in the order of the request; `settling` are done once the brokers know."""
 
     outcomes: list[Outcome]
     settling: list[asyncio.Future[None]]
@@ -68,16 +68,16 @@ class Command(Protocol):
         """The topics' names."""
         ...
 
-    async def carry_out(self, bench: Bench) -> Carried:
-        """Do it. What a topic is refused for stands in its outcome."""
+    async def carry_out(self, context: CommandContext) -> CommandResult:
+        """Do it. A topic's error is reported in its outcome."""
         ...
 
 
 class CreateTopics(NamedTuple):
-    """Create topics, or only say whether they could be.
+    """Create topics, or only say whether they could be created.
 
-    It may be carried out again after a reign that ended before its answer: `begun` has the ids of
-    topics that may have been created then, which are no one else's.
+    If a reign ends before it answers, the next one carries the command out again. `begun` has the
+    ids of the topics that the first try may have created, which tells them from anyone else's.
     """
 
     topics: Sequence[NewTopic]
@@ -89,34 +89,34 @@ class CreateTopics(NamedTuple):
         """The topics' names."""
         return [new.name for new in self.topics]
 
-    async def carry_out(self, bench: Bench) -> Carried:
+    async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""
         planned: dict[str, Planned] = {}
         counts = Counter(self.names)
-        taken = {flat(name): name for name in bench.executor.cluster.topics}
+        taken = {flat(name): name for name in context.executor.cluster.topics}
         outcomes = [
-            _judged(new.name, partial(self._plan, new, bench, counts, taken, planned))
+            _judged(new.name, partial(self._plan, new, context, counts, taken, planned))
             for new in self.topics
         ]
         if not self.validate_only:
             self.begun.update((name, each.topic.id) for name, each in planned.items())
-            await bench.executor.create(list(planned.values()))
-        return await _with_leaders(outcomes, bench.executor, self.validate_only)
+            await context.executor.create(list(planned.values()))
+        return await _with_leaders(outcomes, context.executor, self.validate_only)
 
     def _plan(
         self,
         new: NewTopic,
-        bench: Bench,
+        context: CommandContext,
         counts: Counts,
         taken: dict[str, str],
         planned: dict[str, Planned],
     ) -> Topic:
         check_once(new.name, counts)
-        cluster = bench.executor.cluster
+        cluster = context.executor.cluster
         found = cluster.topics.get(new.name)
         if found is not None and found.id == self.begun.get(new.name):
             return found
-        made = plan_topic(new, cluster, bench.config, bench.chance, taken)
+        made = plan_topic(new, cluster, context.config, context.chance, taken)
         planned[new.name], taken[flat(new.name)] = made, new.name
         return made.topic
 
@@ -124,7 +124,8 @@ class CreateTopics(NamedTuple):
 class GrowTopics(NamedTuple):
     """Add partitions to topics, or only say whether they could be added.
 
-    It may be carried out again, as `CreateTopics`: `begun` has topics as they may have become.
+    May be carried out again, like `CreateTopics`: `begun` has the topics as the first try would
+    have left them.
     """
 
     topics: Sequence[GrownTopic]
@@ -136,24 +137,24 @@ class GrowTopics(NamedTuple):
         """The topics' names."""
         return [grown.name for grown in self.topics]
 
-    async def carry_out(self, bench: Bench) -> Carried:
+    async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""
         planned: dict[str, Topic] = {}
         counts = Counter(self.names)
         outcomes = [
-            _judged(grown.name, partial(self._plan, grown, bench, counts, planned))
+            _judged(grown.name, partial(self._plan, grown, context, counts, planned))
             for grown in self.topics
         ]
         if not self.validate_only:
             self.begun.update(planned)
-            await bench.executor.assign(list(planned.values()))
-        return await _with_leaders(outcomes, bench.executor, self.validate_only)
+            await context.executor.assign(list(planned.values()))
+        return await _with_leaders(outcomes, context.executor, self.validate_only)
 
     def _plan(
-        self, grown: GrownTopic, bench: Bench, counts: Counts, planned: dict[str, Topic]
+        self, grown: GrownTopic, context: CommandContext, counts: Counts, planned: dict[str, Topic]
     ) -> Topic:
         check_once(grown.name, counts)
-        cluster = bench.executor.cluster
+        cluster = context.executor.cluster
         found, begun = cluster.topics.get(grown.name), self.begun.get(grown.name)
         if found and begun and (found.id, found.assignment) == (begun.id, begun.assignment):
             return found
@@ -171,39 +172,39 @@ class DeleteTopics(NamedTuple):
         """The topics' names."""
         return [doomed.name for doomed in self.topics]
 
-    async def carry_out(self, bench: Bench) -> Carried:
+    async def carry_out(self, context: CommandContext) -> CommandResult:
         """See `Command`."""
-        executor = bench.executor
+        executor = context.executor
         by_id = {topic.id: topic for topic in executor.cluster.topics.values()}
         labels = [_label(each, by_id) for each in self.topics]
         counts = Counter(labels)
         outcomes = [
-            _judged(each.name, partial(self._find, each, label, bench, counts, by_id))
+            _judged(each.name, partial(self._find, each, label, context, counts, by_id))
             for each, label in zip(self.topics, labels, strict=True)
         ]
         doomed = {outcome.topic.name: outcome.topic for outcome in outcomes if outcome.topic}
         await executor.doom(doomed.values())
         ended = [executor.deletions.ended(name, executor.cluster.alive) for name in doomed]
-        return Carried(outcomes, ended + executor.switchboard.told() if doomed else [])
+        return CommandResult(outcomes, ended + executor.switchboard.told() if doomed else [])
 
     def _find(
         self,
         doomed: DoomedTopic,
         label: str | None,
-        bench: Bench,
+        context: CommandContext,
         counts: Counts,
         by_id: Mapping[uuid.UUID, Topic],
     ) -> Topic:
-        check_doomed(doomed, bench.config)
+        check_doomed(doomed, context.config)
         if label is not None:
             check_once(label, counts)
-        return find_doomed(doomed, bench.executor.cluster, by_id)
+        return find_doomed(doomed, context.executor.cluster, by_id)
 
 
 def _label(doomed: DoomedTopic, by_id: Mapping[uuid.UUID, Topic]) -> str | None:
-    """The same for a topic that is named by its name and, elsewhere, by its id.
+    """What `check_once` counts an entry by: the topic's name, or the id if no topic has it.
 
-    None for what is named in both ways at once, which is refused for that.
+    None for an entry with both name and id, which is refused anyway.
     """
     if doomed.topic_id == ZERO_UUID:
         return doomed.name
@@ -221,10 +222,12 @@ def _judged(name: str | None, plan: Callable[[], Topic]) -> Outcome:
     return Outcome(topic.name, topic=topic)
 
 
-async def _with_leaders(outcomes: list[Outcome], executor: Executor, is_trial: bool) -> Carried:
-    """Give the new partitions leaders: of all topics of the request in the same writes."""
+async def _with_leaders(
+    outcomes: list[Outcome], executor: Executor, is_trial: bool
+) -> CommandResult:
+    """Elect leaders for the new partitions of all topics together, in the same writes."""
     done = [outcome.topic for outcome in outcomes if outcome.topic]
     if is_trial or not done:
-        return Carried(outcomes, [])
+        return CommandResult(outcomes, [])
     await executor.elect_first(each for topic in done for each in topic.partitions)
-    return Carried(outcomes, executor.switchboard.told())
+    return CommandResult(outcomes, executor.switchboard.told())

@@ -1,12 +1,13 @@
-"""A broker's candidacy for controller, and where its handlers ask for topics.
+"""A broker's candidacy for controller, and where its request handlers create and delete topics.
 
 Each broker runs one. Once registered, it claims `/controller` whenever that is free, and reigns
-while its session is CONNECTED: SUSPENDED already ends the reign at once, since from then on another
-broker may be elected without this one hearing of it. If the session lives on, it finds its claim
-again and loads anew.
+while its session is CONNECTED. SUSPENDED already ends the reign, since from then on another broker
+may be elected without this one noticing. If the session survives, the broker finds its claim still
+in place and starts a new reign, which loads the cluster again.
 
-Handlers wait while it is not known who is the controller, within their requests' timeouts, and at
-most the session timeout while ZooKeeper is not heard of: then the claim is another's to make.
+While it is unknown whether this broker is the controller, handlers wait, up to their requests'
+timeouts. Without a connection to ZooKeeper they wait at most the session timeout: after that the
+session has expired, and another broker may have claimed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable, Sequence
 
 from kdist.controller.cluster import Cluster, OutOfDate
 from kdist.controller.commands import (
-    Carried,
     Command,
+    CommandResult,
     CreateTopics,
     DeleteTopics,
     GrowTopics,
@@ -48,10 +49,10 @@ class Controller:
     """Owner: the loop. The broker runs `run` as a task, and `resign` before it closes ZooKeeper."""
 
     def __init__(self, world: World) -> None:
-        self.on_loss: list[Callable[[], None]] = []  # called when this is surely not the controller
+        self.on_loss: list[Callable[[], None]] = []  # called once it is surely not the controller
         self._world = world
         self._outlook = Outlook()
-        self._giving_up: asyncio.TimerHandle | None = None  # while ZooKeeper is not heard of
+        self._giving_up: asyncio.TimerHandle | None = None  # while ZooKeeper cannot be reached
         self._leadership: Leadership | None = None
         self._reign: Reign | None = None
         self._reigning: asyncio.Task[None] | None = None
@@ -72,11 +73,11 @@ class Controller:
 
     @property
     def listener(self) -> str:
-        """The listener that brokers use among themselves."""
+        """The name of the inter-broker listener."""
         return self._world.listener
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """The epoch of a broker that is registered; None for others, and while not active."""
+        """The epoch of a registered broker; None for any other, and while not active."""
         live = self._reign.cluster.brokers.get(broker_id) if self._reign else None
         return None if live is None else live.epoch
 
@@ -97,9 +98,9 @@ class Controller:
             self._lose()
 
     async def resign(self) -> None:
-        """Act no more and stand no more, so that another broker is elected now.
+        """Stop acting as controller and stop standing, so that another broker is elected now.
 
-        `ZooKeeperError` if that cannot be said now; the end of the session will say it.
+        `ZooKeeperError` if the claim cannot be deleted now; it goes when the session ends.
         """
         self._is_standing = False
         self._lose()
@@ -110,7 +111,7 @@ class Controller:
         try:
             await self._campaign()
         except (ZooKeeperError, OutOfDate) as error:
-            logger.warning("not the controller until it has looked again: %s", error)
+            logger.warning("not the controller; will try again: %s", error)
             await asyncio.sleep(RETRY_MS / 1000)
             self._changed.set()
 
@@ -118,11 +119,11 @@ class Controller:
         """Claim, and reign until that ends; return at once if another broker is the controller."""
         world = self._world
         if not await self._is_registered():
-            return  # `_hear_registration` leads on
+            return  # `_hear_registration` starts the next try
         leadership = await claim(world.zk, world.broker_id, world.clock.now_ms())
         stat = await world.zk.exists(znodes.CONTROLLER.path(), self._hear_controller)
         if stat is None:
-            self._changed.set()  # it went between the two requests
+            self._changed.set()  # deleted between the two requests: try again
         elif leadership is not None and not self._is_standing:
             await resign(world.zk, leadership)  # `resign` was called while the claim was under way
         elif leadership is not None and stat.ephemeral_owner == world.zk.session_id:
@@ -131,7 +132,7 @@ class Controller:
             self._lose()
 
     async def _is_registered(self) -> bool:
-        """A broker stands once it is registered, else it would place topics without itself."""
+        """Only a registered broker stands; otherwise it would place topics without itself."""
         zk = self._world.zk
         path = znodes.BROKER.path(self._world.broker_id)
         watch = None if self._watches_registration else self._hear_registration
@@ -163,7 +164,7 @@ class Controller:
         await reign.run()
 
     def _end_reign(self) -> None:
-        """At once, whatever is under way. Whether there will be another is not known."""
+        """End the reign at once, whatever is under way; whether another follows is not known."""
         if self._is_standing:
             self._outlook.open()
         if self._reign is not None and self._reigning is not None:
@@ -187,7 +188,7 @@ class Controller:
             self._giving_up.cancel()
         if state is SessionState.CONNECTED:
             self._end_reign()
-        elif self._reign is not None or not self._outlook.is_known:  # else another's was found
+        elif self._reign is not None or not self._outlook.is_known:  # else another is controller
             self._end_reign()
             timeout_s = self._world.config().zookeeper.session_timeout_ms / 1000
             self._giving_up = asyncio.get_running_loop().call_later(timeout_s, self._lose)
@@ -196,13 +197,13 @@ class Controller:
         self._changed.set()
 
     def _hear_controller(self, event: WatchEvent) -> None:
-        """`/controller` is gone: of another, or ours, which an operator may delete."""
-        if event.kind is not WatchKind.LOST:  # of a lost connection `_hear_session` hears
+        """`/controller` is gone: another broker's, or our own, which an operator may delete."""
+        if event.kind is not WatchKind.LOST:  # a lost connection is `_hear_session`'s business
             self._end_reign()
         self._changed.set()
 
     def _hear_registration(self, _: WatchEvent) -> None:
-        """Perhaps of this session, perhaps the end of the last one's."""
+        """The registration changed: this session's was made, or the previous one's is gone."""
         self._watches_registration = False
         self._changed.set()
 
@@ -211,24 +212,25 @@ class Controller:
     async def create_topics(
         self, topics: Sequence[NewTopic], timeout_ms: int, validate_only: bool = False
     ) -> list[Outcome]:
-        """Create topics and wait until all brokers alive know them, at most `timeout_ms`.
+        """Create topics and wait, at most `timeout_ms`, until all live brokers know them.
 
-        Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created, but not known everywhere;
-        or, as the sentence says, the controller was not ready. NOT_CONTROLLER: ask the controller;
-        what was asked for may have been done.
+        Outcomes are in the order of `topics`. REQUEST_TIMED_OUT: created but not yet known to every
+        broker, or the controller was not ready; the sentence says which. NOT_CONTROLLER: ask the
+        controller; the topics may have been created all the same.
         """
         return await self._ask(CreateTopics(topics, validate_only, {}), timeout_ms)
 
     async def create_partitions(
         self, topics: Sequence[GrownTopic], timeout_ms: int, validate_only: bool = False
     ) -> list[Outcome]:
-        """Add partitions; as `create_topics`."""
+        """Add partitions; waits and answers as `create_topics` does."""
         return await self._ask(GrowTopics(topics, validate_only, {}), timeout_ms)
 
     async def delete_topics(self, topics: Sequence[DoomedTopic], timeout_ms: int) -> list[Outcome]:
         """Delete topics and wait, at most `timeout_ms`, until they are gone.
 
-        A broker that is down holds a deletion back, and nobody waits for it; as `create_topics`.
+        A deletion is not finished while a broker with replicas is down, but this does not wait for
+        such a broker. Outcomes are as for `create_topics`.
         """
         return await self._ask(DeleteTopics(topics), timeout_ms)
 
@@ -236,7 +238,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_ms / 1000
         try:
-            outcomes, settling = await self._carried(command, end_s)
+            outcomes, settling = await self._carry_out(command, end_s)
         except TimeoutError:
             return _all_failed(command, Error.REQUEST_TIMED_OUT, NOT_LOADED)
         except ApiError as failure:
@@ -247,11 +249,10 @@ class Controller:
                 return [_timed_out(outcome) for outcome in outcomes]
         return outcomes
 
-    async def _carried(self, command: Command, end_s: float) -> Carried:
-        """What the reign makes of it. ApiError NOT_CONTROLLER; `TimeoutError` if none answers.
+    async def _carry_out(self, command: Command, end_s: float) -> CommandResult:
+        """Have the reign carry it out. ApiError NOT_CONTROLLER; `TimeoutError` if unknown in time.
 
-        A creation or growth that the end of a reign cut short goes on in the next: this broker is
-        still the one to ask.
+        If the reign ends meanwhile, a creation or growth is tried again in this broker's next one.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -265,7 +266,7 @@ class Controller:
                     raise
 
     def _reading(self, count: Callable[[Cluster], int]) -> Reading:
-        """A number of the picture; nothing while this broker has none."""
+        """A metric counted from the picture; NaN while this broker is not the controller."""
         return lambda: float("nan") if self._reign is None else count(self._reign.cluster)
 
 
@@ -276,7 +277,7 @@ def _all_failed(command: Command, error: Error, sentence: str = "") -> list[Outc
 def _timed_out(outcome: Outcome) -> Outcome:
     if outcome.error is not Error.NONE:
         return outcome
-    sentence = "It is done, but some brokers have not answered yet."
+    sentence = "The change is made, but some brokers have not confirmed it yet."
     return outcome._replace(error=Error.REQUEST_TIMED_OUT, sentence=sentence)
 
 

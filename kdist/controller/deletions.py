@@ -1,7 +1,8 @@
 """Which replicas of doomed topics have not been deleted yet.
 
-A topic's znodes go only after its last replica, so that no replica is left behind on a broker that
-was down: deletion waits until that broker is back. Clients do not see the topic meanwhile.
+A topic's znodes are removed only after its last replica, so that no replica is left behind on a
+broker that was down: deletion waits until that broker is back. Clients do not see the topic in the
+meantime.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Deletions:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def begin(self, topic: Topic) -> None:
-        """All replicas of the topic are to be deleted."""
+        """Expect all replicas of the topic to be deleted."""
         left = self._left[topic.name] = {}
         for partition in topic.partitions:
             for replica in topic.assignment[partition.partition]:
@@ -40,7 +41,7 @@ class Deletions:
                 del left[broker_id]
 
     def complete(self) -> list[str]:
-        """The topics without replicas, whose znodes may go."""
+        """The topics that have no replica left, whose znodes may be removed."""
         return sorted(name for name, left in self._left.items() if not left)
 
     def end(self, name: str) -> None:
@@ -49,14 +50,14 @@ class Deletions:
         self._release(name)
 
     def ended(self, name: str, alive: frozenset[int]) -> asyncio.Future[None]:
-        """Done once the topic is gone, or only brokers that are down hold it back."""
+        """Done once the topic is gone, or only replicas on brokers that are down are left."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(name, []).append(waiter)
         self._maybe_release(name, alive)
         return waiter
 
     def release_blocked(self, alive: frozenset[int]) -> None:
-        """Nobody waits for brokers that are down."""
+        """Release the waiters of deletions that now wait only for brokers that are down."""
         for name in list(self._waiters):
             self._maybe_release(name, alive)
 
@@ -66,7 +67,7 @@ class Deletions:
             self._release(name)
 
     def close(self) -> None:
-        """Somebody else goes on with it."""
+        """Release all waiters: the next reign continues the deletions."""
         for name in list(self._waiters):
             self._release(name)
 

@@ -1,11 +1,11 @@
 """Who leads a partition, and what changes when brokers come and go (pure).
 
-Only a replica in the ISR may lead, the first of the assigned ones that is alive. If none is, the
-leader is -1 and the ISR stays, so that one of it can lead again when it is back. Each change raises
-the leader epoch. A broker that registered anew ("bounced") counts as gone and back: what it wrote
-after its start must not share an epoch with what it may have lost.
+The leader is the first assigned replica that is in the ISR and alive. If there is none, the leader
+is -1 and the ISR stays as it is, so that one of its members can lead again when it is back. Each
+change raises the leader epoch. A broker that has re-registered ("bounced") counts as gone and back:
+what it writes after its restart must not share an epoch with what it may have lost.
 
-A plan maps partitions to their next state, whose zk version is the one that the write will give.
+A plan maps partitions to their next state, with the zk version that writing it will produce.
 Source: Apache Kafka's `Election` and `ReplicaStateMachine`.
 """
 
@@ -20,8 +20,8 @@ from kdist.model import NO_LEADER, LeaderAndIsr, TopicPartition
 Plan = dict[TopicPartition, LeaderAndIsr]
 
 
-class Seats(NamedTuple):
-    """A leader and an ISR."""
+class Election(NamedTuple):
+    """The leader and ISR that an election gives."""
 
     leader: int
     isr: tuple[int, ...]
@@ -30,7 +30,7 @@ class Seats(NamedTuple):
 def plan_for_broker_change(
     cluster: Cluster, controller_epoch: int, bounced: Collection[int] = ()
 ) -> Plan:
-    """What changes now that the brokers alive are others, `bounced` having registered anew."""
+    """What changes now that the set of live brokers has; `bounced` are those re-registered."""
     return plan_for_partitions(cluster, cluster.partitions(), controller_epoch, bounced)
 
 
@@ -40,7 +40,7 @@ def plan_for_partitions(
     controller_epoch: int,
     bounced: Collection[int] = (),
 ) -> Plan:
-    """The same for some partitions. New ones get their first state."""
+    """As `plan_for_broker_change`, for these partitions. New ones get their first state."""
     alive = cluster.alive
     steady = alive.difference(bounced)
     plan: Plan = {}
@@ -65,23 +65,23 @@ def plan_for_new(topics: Iterable[Topic], alive: Collection[int], controller_epo
 def first_state(
     assigned: tuple[int, ...], alive: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr:
-    """The state that a new partition begins with, offline if no replica is alive.
+    """The first state of a new partition, which is offline if no replica is alive.
 
-    Kafka writes none then, and clients count one partition less. All replicas are empty, so that
-    any of them may lead later.
+    Kafka writes no state in that case, and clients see one partition too few. All replicas are then
+    in the ISR: they are empty, so any of them may lead later.
     """
     isr = tuple(replica for replica in assigned if replica in alive)
     leader = isr[0] if isr else NO_LEADER
     return LeaderAndIsr(leader, 0, isr or assigned, controller_epoch, FIRST_ZK_VERSION)
 
 
-def seat(before: Seats, assigned: Sequence[int], alive: Collection[int]) -> Seats:
-    """Leader and ISR once only `alive` are left, or back."""
+def elect(before: Election, assigned: Sequence[int], alive: Collection[int]) -> Election:
+    """Leader and ISR when exactly the brokers in `alive` are."""
     isr = tuple(replica for replica in before.isr if replica in alive)
     if before.leader in isr:
-        return Seats(before.leader, isr)
+        return Election(before.leader, isr)
     leader = next((replica for replica in assigned if replica in isr), NO_LEADER)
-    return Seats(leader, before.isr if leader == NO_LEADER else isr)
+    return Election(leader, before.isr if leader == NO_LEADER else isr)
 
 
 def _review(
@@ -90,13 +90,13 @@ def _review(
     views: Iterable[Collection[int]],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """The next state after the brokers alive were each of `views` in turn; None: as it is."""
-    seats = before = Seats(state.leader, state.isr)
+    """The state after the live brokers were each of `views` in turn; None if nothing changes."""
+    elected = before = Election(state.leader, state.isr)
     is_same = True
     for alive in views:
-        seats = seat(seats, assigned, alive)
-        is_same = is_same and seats == before
+        elected = elect(elected, assigned, alive)
+        is_same = is_same and elected == before
     if is_same:
         return None
     epoch, version = state.leader_epoch + 1, state.zk_version + 1
-    return LeaderAndIsr(seats.leader, epoch, seats.isr, controller_epoch, version)
+    return LeaderAndIsr(elected.leader, epoch, elected.isr, controller_epoch, version)

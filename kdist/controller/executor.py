@@ -1,7 +1,7 @@
-"""Carries decisions out: in ZooKeeper, then in the picture, then by telling the brokers.
+"""Carries decisions out: first in ZooKeeper, then in the picture, then by telling the brokers.
 
-In this order, so that a controller that dies in between leaves nothing that the next one cannot
-see: what ZooKeeper has, the next one tells; what it has not was never told.
+The order matters if the controller dies in between: whatever ZooKeeper has, the next controller
+sends to the brokers; whatever it does not have, no broker was ever told.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Executor:
         self.switchboard.tell_states(written)
 
     async def elect_first(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give a state to those that have none."""
+        """Give their first state to those partitions that have none."""
         new = [each for each in partitions if self.cluster.leader_and_isr(each) is None]
         await self.elect(plan_for_partitions(self.cluster, new, self._writer.controller_epoch))
 
@@ -68,19 +68,19 @@ class Executor:
             self._enter(written)
 
     async def assign(self, topics: Sequence[Topic]) -> None:
-        """Write topics' new assignments, or their ids."""
+        """Write topics' new assignments or ids."""
         for topic in await self._writer.write_topics(topics):
             self.cluster.topics[topic.name] = topic
 
     async def doom(self, topics: Iterable[Topic]) -> None:
-        """Begin to delete topics; those that are being deleted go on with it."""
+        """Begin to delete topics; no effect on those that are being deleted already."""
         new = [topic for topic in topics if topic.name not in self.cluster.doomed]
         if new:
             await self._writer.request_deletions([topic.name for topic in new])
             await self.delete(new)
 
     async def delete(self, topics: Iterable[Topic]) -> None:
-        """Go on with deletions that ZooKeeper has requests for."""
+        """Carry out deletions whose requests are in ZooKeeper."""
         for topic in topics:
             logger.info("deleting topic %s", topic.name)
             self.cluster.doomed.add(topic.name)
@@ -91,7 +91,7 @@ class Executor:
         await self.complete_deletions()
 
     def stop_replicas(self, broker_id: int) -> None:
-        """Have a broker delete what it has of doomed topics."""
+        """Have a broker delete its replicas of doomed topics."""
         left = self.deletions.left_on(broker_id)
         if left:
             self.switchboard.stop(broker_id, left)
@@ -113,14 +113,16 @@ class Executor:
         return [each for each in partitions if self.cluster.leader_and_isr(each) is not None]
 
     async def refuse_deletion(self, name: str, why: str) -> None:
-        """Take back a request to delete a topic."""
+        """Withdraw a request to delete a topic, and log why."""
         logger.warning("topic %s is not deleted: %s", name, why)
         await self._writer.withdraw_deletion(name)
 
     def forget(self, topic: Topic) -> None:
-        """Someone removed the topic's znodes. Nobody leads or sees it any more; but its replicas
-        stay, and what groups have committed: that may have been a mistake."""
+        """Drop a topic whose znodes someone removed: nobody leads or sees it any more.
+
+        Its replicas and committed offsets stay: the removal may have been a mistake.
+        """
         logger.warning("topic %s is gone from ZooKeeper; its replicas stay on disk", topic.name)
         self.cluster.drop_topics([topic.name])
-        self.switchboard.tell_anew()
+        self.switchboard.tell_everything()
         self.deletions.end(topic.name)

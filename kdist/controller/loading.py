@@ -1,8 +1,8 @@
 """Reads the cluster from ZooKeeper, many znodes at a time.
 
-A topic or registration whose bytes make no sense is logged and taken for missing, and so is a topic
-with such a state of a partition: one bad znode, which any tool may write, must not take the
-controller from all other topics.
+A broker whose registration is corrupt is logged and treated as missing, and so is a topic if its
+znode or the state of one of its partitions is corrupt: one bad znode, which any tool may write,
+must not leave all other topics without a controller.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kdist.zk.errors import CorruptZnode, NoNode
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 500  # requests at a time: ZooKeeper's own limit for a server is 1,000
+IN_FLIGHT_MAX = 500  # requests at a time; a ZooKeeper server's own limit is 1,000
 _ID_DIGITS_MAX = len(str(INT32_MAX))
 
 T = TypeVar("T")
 
 
 class FoundState(NamedTuple):
-    """A partition's state, and the transaction that wrote it."""
+    """A partition's state, and the zxid of the transaction that wrote it."""
 
     partition: TopicPartition
     state: LeaderAndIsr
@@ -37,43 +37,39 @@ class FoundState(NamedTuple):
 
 
 class Loader:
-    """Reads for one reign. `listener` is the one that brokers use among themselves."""
+    """Reads for one reign. `listener` names the inter-broker listener."""
 
     def __init__(self, zk: ZooKeeper, listener: str) -> None:
         self._zk = zk
         self._listener = listener
 
     async def brokers(self, watch: Watch) -> dict[int, LiveBroker]:
-        """The registered brokers, whose coming and going is watched."""
+        """The registered brokers; watches the list, not each registration."""
         names = await self._zk.children(znodes.BROKERS.path(), watch)
         found = await gather(self._broker(name) for name in names)
         return {broker.id: broker for broker in found if broker is not None}
 
     async def topic_names(self, watch: Watch) -> list[str]:
-        """The names of all topics, sorted and watched."""
+        """The names of all topics, sorted; watches the list."""
         return await self._zk.children(znodes.TOPICS.path(), watch)
 
     async def doomed(self, watch: Watch) -> list[str]:
-        """The topics whose deletion was asked for, sorted and watched."""
+        """The topics whose deletion was asked for, sorted; watches the list."""
         return await self._zk.children(znodes.TOPIC_DELETIONS.path(), watch)
 
     async def topics(
         self, names: Iterable[str], watch: Callable[[str], Watch]
     ) -> tuple[list[Topic], set[str]]:
-        """Those of the topics that exist, each watched by the `watch` for its name.
+        """The topics that exist, and the names of those whose znodes are corrupt.
 
-        The id of a topic that was written without one is zero. And the names of the topics whose
-        znodes make no sense.
+        Each is watched by `watch(name)`. A topic that was written without an id gets `ZERO_UUID`.
         """
         unreadable: set[str] = set()
         found = await gather(self._topic(name, watch(name), unreadable) for name in names)
         return [topic for topic in found if topic is not None], unreadable
 
     async def states(self, topics: Iterable[Topic]) -> tuple[list[FoundState], set[str]]:
-        """The states of those partitions that have had a leader.
-
-        And the names of the topics with a state that makes no sense.
-        """
+        """The states of partitions that have one, and the names of topics with a corrupt one."""
         partitions = (each for topic in topics for each in topic.partitions)
         found: list[FoundState] = []
         unreadable: set[str] = set()
@@ -95,13 +91,15 @@ class Loader:
             data, stat = await self._zk.get(path)
             registration = znodes.BROKER.decode(path, data)
         except NoNode:
-            return None  # gone since its name was read; the watch has fired
+            return None  # deleted since its name was read; the watch on the list has fired
         except CorruptZnode as error:
             logger.error("a broker is ignored: %s", error)
             return None
         endpoint = registration.endpoint(self._listener)
         if endpoint is None or not _is_id(name):
-            logger.error("broker %s is ignored: no listener %s, or no id", name, self._listener)
+            logger.error(
+                "broker %s is ignored: no listener %s, or not a broker id", name, self._listener
+            )
             return None
         return LiveBroker(int(name), stat.czxid, registration, endpoint.listener)
 
@@ -129,18 +127,18 @@ def _state(partition: TopicPartition, path: str, znode: Znode) -> FoundState:
 
 
 def _is_id(name: str) -> bool:
-    """Whether it can be a broker's."""
+    """Whether the name can be a broker id."""
     return name.isdecimal() and len(name) <= _ID_DIGITS_MAX and int(name) <= INT32_MAX
 
 
 def _check_range(path: str, lowest: int, numbers: Iterable[int]) -> None:
-    """Numbers that no request could carry make the znode corrupt."""
+    """`CorruptZnode` if a number does not fit a request's field."""
     if any(not lowest <= number <= INT32_MAX for number in numbers):
         raise CorruptZnode(path, "a number in it is out of range")
 
 
 async def gather(reads: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """The outcomes, in order; at most `IN_FLIGHT_MAX` are under way at once."""
+    """The results, in order; at most `IN_FLIGHT_MAX` reads are in flight at once."""
     waiting, found = iter(reads), list[T]()
     while some := list(islice(waiting, IN_FLIGHT_MAX)):
         found += await asyncio.gather(*some)

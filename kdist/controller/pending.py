@@ -1,7 +1,7 @@
-"""What a broker has not been told yet: partitions, not their states.
+"""What a broker has not been told yet: partitions, without their states.
 
-The states are looked up when a request is made. So of several changes of one partition only the
-newest is sent, and two `Pending`s merge by union.
+The states are looked up when a request is built. So if a partition changes several times, only the
+newest state is sent, and two `Pending`s merge by union.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from kdist.model import TopicPartition
 
 @dataclasses.dataclass(slots=True)
 class Pending:
-    """`is_full`: everything the broker must know, besides what stands here."""
+    """`is_full`: send full requests, with everything the broker must know."""
 
     is_full: bool = False
     leaders: set[TopicPartition] = dataclasses.field(default_factory=set)  # by LeaderAndIsr
     metadata: set[TopicPartition] = dataclasses.field(default_factory=set)  # by UpdateMetadata
     gone: dict[TopicPartition, uuid.UUID] = dataclasses.field(default_factory=dict)
     stops: set[TopicPartition] = dataclasses.field(default_factory=set)  # by StopReplica
-    has_brokers: bool = False  # the brokers alive are others
+    has_brokers: bool = False  # the set of live brokers has changed
     waiters: list[asyncio.Future[None]] = dataclasses.field(default_factory=list)
 
     @property
@@ -36,7 +36,7 @@ class Pending:
         return not (self.leaders or self.stops or self.has_metadata)
 
     def add(self, other: Pending) -> None:
-        """Take in what `other` has to tell, and who waits for it."""
+        """Merge `other` in, with its waiters."""
         self.is_full |= other.is_full
         self.leaders |= other.leaders
         self.metadata |= other.metadata
@@ -46,7 +46,7 @@ class Pending:
         self.waiters += other.waiters
 
     def release(self) -> None:
-        """All of it was told, or nobody is there any more to tell it to."""
+        """Complete the waiters: all of it was sent, or the broker is gone."""
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -1,10 +1,11 @@
 """Which brokers get the replicas of new partitions (pure).
 
-Brokers stand in a list in which racks take turns, within a rack hosts, within a host disks. The
-first replica of partition i is on broker (start + i) mod n, so that leaders spread evenly. Further
-replicas go to the next brokers of the list, which a shift turns once more each time round, so that
-a broker's followers spread too. A host never gets two replicas of a partition, and a rack gets a
-second one only when every rack has one. Source: Kafka's `AdminUtils`, KIP-36; design D1 for hosts.
+Brokers are put in a list that alternates racks, within a rack hosts, and within a host its brokers
+(one per disk). The first replica of partition i is on broker (start + i) mod n, so that leaders
+spread evenly. Further replicas go to the next brokers of the list, at a shift that grows by one
+each time round the list, so that the followers of one broker's partitions spread too. A host never
+gets two replicas of a partition, and a rack gets a second one only when every rack has one. Source:
+Kafka's `AdminUtils`, KIP-36; design D1 for hosts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Assignment = dict[int, tuple[int, ...]]
 
 
 def interleave(brokers: Iterable[Broker]) -> list[Broker]:
-    """The list that `place` walks; the same for the same brokers in whatever order."""
+    """The list that `place` walks; it does not depend on the order of `brokers`."""
     by_rack = _group(sorted(brokers, key=lambda broker: broker.id), lambda b: b.rack or "")
     return _take_turns(_take_turns(_group(rack, lambda b: b.host)) for rack in by_rack)
 
@@ -35,10 +36,10 @@ def place(
     replication_factor: int,
     start: int,
 ) -> Assignment:
-    """Assign each of `partitions` over `order`, which `interleave` made.
+    """Assign `partitions` to the brokers of `order`, which `interleave` made.
 
-    `start` is where partition 0 has its first replica, also when only later partitions are added,
-    and where the shift begins. ApiError INVALID_REPLICATION_FACTOR if there are fewer hosts than
+    `start` is the index of partition 0's first broker, also when only later partitions are added,
+    and the initial shift. ApiError INVALID_REPLICATION_FACTOR if there are fewer hosts than
     replicas.
     """
     hosts = len({broker.host for broker in order})
@@ -55,7 +56,7 @@ def place(
 
 
 def start_of(order: Sequence[Broker], assignment: Mapping[int, Sequence[int]]) -> int:
-    """The `start` with which an existing topic goes on; 0 if its first broker is gone."""
+    """The `start` for adding partitions to a topic; 0 if its first broker is gone."""
     first = assignment[0][0] if 0 in assignment else None
     return next((at for at, broker in enumerate(order) if broker.id == first), 0)
 
@@ -63,9 +64,9 @@ def start_of(order: Sequence[Broker], assignment: Mapping[int, Sequence[int]]) -
 def check_explicit(
     assignment: Mapping[int, Sequence[int]], first: int, brokers: Mapping[int, Broker]
 ) -> Assignment:
-    """The assignment that a person chose for partitions from `first` on, if it is a valid one.
+    """Validate an assignment given in a request for partitions from `first` on.
 
-    ApiError INVALID_REPLICA_ASSIGNMENT if not.
+    ApiError INVALID_REPLICA_ASSIGNMENT if it is not valid.
     """
     if sorted(assignment) != list(range(first, first + len(assignment))):
         raise _invalid(f"the partitions are not numbered from {first} without a gap")
@@ -99,7 +100,7 @@ def _replicas(
         hosts = {broker.host for broker in chosen}
         racks = Counter(broker.rack for broker in chosen)
         free = (broker for broker in candidates if broker.host not in hosts)
-        chosen.append(min(free, key=lambda broker: racks[broker.rack]))  # the first of the least
+        chosen.append(min(free, key=lambda broker: racks[broker.rack]))  # ties: first in the list
     return tuple(broker.id for broker in chosen)
 
 

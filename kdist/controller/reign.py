@@ -1,10 +1,11 @@
-"""One reign: what a broker does from its election as controller until it no longer is.
+"""One reign: what a broker does from its election as controller until it no longer is controller.
 
-It loads the picture from ZooKeeper, takes up what its predecessor left half done, and then handles
-one event after another: a watch has fired, a broker has deleted replicas, a client asks. Watches
-only say where to look; what to do follows from what is found there, so that a missed or repeated
-event does no harm, and starting is the same as following. When anything is in doubt (a write that
-found other versions than expected, a lost connection) the reign ends, and a new one loads again.
+It loads the picture from ZooKeeper, finishes what its predecessor left half done, and then handles
+one event at a time: a watch has fired, a broker has deleted replicas, a client has sent a request.
+A watch only says where to look; what to do follows from what is found there, so that a missed or
+repeated event does no harm, and starting up takes the same code as keeping up. When anything is in
+doubt (a write that found an unexpected version, a lost connection) the reign ends, and a new one
+loads everything again.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from functools import partial
 from typing import NamedTuple
 
 from kdist.config.broker_config import BrokerConfig
-from kdist.controller.channels import Connect, Desk
+from kdist.controller.channels import ChannelContext, Connect
 from kdist.controller.cluster import Cluster, LiveBroker, OutOfDate, Topic
-from kdist.controller.commands import Bench, Carried, Command
+from kdist.controller.commands import Command, CommandContext, CommandResult
 from kdist.controller.elections import plan_for_broker_change
 from kdist.controller.executor import Executor
 from kdist.controller.loading import FoundState, Loader
@@ -43,33 +44,33 @@ Look = Callable[["Reign"], Awaitable[None]]
 
 
 class World(NamedTuple):
-    """What the controller is given by its broker. `config` may change while it runs."""
+    """What the broker passes in to its controller. What `config` returns may change over time."""
 
     zk: ZooKeeper
     clock: Clock
     broker_id: int
     config: Callable[[], BrokerConfig]
     connect: Connect
-    listener: str  # the listener that brokers use among themselves
+    listener: str  # the name of the inter-broker listener
     chance: random.Random
     metrics: ControllerMetrics
-    tell_planned: Callable[[Planned], None]  # of each topic that is about to be written
+    tell_planned: Callable[[Planned], None]  # called for each topic that is about to be written
 
 
 class Reign:
-    """Owns the picture and all that hangs on it; one task, `run`, changes them."""
+    """Owns the picture and all that depends on it; only one task, `run`, changes them."""
 
     def __init__(self, world: World, writer: Writer) -> None:
         self.cluster = Cluster()
         self._world = world
         self._controller_epoch = writer.controller_epoch
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._asked: set[asyncio.Future[Carried]] = set()
+        self._asked: set[asyncio.Future[CommandResult]] = set()
         self._watched: set[str] = set()  # topics whose znode has a watch of ours
-        self._written: set[str] = set()  # of these, those that are to be looked at
+        self._written: set[str] = set()  # those of them whose watch has fired: to be read again
         self._loader = Loader(world.zk, world.listener)
         self._switchboard = Switchboard(
-            Desk(
+            ChannelContext(
                 cluster=self.cluster,
                 author=Author(world.broker_id, writer.controller_epoch),
                 connect=world.connect,
@@ -83,42 +84,45 @@ class Reign:
         )
 
     async def run(self) -> None:
-        """Reign until cancelled, after `take_up`. `ZooKeeperError` or `OutOfDate`: it is over."""
+        """Handle events until cancelled, after `take_up`.
+
+        `ZooKeeperError` or `OutOfDate` ends the reign.
+        """
         while True:
             event = await self._events.get()
             await event()
 
     def close(self) -> None:
-        """Act no more, at once; who waits for an answer has to ask the next controller."""
+        """Stop acting at once; unanswered commands fail with NOT_CONTROLLER."""
         self._switchboard.close()
         self._executor.deletions.close()
         for asked in list(self._asked):
             if not asked.done():
                 asked.set_exception(ApiError(Error.NOT_CONTROLLER))
 
-    def ask(self, command: Command) -> asyncio.Future[Carried]:
-        """Have a command carried out in its turn; ApiError NOT_CONTROLLER if the reign ends."""
-        asked: asyncio.Future[Carried] = asyncio.get_running_loop().create_future()
+    def ask(self, command: Command) -> asyncio.Future[CommandResult]:
+        """Queue a command for its turn; ApiError NOT_CONTROLLER if the reign ends before that."""
+        asked: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         self._asked.add(asked)
         asked.add_done_callback(self._settle)
         self._events.put_nowait(partial(self._carry_out, command, asked))
         return asked
 
-    def _settle(self, asked: asyncio.Future[Carried]) -> None:
+    def _settle(self, asked: asyncio.Future[CommandResult]) -> None:
         self._asked.discard(asked)
         if not asked.cancelled():
-            asked.exception()  # who asked may have given up: it counts as looked at
+            asked.exception()  # retrieved here, as the caller may have given up
 
-    async def _carry_out(self, command: Command, asked: asyncio.Future[Carried]) -> None:
-        bench = Bench(self._executor, self._world.config(), self._world.chance)
-        carried = await command.carry_out(bench)
-        if not asked.done():  # who asked may have given up
-            asked.set_result(carried)
+    async def _carry_out(self, command: Command, asked: asyncio.Future[CommandResult]) -> None:
+        context = CommandContext(self._executor, self._world.config(), self._world.chance)
+        result = await command.carry_out(context)
+        if not asked.done():  # cancelled if the caller has given up
+            asked.set_result(result)
 
     # What has changed
 
     async def take_up(self) -> None:
-        """Load the picture, and finish what is half done; raises as `run`."""
+        """Load the picture, and finish what is half done. Raises what `run` raises."""
         cluster = self.cluster
         cluster.brokers = await self._loader.brokers(self._on(Reign._look_at_brokers))
         doomed = await self._read_doomed()
@@ -129,11 +133,11 @@ class Reign:
         epoch = self._controller_epoch
         await self._executor.elect(plan_for_broker_change(cluster, epoch, overtaken))
         for _, broker in sorted(cluster.brokers.items()):
-            self._switchboard.meet(broker)
+            self._switchboard.add_broker(broker)
         await self._delete(doomed)
 
     async def _look_at_brokers(self) -> None:
-        """Brokers registered, went, or registered anew."""
+        """Brokers have registered, gone, or re-registered."""
         before = self.cluster.brokers
         after = await self._loader.brokers(self._on(Reign._look_at_brokers))
         gone = {i for i, broker in before.items() if after.get(i) != broker}
@@ -143,20 +147,21 @@ class Reign:
         logger.info("brokers gone: %s; registered: %s", sorted(gone), sorted(come))
         self.cluster.brokers = after
         for broker_id in sorted(gone):
-            self._switchboard.part(broker_id)
+            self._switchboard.remove_broker(broker_id)
         epoch = self._controller_epoch
         await self._executor.elect(plan_for_broker_change(self.cluster, epoch, gone & come))
         self._switchboard.tell_brokers()
         self._switchboard.tell_metadata(self._with_replicas_on(gone | come))
         for broker_id in sorted(come):
-            self._switchboard.meet(after[broker_id])
+            self._switchboard.add_broker(after[broker_id])
             self._executor.stop_replicas(broker_id)
         self._executor.deletions.release_blocked(self.cluster.alive)
 
     async def _look_at_topics(self) -> None:
         """Topics were created, by us or by someone else, or are gone.
 
-        Ours are known and only lack a watch: that waits until whoever created them has an answer.
+        Those that we created are known already and lack only a watch. Setting it is put off by
+        `WATCH_OWN_MS`, so that the client that created them is answered first.
         """
         names = set(await self._loader.topic_names(self._on(Reign._look_at_topics)))
         for name in sorted(self.cluster.topics.keys() - names):
@@ -170,19 +175,19 @@ class Reign:
             loop.call_later(WATCH_OWN_MS / 1000, self._events.put_nowait, self._watch_own)
 
     async def _watch_own(self) -> None:
-        """Topics that we have created are looked at: from now on we hear if someone writes them.
+        """Read and watch the topics that we created, to learn if someone else writes them.
 
-        Not those that are being deleted, whose deletion would wait for it.
+        Not those that are being deleted: their deletion would have to wait for it.
         """
         cluster = self.cluster
         await self._load_and_begin(sorted(cluster.topics.keys() - self._watched - cluster.doomed))
 
     async def _look_at_written(self) -> None:
-        """Topics' znodes were written, or removed, by us or by someone else."""
+        """Topics' znodes were written or removed, by us or by someone else."""
         unreadable = self.cluster.unreadable
         names, self._written = self._written & (self._watched | unreadable), set()
         self._watched -= names
-        left = names & (self.cluster.topics.keys() | unreadable)  # we may have removed the others
+        left = names & (self.cluster.topics.keys() | unreadable)  # others we removed ourselves
         await self._load_and_begin(sorted(left))
 
     async def _look_at_deletions(self) -> None:
@@ -199,20 +204,20 @@ class Reign:
     # What follows
 
     async def _load_and_begin(self, names: list[str]) -> None:
-        """Give states to the new partitions of topics that are new or have grown."""
+        """Load topics that are new or were written; give new partitions their first state."""
         topics, doomed = self.cluster.topics, self.cluster.doomed
         new = [name for name in names if name not in topics]
         await self._load_topics(names)
         come = (each for name in new if name in topics for each in topics[name].partitions)
         if any(self.cluster.leader_and_isr(each) for each in come):
-            raise OutOfDate("a topic came with leaders, of whom nobody was told")
+            raise OutOfDate("a new topic has leaders already, which no broker was told of")
         living = [topics[name] for name in names if name in topics and name not in doomed]
         await self._executor.elect_first(each for topic in living for each in topic.partitions)
 
     async def _load_topics(self, names: Collection[str]) -> set[int]:
-        """Enter topics as they are in ZooKeeper, and watch them.
+        """Take topics over from ZooKeeper, and watch them.
 
-        Brokers that have registered anew since they became leader of one are returned.
+        Returns the leaders among them that have re-registered since the state was written.
         """
         cluster = self.cluster
         found, unreadable = await self._loader.topics(names, self._on_topic)
@@ -220,8 +225,8 @@ class Reign:
         states, stateless = await self._loader.states(new)
         unreadable |= stateless
         entered = {topic.name: topic for topic in found if topic.name not in unreadable}
-        if not cluster.unreadable.isdisjoint(entered):  # nobody was told of what they have
-            raise OutOfDate("a topic can be read that could not be")
+        if not cluster.unreadable.isdisjoint(entered):  # no broker was told of their partitions
+            raise OutOfDate("a topic whose znodes were corrupt can be read again")
         cluster.unreadable |= unreadable
         for topic in entered.values():
             await self._enter(topic)
@@ -229,14 +234,15 @@ class Reign:
         return {each.state.leader for each in states if self._is_overtaken(each)}
 
     async def _enter(self, found: Topic) -> None:
-        """Enter a topic. One that an old tool wrote has no id: it gets its last, or a new one."""
+        """Take one topic over. If an old tool wrote it without an id, it keeps its last or gets a
+        new one."""
         self._watched.add(found.name)
         known = self.cluster.topics.get(found.name)
         if found.id == ZERO_UUID:
             topic_id = known.id if known else new_topic_id(self._world.chance)
             await self._executor.assign([found._replace(id=topic_id)])
         elif known is not None and known.id != found.id:
-            raise OutOfDate(f"topic {found.name} was created anew by someone else")
+            raise OutOfDate(f"topic {found.name} was re-created by someone else")
         else:
             self.cluster.topics[found.name] = found
 
@@ -245,7 +251,7 @@ class Reign:
         return leader is not None and leader.epoch > found.mzxid
 
     async def _read_doomed(self) -> set[str]:
-        """The topics whose deletion was asked for; none while deleting is off."""
+        """The topics whose deletion was asked for; while deletion is off, refuses them all."""
         doomed = set(await self._loader.doomed(self._on(Reign._look_at_deletions)))
         if self._world.config().broker.delete_topic_enable:
             return doomed
@@ -272,20 +278,20 @@ class Reign:
         reign = weakref.ref(self)  # a watch stays until it fires, and may outlive the reign by days
 
         def fired(_: WatchEvent) -> None:
-            if (of := reign()) is not None:
-                of._events.put_nowait(partial(look, of))
+            if (this := reign()) is not None:
+                this._events.put_nowait(partial(look, this))
 
         return fired
 
     def _on_topic(self, name: str) -> Watch:
-        """Topics that are written one after the other are looked at together."""
+        """One event covers all topics written before it is handled."""
         reign = weakref.ref(self)
 
         def fired(_: WatchEvent) -> None:
-            if (of := reign()) is not None:
-                if not of._written:
-                    of._events.put_nowait(of._look_at_written)
-                of._written.add(name)
+            if (this := reign()) is not None:
+                if not this._written:
+                    this._events.put_nowait(this._look_at_written)
+                this._written.add(name)
 
         return fired
 

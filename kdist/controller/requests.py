@@ -1,8 +1,8 @@
-"""What the controller says to one broker, made from the picture (pure).
+"""The controller's requests to one broker, built from the picture (pure).
 
 Versions are those of Kafka 3.9's ZooKeeper mode. A request of type FULL replaces all that the
-broker was told before: it opens each connection, so that nothing an earlier controller left half
-told stays behind. Partitions are in order, so that the same picture makes the same bytes.
+broker was told before. It is the first on each connection, so that nothing half sent by an earlier
+controller remains. Partitions are sorted, so that the same picture gives the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 
 
 class Author(NamedTuple):
-    """Who speaks: the controller's broker id, and its epoch."""
+    """The sender of a request: the controller's broker id and epoch."""
 
     controller_id: int
     controller_epoch: int
@@ -55,10 +55,10 @@ def leader_and_isr(
     partitions: Iterable[TopicPartition],
     is_full: bool,
 ) -> LeaderAndIsrRequest:
-    """What `to` leads and follows of `partitions`; of all, if `is_full`.
+    """What `to` leads and follows among `partitions`; among all of them, if `is_full`.
 
-    It leads nothing else then; but of topics that cannot be read, which are named without any
-    partition, it goes on with what it has.
+    With `is_full`, `to` stops leading and following anything else, except partitions of unreadable
+    topics: those topics are listed without partitions, and the broker keeps what it has of them.
     """
     told = _states(cluster, cluster.partitions() if is_full else partitions)
     mine = {each: state for each, state in told.items() if to.id in cluster.replicas(each)}
@@ -92,11 +92,11 @@ def update_metadata(
     gone: Mapping[TopicPartition, uuid.UUID],
     is_full: bool,
 ) -> UpdateMetadataRequest:
-    """All brokers alive, and the state of `partitions`; of all, if `is_full`.
+    """All live brokers, and the state of `partitions`; of all partitions, if `is_full`.
 
-    `gone` are partitions of deleted topics, with the topic's id. They stand first, since a topic
-    of the same name may have been created since. If `is_full`, all that are being deleted are
-    named: the broker may have been away when they were told of.
+    `gone` are partitions of deleted topics, with the topic's id. They come first, since a topic of
+    the same name may have been created since. With `is_full`, all topics that are being deleted are
+    included: the broker may have been away when that was announced.
     """
     told = _states(cluster, cluster.partitions() if is_full else partitions)
     if is_full:
@@ -131,7 +131,7 @@ def update_metadata(
 def stop_replica(
     author: Author, to: LiveBroker, partitions: Iterable[TopicPartition]
 ) -> StopReplicaRequest:
-    """Delete the replicas that `to` has of `partitions`."""
+    """Have `to` delete its replicas of `partitions`."""
     return StopReplicaRequest(
         controller_id=author.controller_id,
         controller_epoch=author.controller_epoch,
@@ -156,7 +156,7 @@ def stop_replica(
 def _states(
     cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, LeaderAndIsr]:
-    """The states that there are to tell: of partitions that had a leader and are not doomed."""
+    """The states to send: of partitions that have one and whose topic is not being deleted."""
     found: dict[TopicPartition, LeaderAndIsr] = {}
     for partition in partitions:
         state = cluster.leader_and_isr(partition)

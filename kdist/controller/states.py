@@ -1,8 +1,8 @@
 """The states of a partition, and which may follow which (pure).
 
     state          what it is                                what it leaves for
-    NON_EXISTENT   not assigned, or deleted to the end       assigned: NEW
-    NEW            assigned, and has no state in ZooKeeper   a replica is alive: ONLINE; none
+    NON_EXISTENT   not assigned, or completely deleted       assigned: NEW
+    NEW            assigned, but no state in ZooKeeper yet   a replica is alive: ONLINE; none
                                                              is, or its topic is doomed: OFFLINE
     ONLINE         has a leader                              leader changes: ONLINE; none of the
                                                              ISR is alive, or doomed: OFFLINE

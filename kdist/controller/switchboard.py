@@ -1,46 +1,46 @@
-"""The channels to all brokers alive: who is told what."""
+"""The channels to all live brokers, and which broker is told what."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
 
-from kdist.controller.channels import Channel, Desk
+from kdist.controller.channels import Channel, ChannelContext
 from kdist.controller.cluster import LiveBroker, Topic
 from kdist.controller.pending import Pending
 from kdist.model import TopicPartition
 
 
 class Switchboard:
-    """Owned by the reign. A broker without a channel will be told all when it gets one."""
+    """Owned by the reign. A broker without a channel is told everything when it gets one."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: ChannelContext) -> None:
+        self._context = context
         self._channels: dict[int, Channel] = {}
 
-    def meet(self, broker: LiveBroker) -> None:
-        """A broker registered: tell it all."""
-        self._channels[broker.id] = Channel(self._desk, broker)
+    def add_broker(self, broker: LiveBroker) -> None:
+        """A broker registered: tell it everything."""
+        self._channels[broker.id] = Channel(self._context, broker)
 
-    def part(self, broker_id: int) -> None:
-        """A registration is gone: nothing more is sent to it."""
+    def remove_broker(self, broker_id: int) -> None:
+        """A broker's registration is gone: send it nothing more."""
         channel = self._channels.pop(broker_id, None)
         if channel is not None:
             channel.close()
 
-    def tell_anew(self) -> None:
-        """Everybody is to know what there is, and nothing else."""
+    def tell_everything(self) -> None:
+        """Send full requests to all, which replace what they were told before."""
         self._tell_all(Pending(is_full=True))
 
     def tell_brokers(self) -> None:
-        """The brokers alive are others."""
+        """The set of live brokers has changed."""
         self._tell_all(Pending(has_brokers=True))
 
     def tell_states(self, partitions: Collection[TopicPartition]) -> None:
-        """Leaders and ISRs have changed: their replicas hear it, then everybody."""
+        """Leaders and ISRs have changed: LeaderAndIsr to the replicas, UpdateMetadata to all."""
         replicas: dict[int, set[TopicPartition]] = {}
         for partition in partitions:
-            for replica in self._desk.cluster.replicas(partition):
+            for replica in self._context.cluster.replicas(partition):
                 replicas.setdefault(replica, set()).add(partition)
         for broker_id, channel in self._channels.items():
             led = replicas.get(broker_id, set())
@@ -51,7 +51,7 @@ class Switchboard:
         self._tell_all(Pending(metadata=set(partitions)))
 
     def tell_gone(self, topic: Topic) -> None:
-        """Clients are not to see the topic any more."""
+        """The topic is being deleted: clients no longer see it."""
         self._tell_all(Pending(gone=dict.fromkeys(topic.partitions, topic.id)))
 
     def stop(self, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
@@ -60,13 +60,13 @@ class Switchboard:
             self._channels[broker_id].tell(Pending(stops=set(partitions)))
 
     def told(self) -> list[asyncio.Future[None]]:
-        """For each broker: done when it has answered for all that it is to be told now."""
+        """For each broker a future, done once it has acknowledged all that is pending now."""
         return [channel.told() for channel in self._channels.values()]
 
     def close(self) -> None:
-        """Nothing more is sent to anybody."""
+        """Send nothing more to anyone."""
         for broker_id in list(self._channels):
-            self.part(broker_id)
+            self.remove_broker(broker_id)
 
     def _tell_all(self, news: Pending) -> None:
         for channel in self._channels.values():

@@ -1,6 +1,6 @@
-"""Requests to create, grow or delete topics, judged against the picture (pure).
+"""Requests to create, grow or delete topics, validated against the picture (pure).
 
-A `plan_` function gives the topic as it will be, or raises the `ApiError` that answers for it.
+A `plan_` function returns the topic as it will be, or raises the `ApiError` that refuses it.
 Source: Apache Kafka's `ZkAdminManager` and `AdminZkClient`; KIP-195 for partitions.
 """
 
@@ -22,8 +22,8 @@ from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
 
-PARTITIONS_MAX = 10_000  # of a topic: what its znode holds within ZooKeeper's limit, with margin
-SETTINGS_BYTES_MAX = 32_767  # of one owner: what one string of an answer holds, and any znode
+PARTITIONS_MAX = 10_000  # per topic: fits its znode within ZooKeeper's limit, with a margin
+SETTINGS_BYTES_MAX = 32_767  # per topic or broker: fits a string of a response, and a znode
 REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
 
@@ -45,9 +45,9 @@ def plan_topic(
     chance: random.Random,
     taken: Mapping[str, str],
 ) -> Planned:
-    """The topic that `new` asks for, with a new id and placed over the brokers alive.
+    """The topic that `new` asks for, with a new id and placed on live brokers.
 
-    `taken` has the names of all topics, those about to be created with it too, by their `flat`.
+    `taken` maps the `flat` name of every topic to its name, also of those created along with it.
     """
     _check_new_name(new.name, cluster, taken)
     configs = _configs(new.configs, config)
@@ -57,10 +57,10 @@ def plan_topic(
 
 
 def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
-    """`__consumer_offsets` as brokers want it, in what the request leaves open; others as they are.
+    """Fill in the brokers' defaults for `__consumer_offsets`; other topics are returned unchanged.
 
-    Retention would take from it what groups have committed, so that Kafka's defaults, which it has
-    if a person creates it there, are none for it.
+    Kafka does not do this if a user creates the topic, which then gets the default retention
+    and would lose what groups have committed.
     """
     if new.name != OFFSETS_TOPIC:
         return new
@@ -81,10 +81,10 @@ def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
 
 
 def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
-    """The topic with its new partitions; those that it has stay as they are."""
+    """The topic with partitions added; existing partitions are unchanged."""
     topic = _known(grown.name, cluster)
     if topic.name in INTERNAL_TOPICS:
-        raise _unusable("an internal topic keeps its partitions, whose count places its keys")
+        raise _unusable("an internal topic's partition count is fixed: it determines where keys go")
     if topic.name in cluster.doomed:
         raise _unusable("the topic is being deleted")
     count = _count(topic)
@@ -96,7 +96,7 @@ def plan_growth(grown: GrownTopic, cluster: Cluster) -> Topic:
 
 
 def check_doomed(doomed: DoomedTopic, config: BrokerConfig) -> None:
-    """ApiError unless topics may be deleted, and this one is named by its name or by its id."""
+    """ApiError unless deletion is enabled and the entry has either a name or an id, not both."""
     if not config.broker.delete_topic_enable:
         raise ApiError(Error.TOPIC_DELETION_DISABLED)
     if (doomed.name is None) == (doomed.topic_id == ZERO_UUID):
@@ -128,9 +128,9 @@ def check_once(name: str, counts: Counts) -> None:
 
 
 def check_settings(settings: Mapping[str, str], config: BrokerConfig) -> None:
-    """ApiError INVALID_CONFIG, with every fault, unless a topic may have these of its own."""
+    """ApiError INVALID_CONFIG, listing every fault, unless these are valid for a topic."""
     if not settings:
-        return  # the broker's own were checked when it started
+        return  # the broker's defaults were checked when it started
     try:
         config.topic(settings)
     except ConfigError as error:
@@ -139,10 +139,10 @@ def check_settings(settings: Mapping[str, str], config: BrokerConfig) -> None:
 
 
 def check_size(settings: Mapping[str, str], whose: str) -> None:
-    """ApiError INVALID_CONFIG if these are more than one owner may have of its own."""
+    """ApiError INVALID_CONFIG if these take more than `SETTINGS_BYTES_MAX`."""
     size = sum(len(name.encode()) + len(value.encode()) for name, value in settings.items())
     if size > SETTINGS_BYTES_MAX:
-        reason = f"{whose} settings take {size} bytes, and may take {SETTINGS_BYTES_MAX}"
+        reason = f"{whose} settings take {size} bytes; the limit is {SETTINGS_BYTES_MAX}"
         raise ApiError(Error.INVALID_CONFIG, reason)
 
 
@@ -154,7 +154,7 @@ def _check_new_name(name: str, cluster: Cluster, taken: Mapping[str, str]) -> No
         end = "is being deleted" if name in cluster.doomed else "exists already"
         raise ApiError(Error.TOPIC_ALREADY_EXISTS, f"topic {name} {end}")
     if name in cluster.unreadable:
-        reason = f"topic {name} exists, and what ZooKeeper has of it cannot be read"
+        reason = f"topic {name} exists, but its znodes in ZooKeeper are corrupt"
         raise ApiError(Error.TOPIC_ALREADY_EXISTS, reason)
     other = taken.get(flat(name))
     if other is not None:
@@ -224,7 +224,7 @@ def _checked(assignment: dict[int, list[int]], first: int, cluster: Cluster) -> 
 
 
 def _count(topic: Topic) -> int:
-    """The number for the next partition; what wrote the znode may have left gaps."""
+    """The next partition's number; another tool may have written a topic with gaps."""
     return max(topic.assignment, default=-1) + 1
 
 

@@ -1,10 +1,10 @@
-"""What the controller writes to ZooKeeper: always a multi that checks `/controller_epoch`.
+"""What the controller writes to ZooKeeper: always in a multi that checks `/controller_epoch`.
 
-A controller that was replaced gets `Fenced`; one whose picture is wrong gets `OutOfDate`. Nothing
-was written then, or a part: what is written in several multis is so that any part of it is a state
-from which a controller can go on. They are on their way together, as ZooKeeper carries them out in
-order and syncs once for those that have come; one that needs what another makes, or removes,
-is refused with it.
+A controller that was replaced gets `Fenced`; one whose picture is out of date gets `OutOfDate`. A
+write that takes several multis may then have been carried out in part; each such part is a state
+from which a controller can continue. Several multis are in flight at once: ZooKeeper carries them
+out in order, and syncs once for all that have arrived. If one is refused, so are the later ones
+that depend on it.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from kdist.zk.election import Leadership, fenced_multi
 from kdist.zk.errors import MultiFailed, NoNode
 from kdist.zk.topic_values import PartitionState, TopicAssignment
 
-# Of a multi, of which a server keeps the last 500 in its memory: 155 MB of as many operations.
+# Operations in a multi. A server keeps its last 500 transactions in memory: 155 MB of this size.
 CHUNK = 500
-CHUNK_BYTES = 400_000  # of their paths and data, well below a megabyte
+CHUNK_BYTES = 400_000  # paths and data in a multi, well below a megabyte
 CHUNKS_IN_FLIGHT = 8
 
 T = TypeVar("T")
 Step = list[Operation]
-"""Operations that are in one multi whatever their number."""
+"""Operations that must be in the same multi, however many they are."""
 
 
-class Portion(NamedTuple, Generic[T]):
-    """What is written in one multi, or in several if it is a single item."""
+class Chunk(NamedTuple, Generic[T]):
+    """Items that are written in one multi, or a single item that needs several."""
 
     items: list[T]
     multis: list[list[Operation]]
 
 
-class Filling:
-    """A multi, while there is room in it."""
+class MultiBuilder:
+    """A multi that is being filled."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self._size_bytes = 0
 
     def add(self, step: Step) -> bool:
-        """Take it in if there is room; there is for the first."""
+        """Add the step if there is room; the first always fits."""
         size_bytes = sum(len(each.path) + len(getattr(each, "data", b"")) for each in step)
         count = len(self.operations) + len(step)
         is_over = count > CHUNK or self._size_bytes + size_bytes > CHUNK_BYTES
@@ -72,7 +72,7 @@ class Filling:
 
 
 class Removed(NamedTuple):
-    """A topic to remove, and its partitions that have a state as far as is known."""
+    """A topic to remove, and those of its partitions that have a state, by the picture."""
 
     name: str
     with_state: Sequence[TopicPartition]
@@ -90,11 +90,11 @@ class Writer:
     async def create_topics(
         self, planned: Sequence[Planned], states: Plan
     ) -> AsyncIterator[tuple[list[Topic], Plan]]:
-        """Each topic with its settings and its partitions' first states at once, some at a time.
+        """Create topics with their settings and their partitions' first states, chunk by chunk.
 
-        Yields topics, and states, once they are written. A topic of very many partitions comes
-        before the last of them. Settings that were there without a topic are replaced: that is
-        seldom, and asking first would take a request for each topic.
+        Yields topics and states once they are written. A topic that needs several multis exists
+        before its last partitions have states. Settings left over without a topic are overwritten;
+        as they are rare, they are looked for only after a refusal, not with a request per topic.
         """
 
         async def write_over(some: Sequence[Planned]) -> None:
@@ -102,76 +102,77 @@ class Writer:
             steps = (step for each in some for step in _creation(each, states, there))
             await self._write_all(packed(steps))
 
-        portions = chunked(planned, lambda each: _creation(each, states))
-        async for some in self._in_portions(portions, write_over):
+        chunks = chunked(planned, lambda each: _creation(each, states))
+        async for some in self._in_chunks(chunks, write_over):
             topics = [each.topic for each in some]
             yield topics, {each: states[each] for topic in topics for each in topic.partitions}
 
     async def write_topics(self, topics: Sequence[Topic]) -> list[Topic]:
-        """Write the assignments and ids of topics that exist; the topics as they are then."""
-        async for _ in self._in_portions(chunked(topics, _rewriting)):
+        """Write assignments and ids of existing topics; returns them with their new versions."""
+        async for _ in self._in_chunks(chunked(topics, _rewriting)):
             pass
         return [topic._replace(zk_version=topic.zk_version + 1) for topic in topics]
 
     async def write_states(self, plan: Plan) -> AsyncIterator[Plan]:
-        """Write the states of the plan; yields some at a time, once they are written."""
+        """Write the states of the plan; yields them chunk by chunk, once they are written."""
         parents = await self._parents(sorted({each.topic for each in _created(plan)}))
-        portions = chunked(sorted(plan.items()), lambda each: [_state_operations(*each, parents)])
-        async for some in self._in_portions(portions):
+        chunks = chunked(sorted(plan.items()), lambda each: [_state_operations(*each, parents)])
+        async for some in self._in_chunks(chunks):
             yield dict(some)
 
     async def request_deletions(self, names: Sequence[str]) -> None:
-        """From now on whoever is controller deletes the topics."""
-        async for _ in self._in_portions(chunked(names, _request)):
+        """Record that the topics are to be deleted, by this controller or any later one."""
+        async for _ in self._in_chunks(chunked(names, _request)):
             pass
 
     async def withdraw_deletion(self, name: str) -> None:
-        """The topic is not to be deleted."""
+        """Remove the request to delete the topic."""
         await self._write([Delete(znodes.TOPIC_DELETION.path(name))])
 
     async def remove_topics(self, removed: Sequence[Removed]) -> AsyncIterator[Sequence[str]]:
-        """Remove all znodes of topics, some at a time; yields their names once they are gone.
+        """Remove all znodes of topics, chunk by chunk; yields their names once they are gone.
 
-        Those that the picture shows are removed without looking, as asking would take a request for
-        each; if others are there, made by who knows whom, all that is there is looked up.
+        The znodes that the picture implies are deleted without reading them first, which would take
+        a request per topic. Only if that is refused, because someone added or removed some, are the
+        existing ones looked up.
         """
 
         async def remove_found(some: Sequence[Removed]) -> None:
             for each in some:
                 await self._remove_topic(each.name)
 
-        async for some in self._in_portions(chunked(removed, _removal), remove_found):
+        async for some in self._in_chunks(chunked(removed, _removal), remove_found):
             yield [each.name for each in some]
 
-    async def _in_portions(
+    async def _in_chunks(
         self,
-        portions: Iterator[Portion[T]],
+        chunks: Iterator[Chunk[T]],
         write_found: Callable[[Sequence[T]], Awaitable[None]] | None = None,
     ) -> AsyncIterator[Sequence[T]]:
-        """Write the portions, and yield the items of each once it is written.
+        """Write the chunks, and yield the items of each once it is written.
 
-        `write_found` is for a portion that was refused: it looks at what is there.
+        A chunk that was refused is given to `write_found`, which reads what exists and tries again.
         """
-        while some := list(islice(portions, CHUNKS_IN_FLIGHT)):
+        while some := list(islice(chunks, CHUNKS_IN_FLIGHT)):
             outcomes = await asyncio.gather(
-                *(self._write_all(portion.multis) for portion in some), return_exceptions=True
+                *(self._write_all(chunk.multis) for chunk in some), return_exceptions=True
             )
-            for portion, outcome in zip(some, outcomes, strict=True):
+            for chunk, outcome in zip(some, outcomes, strict=True):
                 if write_found is not None and isinstance(outcome, OutOfDate):
-                    await write_found(portion.items)
+                    await write_found(chunk.items)
                 elif outcome is not None:
                     raise outcome
-                yield portion.items
+                yield chunk.items
 
     async def _write_all(self, multis: Iterable[Sequence[Operation]]) -> None:
-        """Write each in its turn; when all are through, raise what the first was refused for."""
+        """Write them all; once all are answered, raise the first refusal."""
         outcomes = await asyncio.gather(*map(self._write, multis), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
     async def _remove_topic(self, name: str) -> None:
-        """Partitions first; topic, settings and request at once."""
+        """Remove a topic as it is found: partitions first; topic, settings and request in one."""
         root = znodes.TOPIC.path(name)
         *below, topic = [Delete(path) for path in await self._tree(root)]
         while len(below) > CHUNK:
@@ -182,13 +183,13 @@ class Writer:
         await self._write([*below, topic, *rest, Delete(znodes.TOPIC_DELETION.path(name))])
 
     async def _existing_settings(self, names: Iterable[str]) -> set[str]:
-        """The topics that have a znode of settings."""
+        """Those of the topics that have a settings znode."""
         asked = list(names)
         stats = await gather(self._zk.exists(znodes.TOPIC_SETTINGS.path(name)) for name in asked)
         return {name for name, stat in zip(asked, stats, strict=True) if stat is not None}
 
     async def _parents(self, topics: Sequence[str]) -> set[str]:
-        """Which parents of states exist: another controller may have died amid creating them."""
+        """The parents of states that exist: an earlier controller may have died creating them."""
         found = await gather(self._parents_of(name) for name in topics)
         return {path for paths in found for path in paths}
 
@@ -218,38 +219,38 @@ class Writer:
             raise OutOfDate(f"ZooKeeper is not as expected: {failure}") from failure
 
 
-def chunked(items: Iterable[T], steps_of: Callable[[T], Iterable[Step]]) -> Iterator[Portion[T]]:
-    """The items in portions (pure): as many as fit into a multi, or one that needs several."""
+def chunked(items: Iterable[T], steps_of: Callable[[T], Iterable[Step]]) -> Iterator[Chunk[T]]:
+    """Group the items (pure): as many as fit into a multi, or one that needs several."""
     found: list[T] = []
-    multi = Filling()
+    multi = MultiBuilder()
     for item in items:
         first, *others = packed(steps_of(item))
         if others or not multi.add(first):
             if found:
-                yield Portion(found, [multi.operations])
-            found, multi = [], Filling()
+                yield Chunk(found, [multi.operations])
+            found, multi = [], MultiBuilder()
             if others:
-                yield Portion([item], [first, *others])
+                yield Chunk([item], [first, *others])
                 continue
             multi.add(first)
         found.append(item)
     if found:
-        yield Portion(found, [multi.operations])
+        yield Chunk(found, [multi.operations])
 
 
 def packed(steps: Iterable[Step]) -> Iterator[list[Operation]]:
-    """The steps in multis (pure), in order."""
-    multi = Filling()
+    """Group the steps into multis, in order (pure)."""
+    multi = MultiBuilder()
     for step in steps:
         if not multi.add(step):
             yield multi.operations
-            multi = Filling()
+            multi = MultiBuilder()
             multi.add(step)
     yield multi.operations
 
 
 def _creation(planned: Planned, states: Plan, with_settings: Container[str] = ()) -> Iterator[Step]:
-    """`with_settings`: the topics that have a znode of settings already."""
+    """`with_settings`: the topics that already have a settings znode."""
     topic = planned.topic
     path = znodes.TOPIC_SETTINGS.path(topic.name)
     encoded = znodes.TOPIC_SETTINGS.encode(EntitySettings(planned.configs))
@@ -272,7 +273,7 @@ def _request(name: str) -> list[Step]:
 
 
 def _removal(removed: Removed) -> Iterator[Step]:
-    """Partitions first; the topic's own znodes at once."""
+    """Partitions first; the topic's own znodes in one step."""
     name = removed.name
     for each in removed.with_state:
         yield [Delete(znodes.PARTITION_STATE.path(*each)), Delete(znodes.PARTITION.path(*each))]
@@ -289,7 +290,7 @@ def _created(plan: Plan) -> Iterable[TopicPartition]:
 
 
 def _state_operations(partition: TopicPartition, state: LeaderAndIsr, parents: set[str]) -> Step:
-    """To write a state over the one before; to create it, with the parents it lacks."""
+    """Overwrite a partition's state, or create it with its missing parents."""
     path = znodes.PARTITION_STATE.path(*partition)
     encoded = _encoded_state(
         PartitionState(state.leader, state.leader_epoch, state.isr, state.controller_epoch)
@@ -310,5 +311,5 @@ def _encoded(topic: Topic) -> bytes:
 
 @lru_cache
 def _encoded_state(state: PartitionState) -> bytes:
-    """Those of new partitions with the same replicas are the same."""
+    """Cached: new partitions with the same replicas have the same state."""
     return znodes.PARTITION_STATE.encode(state)

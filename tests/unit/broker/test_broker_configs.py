@@ -206,7 +206,7 @@ def test_a_topics_settings_together_may_be_as_long_as_one_string() -> None:
         ):
             assert result.error_code == Error.INVALID_CONFIG
             assert result.error_message == (
-                "the topic's settings take 33045 bytes, and may take 32767"
+                "the topic's settings take 33045 bytes; the limit is 32767"
             )
 
     cluster.run(scenario())

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kdist.config.listeners import Listener
 from kdist.controller.cluster import Cluster, LiveBroker, Topic
 from kdist.controller.elections import (
-    Seats,
+    Election,
+    elect,
     first_state,
     plan_for_broker_change,
     plan_for_partitions,
-    seat,
 )
 from kdist.controller.states import FOLLOWERS, NEW, NON_EXISTENT, OFFLINE, ONLINE, PartitionState
 from kdist.model import LeaderAndIsr, TopicPartition
@@ -111,14 +111,14 @@ def test_a_leader_is_alive_and_in_the_isr_and_the_isr_never_grows_or_empties(
 ) -> None:
     isr = tuple(data.draw(st.lists(st.sampled_from(assigned), min_size=1, unique=True)))
     leader = data.draw(st.sampled_from([*isr, -1]))
-    after = seat(Seats(leader, isr), assigned, alive)
+    after = elect(Election(leader, isr), assigned, alive)
     assert set(after.isr) <= set(isr)
     assert after.isr
     if alive & set(isr):
         assert after.leader in alive & set(after.isr)
     else:
-        assert after == Seats(-1, isr)
-    assert seat(after, assigned, alive) == after
+        assert after == Election(-1, isr)
+    assert elect(after, assigned, alive) == after
 
 
 @given(replicas, st.lists(st.tuples(st.sets(st.integers(1, 5)), st.sets(st.integers(1, 5)))))
