@@ -1,7 +1,8 @@
-"""What a failed append to `__consumer_offsets` looks like to group members (pure).
+"""Which error a group member gets when an append to `__consumer_offsets` fails (pure).
 
-Clients know few errors in these places, and each makes them do the right thing: look for the
-coordinator again, join again, or give up. Source: Apache Kafka's group coordinator.
+Clients handle only a few errors in these responses. Each is mapped to one that makes them do the
+right thing: look up the coordinator again, rejoin, or give up. Source: Apache Kafka's group
+coordinator.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _EITHER = {
     Error.NOT_LEADER_OR_FOLLOWER: Error.NOT_COORDINATOR,
     Error.KAFKA_STORAGE_ERROR: Error.NOT_COORDINATOR,
 }
-# What is not named here goes out as it is.
+# An error that is not listed is passed on unchanged.
 GENERATION_ERRORS = _EITHER | {
     Error.REQUEST_TIMED_OUT: Error.REBALANCE_IN_PROGRESS,
     Error.MESSAGE_TOO_LARGE: Error.UNKNOWN_SERVER_ERROR,

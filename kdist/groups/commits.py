@@ -1,10 +1,10 @@
-"""OffsetCommit: keep a group's positions.
+"""OffsetCommit: store a group's positions.
 
-    from                               taken when the group is
-    a member, in its generation        STABLE or PREPARING; COMPLETING asks it to join again
-    outside: generation -1, no member  EMPTY, or not known yet
+    sender                             accepted while the group is
+    a member, in its generation        STABLE or PREPARING; in COMPLETING it has to rejoin
+    no member: generation -1           EMPTY, or not known yet
 
-A partition's refusal does not touch the others. Source: Apache Kafka's
+An error for one partition does not affect the others. Source: Apache Kafka's
 GroupCoordinator.handleCommitOffsets and its request handler.
 """
 
@@ -39,7 +39,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class Committer:
-    """Takes commits. Has no state of its own."""
+    """Handles commits. Has no state of its own."""
 
     def __init__(self, world: World, sessions: Sessions) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class Committer:
     def commit(
         self, group: Group, request: OffsetCommitRequest, commits: Commits, reply: CommitReply
     ) -> None:
-        """Take `commits`, the request's partitions that exist; answer for them and the others."""
+        """Store `commits`, the request's existing partitions; answer for all of the request's."""
         fault = commit_fault(group, request)
         if fault is not Error.NONE:
             self.answer(request, dict.fromkeys(commits, fault), reply)
@@ -68,7 +68,7 @@ class Committer:
             self.answer(request, results, reply)
 
     def answer(self, request: OffsetCommitRequest, results: Results, reply: CommitReply) -> None:
-        """Answer for all partitions of the request; those without a result do not exist."""
+        """Answer for all partitions of the request; those not in `results` do not exist."""
         topics = [
             OffsetCommitTopicResult(
                 name=topic.name,
@@ -133,10 +133,10 @@ def commit_fault(group: Group, request: OffsetCommitRequest) -> Error:
 def commits_of(
     request: OffsetCommitRequest, is_known: Callable[[TopicPartition], bool], now_ms: int
 ) -> Commits:
-    """What a request commits, of partitions that exist."""
+    """What a request commits, for partitions that exist."""
     expires_ms = NO_TIMESTAMP
     if request.retention_time_ms != NO_TIMESTAMP:
-        # As far ahead as the record can say: a client may ask for the largest number there is.
+        # Capped at what the record can hold: a client may ask for the largest int64.
         expires_ms = min(now_ms + request.retention_time_ms, _INT64_MAX)
     return {
         where: _committed(each, now_ms, expires_ms)
@@ -147,7 +147,7 @@ def commits_of(
 
 
 def java_length(text: str) -> int:
-    """UTF-16 units, by which Kafka measures metadata (though its setting says bytes)."""
+    """Length in UTF-16 code units, as Kafka measures metadata (though its setting says bytes)."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 

@@ -1,11 +1,11 @@
-"""The front door of the groups room: one method per API, and the coming and going of partitions.
+"""The front door of the groups room: one method per API, and loading and unloading of partitions.
 
-A request finds its group here, or learns that it cannot: INVALID_GROUP_ID, NOT_COORDINATOR, or
+A request's group is looked up here; the errors are INVALID_GROUP_ID, NOT_COORDINATOR and
 COORDINATOR_LOAD_IN_PROGRESS. While a partition loads, heartbeats are answered without an error and
-syncs with REBALANCE_IN_PROGRESS, as old clients know no other answers.
+syncs with REBALANCE_IN_PROGRESS, as old clients do not expect any other error there.
 
-Every `reply` is called exactly once, during the call or later; records taken from a request are
-copied or encoded during the call. FindCoordinator is the broker's.
+Every `reply` is called exactly once, during the call or later. Whatever is kept of a request is
+copied or encoded during the call. The broker answers FindCoordinator.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 PROTOCOL_NAME_MAY_BE_NONE_SINCE = 7  # JoinGroup
 PROTOCOL_IS_REQUIRED_SINCE = 5  # SyncGroup
 MEMBERS_SINCE = 3  # LeaveGroup
-EMPTY_GROUP_ID = ""  # may commit and fetch offsets, as clients of old did; nothing else
+EMPTY_GROUP_ID = ""  # may commit and fetch offsets, as old clients did; nothing else
 
 
 class GroupCoordinator:
@@ -71,18 +71,19 @@ class GroupCoordinator:
         self._offer_readings(world.metrics)
 
     def start(self) -> None:
-        """Begin to forget what has had its time."""
+        """Start the periodic expiry of offsets and groups."""
         self._upkeep.start()
 
     def use_partitions(self, count: int) -> None:
-        """`__consumer_offsets` has so many partitions, whatever the settings say.
+        """Use the partition count that `__consumer_offsets` has, whatever the settings say.
 
-        It may be made by another broker, with other settings, or by a person, after this one has
-        started. Once there are groups, another count would look for them where they are not.
+        The topic may be created after this broker's start by another broker, with other settings,
+        or by a user. Once there are groups the count is kept, or they would be looked for in the
+        wrong partitions.
         """
         if count != self._world.partitions and len(self._registry):
             logger.error(
-                "__consumer_offsets has %d partitions, but groups are placed by %d: add none to it",
+                "__consumer_offsets has %d partitions, but groups are placed by %d: do not add any",
                 count,
                 self._world.partitions,
             )
@@ -90,7 +91,7 @@ class GroupCoordinator:
             self._world.partitions = count
 
     def stop(self) -> None:
-        """Give up all partitions; who waits is told to look for another coordinator."""
+        """Unload all partitions; waiting members are told to look for another coordinator."""
         self._upkeep.stop()
         for partition in self._registry.partitions():
             self.unload(partition)
@@ -100,33 +101,33 @@ class GroupCoordinator:
         return self._world.partition_for(group_id)
 
     def begin_loading(self, partition: int) -> Loading:
-        """This broker leads the partition now: replay its log, then `finish_loading`."""
+        """This broker now leads the partition: replay its log, then call `finish_loading`."""
         return self._registry.begin_loading(partition)
 
     def finish_loading(self, loading: Loading) -> None:
-        """The whole log was replayed. Without effect if the partition was unloaded meanwhile."""
+        """The whole log was replayed. No effect if the partition was unloaded in the meantime."""
         self._upkeep.finish_loading(loading)
         self._world.actions.run()
 
     def load(self, partition: int, batches: Iterable[Buffer]) -> None:
-        """`begin_loading` to `finish_loading` in one turn, for small logs and tests."""
+        """`begin_loading` to `finish_loading` in one call, for small logs and tests."""
         loading = self.begin_loading(partition)
         for each in batches:
             loading.replay(each)
         self.finish_loading(loading)
 
     def unload(self, partition: int) -> None:
-        """This broker does not lead the partition any more."""
+        """This broker no longer leads the partition."""
         self._upkeep.unload(partition)
         self._world.actions.run()
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """These were deleted: so is what groups have committed for them."""
+        """The partitions were deleted: delete the offsets committed for them."""
         self._upkeep.forget_partitions(partitions)
         self._world.actions.run()
 
     def join_group(self, request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> None:
-        """Answers when the next generation is there, unless there is nothing to wait for."""
+        """Answers when the next generation begins, or at once if there is nothing to wait for."""
         if caller.version < PROTOCOL_NAME_MAY_BE_NONE_SINCE:
             reply = _with_protocol_name(reply)
         error, group = self._find_managed(request.group_id)
@@ -145,7 +146,7 @@ class GroupCoordinator:
         self._world.actions.run()
 
     def sync_group(self, request: SyncGroupRequest, caller: Caller, reply: SyncReply) -> None:
-        """Answers when the leader has given out the assignment."""
+        """Answers when the leader's assignment has been stored."""
         is_named = request.protocol_type is not None and request.protocol_name is not None
         error, group = self._find_managed(request.group_id)
         if caller.version >= PROTOCOL_IS_REQUIRED_SINCE and not is_named:
@@ -243,7 +244,7 @@ class GroupCoordinator:
         _caller: Caller,
         reply: Callable[[ListGroupsResponse], None],
     ) -> None:
-        """Answers at once; while a partition loads, with an error beside the groups there are."""
+        """Answers at once; while any partition loads, with an error and the groups known so far."""
         is_loading = self._registry.is_loading
         error = Error.COORDINATOR_LOAD_IN_PROGRESS if is_loading else Error.NONE
         found = describing.listed(self._registry, request.states_filter)
@@ -256,7 +257,7 @@ class GroupCoordinator:
         _caller: Caller,
         reply: Callable[[DeleteGroupsResponse], None],
     ) -> None:
-        """Answers when the log says that they are gone."""
+        """Answers when the tombstones are in the log."""
         self._deleter.delete_groups(request, reply)
         self._world.actions.run()
 
@@ -266,12 +267,12 @@ class GroupCoordinator:
         _caller: Caller,
         reply: Callable[[OffsetDeleteResponse], None],
     ) -> None:
-        """Answers when the log says that they are gone."""
+        """Answers when the tombstones are in the log."""
         self._deleter.delete_offsets(request, reply)
         self._world.actions.run()
 
     def _find_managed(self, group_id: str) -> tuple[Error, Group | None]:
-        """A group for requests that only members make."""
+        """The group for a request that only members send, for which an empty id is invalid."""
         if group_id == EMPTY_GROUP_ID:
             return Error.INVALID_GROUP_ID, None
         return self._registry.find(group_id)
@@ -283,7 +284,7 @@ class GroupCoordinator:
         return Error.INVALID_SESSION_TIMEOUT
 
     def _drop_if_never_used(self, group: Group) -> None:
-        """A refused join leaves no group behind that was not there before."""
+        """Remove a group that a refused join has just created."""
         if group.generation == 0 and group.is_unused:
             self._registry.remove(group)
 
@@ -312,7 +313,7 @@ class GroupCoordinator:
 
 
 def _with_protocol_name(reply: JoinReply) -> JoinReply:
-    """Old versions have no bytes for "no protocol"."""
+    """Old versions cannot encode a null protocol name: send an empty one."""
 
     def answer(response: JoinGroupResponse) -> None:
         response.protocol_name = response.protocol_name or ""

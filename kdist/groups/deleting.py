@@ -1,13 +1,14 @@
 """DeleteGroups and OffsetDelete: delete groups, or some of the offsets that they committed.
 
     group                       DeleteGroups        OffsetDelete
-    EMPTY                       it goes             they go
-    of consumers, with members  NON_EMPTY_GROUP     those of topics that no member reads go, the
-                                                    others are GROUP_SUBSCRIBED_TO_TOPIC
+    EMPTY                       deleted             deleted
+    of consumers, with members  NON_EMPTY_GROUP     deleted for topics that no member reads, else
+                                                    GROUP_SUBSCRIBED_TO_TOPIC
     of others, with members     NON_EMPTY_GROUP     NON_EMPTY_GROUP
 
-Answers come when the tombstones are in the log, so that what is gone stays gone. Source: KIP-229,
-KIP-496, Apache Kafka's `GroupCoordinator.handleDeleteGroups` and `handleDeleteOffsets`.
+Requests are answered once the tombstones are in the log, so that what is deleted stays deleted.
+Source: KIP-229, KIP-496, Apache Kafka's `GroupCoordinator.handleDeleteGroups` and
+`handleDeleteOffsets`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Deleter:
     def delete_groups(
         self, request: DeleteGroupsRequest, reply: Callable[[DeleteGroupsResponse], None]
     ) -> None:
-        """Answer once for each group that is named."""
+        """Answer with one result per group, also if the request names one twice."""
         wanted = list(dict.fromkeys(request.groups_names))
         results: dict[str, Error] = {}
 
@@ -75,7 +76,7 @@ class Deleter:
     def delete_offsets(
         self, request: OffsetDeleteRequest, reply: Callable[[OffsetDeleteResponse], None]
     ) -> None:
-        """Answer for each partition, or with an error for the whole."""
+        """Answer with a result per partition, or with one error for the whole request."""
         error, group = self._registry.find(request.group_id)
         if not request.group_id:
             error, group = Error.INVALID_GROUP_ID, None
@@ -103,7 +104,7 @@ class Deleter:
         topics = group.subscribed_topics
         if group.state is EMPTY or (topics is not None and partition.topic not in topics):
             return Error.NONE
-        return Error.GROUP_SUBSCRIBED_TO_TOPIC  # also where it is not known what they read
+        return Error.GROUP_SUBSCRIBED_TO_TOPIC  # also if the subscription is not known
 
     def _refuse(self, error: Error, reply: Callable[[OffsetDeleteResponse], None]) -> None:
         self._world.answer(reply, OffsetDeleteResponse(error_code=error, topics=[]))

@@ -13,7 +13,7 @@ from kdist.protocol.list_groups import ListedGroup
 
 
 def described(group_id: str, error: Error, group: Group | None) -> DescribedGroup:
-    """A group; one that nobody knows is dead, without an error."""
+    """Describe a group; one that does not exist is Dead, without an error, as in Kafka."""
     if group is None:
         return DescribedGroup(
             error_code=error,
@@ -36,7 +36,7 @@ def described(group_id: str, error: Error, group: Group | None) -> DescribedGrou
 
 
 def listed(groups: Iterable[Group], states: Iterable[str]) -> list[ListedGroup]:
-    """The groups in one of `states`, in whatever case; in any if none is named (KIP-518)."""
+    """The groups in one of `states`, ignoring case; all groups if `states` is empty (KIP-518)."""
     wanted = {each.lower() for each in states}
     return [
         ListedGroup(

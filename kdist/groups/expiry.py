@@ -1,15 +1,15 @@
 """Which committed offsets have expired (pure). Source: KIP-211.
 
-    group                              its offsets go when `offsets.retention.minutes` have passed
-    EMPTY, had members once            since it became empty (since the commit, where the log does
+    group                              an offset expires `offsets.retention.minutes` after
+    EMPTY, had members once            the group became empty (after the commit, if the log does
                                        not say when that was)
-    never had members                  since the commit
-    STABLE, of consumers whose         since the commit, for topics that none of them reads
+    never had members                  the commit
+    STABLE, of consumers whose         the commit, for topics that no member reads
     topics are known
     any other                          never
 
-An offset with an expiry time of its own goes at that time instead; one with a commit under way
-stays.
+An offset with an expiry time of its own expires at that time instead. While a commit of a partition
+is under way, its offset does not expire.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""OffsetFetch: read back what a group has committed (pure).
+"""OffsetFetch: read back a group's committed offsets (pure).
 
-Whether the group rebalances does not matter, and a group that nobody knows has committed nothing.
+They can be read while the group rebalances too. A group that does not exist has committed nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Find = Callable[[str], tuple[Error, Group | None]]
 
 
 def fetch(request: OffsetFetchRequest, version: int, find: Find) -> OffsetFetchResponse:
-    """The response; `find` gives a group, or the error of one that is not to be found here."""
+    """The response; `find` looks up a group, or gives the error if it is not coordinated here."""
     is_stable_only = request.require_stable
     if version >= GROUPS_SINCE:
         found = [_fetch_group(each, is_stable_only, find) for each in request.groups]
@@ -85,7 +85,7 @@ def _with_error(error: Error, partition: int) -> OffsetFetchPartitionResult:
 
 
 def _all_with(error: Error, topics: Iterable[OffsetFetchTopic]) -> list[OffsetFetchTopicResult]:
-    """An error of the group on every partition, where versions have no other place for it."""
+    """A group's error repeated for every partition, for versions without a top-level error."""
     return [
         OffsetFetchTopicResult(
             name=topic.name,
@@ -96,7 +96,7 @@ def _all_with(error: Error, topics: Iterable[OffsetFetchTopic]) -> list[OffsetFe
 
 
 def _topics_of(offsets: GroupOffsets) -> list[OffsetFetchTopic]:
-    """All that is committed, as if it were asked for."""
+    """All committed partitions, in the form of a request for them."""
     partitions: dict[str, list[int]] = {}
     for where in offsets:
         partitions.setdefault(where.topic, []).append(where.partition)

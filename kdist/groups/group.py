@@ -1,9 +1,9 @@
-"""One group: its state, members, generation, and who of them waits for what.
+"""One group: its state, members and generation, and which members wait for an answer.
 
 Nothing here answers, waits or writes; `rebalance.py` and its neighbours do. Invariants:
-- `joining` and `syncing` name members only; a waiting reply is taken out when it is answered.
-- Nobody is in `syncing` outside of COMPLETING; in `joining` outside of PREPARING is only a static
-  member that came back to a stable group, while its new id goes to the log.
+- `joining` and `syncing` contain members only; a waiting reply is removed when it is answered.
+- `syncing` is empty outside COMPLETING. Outside PREPARING, `joining` contains at most static
+  members that came back to a stable group and whose new ids are being appended to the log.
 - A group with members has a leader, which is one of them, a protocol type, and at least one
   protocol that all members support.
 """
@@ -46,29 +46,29 @@ class Group:
         self.protocol_type: str | None = None  # None: only offsets were ever committed
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}  # in the order they came
+        self.members: dict[str, Member] = {}  # in the order they joined
         self.static_ids: dict[str, str] = {}  # instance id to member id
-        self.pending: dict[str, Timer] = {}  # ids given out (KIP-394), not yet joined with
+        self.pending: dict[str, Timer] = {}  # ids given out (KIP-394) that have not joined yet
         self.joining: dict[str, JoinReply] = {}
         self.syncing: dict[str, SyncReply] = {}
-        self.unsynced: set[str] = set()  # members that have not yet asked for their assignment
-        self.is_assigning = False  # the leader's assignment is on its way to the log
+        self.unsynced: set[str] = set()  # members that have not yet sent SyncGroup
+        self.is_assigning = False  # the leader's assignment is being appended to the log
         self.subscribed_topics: frozenset[str] | None = None  # None: not known
-        self.is_gathering = False  # a new group's first members are waited for
-        self.has_newcomers = False  # one came since the gathering was last prolonged
+        self.is_gathering = False  # the initial rebalance delay of an empty group is running
+        self.has_newcomers = False  # a member joined since that delay last started
         self.join_timer: Timer | None = None
         self.sync_timer: Timer | None = None
         self.offsets = GroupOffsets()
-        self._support: Counter[str] = Counter()  # how many members support a protocol
+        self._support: Counter[str] = Counter()  # how many members support each protocol
 
     @property
     def is_consumers(self) -> bool:
-        """Whether the members say what topics they read, in a form known here."""
+        """Whether it is a consumer group, whose members' metadata lists the topics they read."""
         return self.protocol_type == CONSUMER
 
     @property
     def is_unused(self) -> bool:
-        """No member, none expected, no offset: nothing would be lost with the group."""
+        """Whether it has no member, pending id or offset, so that it can be dropped."""
         return self.state is EMPTY and not self.pending and not self.offsets
 
     def become(self, state: GroupState, now_ms: int) -> None:
@@ -78,7 +78,7 @@ class Group:
         self.state_since_ms = now_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """A member more. Type and protocols must be such as `supports`."""
+        """Add a member, whose type and protocols `supports` accepts."""
         if not self.members:
             self.protocol_type = protocol_type
         if member.instance_id is not None:
@@ -91,7 +91,7 @@ class Group:
         self.forget_pending(member.member_id)
 
     def remove(self, member_id: str) -> Member:
-        """A member less. Who waits for an answer must have it, or get it, by other hands."""
+        """Remove a member. Its waiting join or sync, if any, is for the caller to answer."""
         member = self.members.pop(member_id)
         member.end_session()
         self._support.subtract(name for name, _metadata in member.protocols)
@@ -102,13 +102,13 @@ class Group:
         return member
 
     def forget_pending(self, member_id: str) -> None:
-        """An id that was given out is used now, or not awaited any more."""
+        """An id that was given out has joined, or is no longer waited for."""
         timer = self.pending.pop(member_id, None)
         if timer is not None:
             timer.cancel()
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Give a static member that came back its new id; all else of it stays."""
+        """Give a static member that came back its new id; nothing else changes."""
         old_id, member.member_id = member.member_id, member_id
         assert member.instance_id is not None
         self.static_ids[member.instance_id] = member_id
@@ -120,13 +120,13 @@ class Group:
             self.unsynced.add(member_id)
 
     def set_protocols(self, member: Member, protocols: Protocols) -> None:
-        """What the member supports from now on."""
+        """Replace the protocols that the member supports."""
         self._support.subtract(name for name, _metadata in member.protocols)
         member.protocols = protocols
         self._support.update(name for name, _metadata in protocols)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether one who joins with these leaves a protocol that all members support."""
+        """Whether all members would still share a protocol if one with these joined."""
         if self.state is EMPTY:
             return bool(protocol_type and protocols)
         count = len(self.members)
@@ -143,20 +143,20 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to join again; 0 without members."""
+        """The longest rebalance timeout of the members; 0 without members."""
         return max((each.rebalance_timeout_ms for each in self.members.values()), default=0)
 
     @property
     def has_everyone_joined(self) -> bool:
-        """Whether nobody is waited for, not even those who were only given an id."""
+        """Whether all members have joined, and all clients that were given an id."""
         return len(self.joining) == len(self.members) and not self.pending
 
     def is_waiting(self, member_id: str) -> bool:
-        """Whether an answer to the member is due, so that it cannot be expected to heartbeat."""
+        """Whether the member waits for an answer, and so cannot be expected to heartbeat."""
         return member_id in self.joining or member_id in self.syncing
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it has joined, else take another that has; False if none has."""
+        """Keep the leader if it has joined, else choose a member that has; False if none has."""
         if self.leader_id not in self.joining:
             joined = next((each for each in self.members if each in self.joining), None)
             if joined is None:
@@ -165,19 +165,19 @@ class Group:
         return True
 
     def begin_generation(self, now_ms: int) -> None:
-        """The members as they are now are the next generation; without any, the group is EMPTY."""
+        """Begin the next generation with the current members; without any, the group is EMPTY."""
         self.generation += 1
         self.protocol_name = self.choose_protocol() if self.members else None
         self.subscribed_topics = self.read_subscribed_topics()
         self.is_assigning = False
         self.unsynced = set(self.members)
-        self._support += Counter()  # drops what nobody supports any more
+        self._support += Counter()  # drops protocols that no member supports any more
         self.become(COMPLETING if self.members else EMPTY, now_ms)
 
     def read_subscribed_topics(self) -> frozenset[str] | None:
-        """The topics that members read; None where they do not say so, or not in a known form.
+        """The topics that members subscribe to; None if their metadata cannot be parsed.
 
-        The first version of the form is the beginning of all later ones.
+        It is read as version 0, which is a prefix of all later versions.
         """
         if not self.is_consumers or (self.members and self.protocol_name is None):
             return None
@@ -188,7 +188,7 @@ class Group:
                 get_version(metadata)
                 topics.update(get_versioned(ConsumerProtocolSubscription, metadata, 0).topics)
             except ProtocolError:
-                return None  # some client's own form: not ours to judge
+                return None  # a client may use a format of its own
         return frozenset(topics)
 
     def described_members(self) -> list[JoinGroupMember]:
@@ -205,7 +205,7 @@ class Group:
         ]
 
     def stop_timers(self) -> None:
-        """Nothing more happens to the group by itself."""
+        """Stop all timers of the group and its members."""
         for member in self.members.values():
             member.end_session()
         for member_id in list(self.pending):
@@ -214,14 +214,14 @@ class Group:
         self.stop_sync_timer()
 
     def stop_join_timer(self) -> None:
-        """Joins are not waited for any more."""
+        """Stop waiting for joins."""
         self.is_gathering = False
         if self.join_timer is not None:
             self.join_timer.cancel()
             self.join_timer = None
 
     def stop_sync_timer(self) -> None:
-        """Syncs are not waited for any more."""
+        """Stop waiting for syncs."""
         self.unsynced.clear()
         if self.sync_timer is not None:
             self.sync_timer.cancel()

@@ -1,13 +1,13 @@
 """JoinGroup: who may become a member, or take part in the next generation.
 
-    the joiner                  gets
-    without a member id         from version 4 on MEMBER_ID_REQUIRED and an id to come back with
-                                (KIP-394); before, and if static, it is added
-    with an id given out        added
-    static, instance id known   the place of the member before it (static_join.py)
-    a member                    PREPARING: parked. COMPLETING: the generation again, as its answer
-                                may have got lost. STABLE: likewise; a leader, and whoever changes
-                                its protocols, makes the group rebalance
+    the joiner                  what happens
+    without a member id         from version 4 on: MEMBER_ID_REQUIRED and an id to join again with
+                                (KIP-394); before that, and if static: it is added
+    with an id given out        it is added
+    static, instance id known   it takes over that member's place (static_join.py)
+    a member                    PREPARING: parked. COMPLETING: gets the generation again, as the
+                                first response may have been lost; with changed protocols the group
+                                rebalances. STABLE: likewise, and a leader's join is a rebalance too
     anyone else                 UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID
 
 Source: Apache Kafka's GroupCoordinator.handleJoinGroup; KIP-62, KIP-345, KIP-389 (size limit).
@@ -30,7 +30,7 @@ REQUIRES_MEMBER_ID_SINCE = 4
 
 
 class Joiner:
-    """Takes joins. Has no state of its own."""
+    """Handles joins. Has no state of its own."""
 
     def __init__(self, world: World, rebalancer: Rebalancer) -> None:
         self._world = world
@@ -53,9 +53,9 @@ class Joiner:
         self._rebalancer.maybe_complete(group)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """Whether the group is below `group.max.size`, or the joiner counted already.
+        """Whether the group is below `group.max.size`, or the joiner is counted already.
 
-        While joins are parked, those count that have joined: who comes last is left out.
+        During a rebalance only those that have joined count: the last to join are refused.
         """
         size_max = self._world.settings.max_size
         if group.state is PREPARING:
@@ -104,7 +104,7 @@ class Joiner:
             self._take_part(group, member, join)
 
     def _take_part(self, group: Group, member: Member, join: Join) -> None:
-        """Park the member's join; unless joins are parked already, a rebalance begins."""
+        """Park the member's join, and begin a rebalance unless one is waiting for joins already."""
         join.update(group, member)
         self._rebalancer.park_join(group, member, join.reply)
         self._rebalancer.maybe_prepare(group, f"member {member.member_id} joins again")

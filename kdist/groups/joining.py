@@ -1,4 +1,4 @@
-"""A request to join, taken apart, and where its answer goes."""
+"""A JoinGroup request, decoded, with its reply callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kdist.protocol.join_group import JoinGroupRequest
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Join:
-    """`protocols` are the request's, as a member keeps them."""
+    """`protocols` are the request's, in the form that `Member` keeps."""
 
     request: JoinGroupRequest
     caller: Caller
@@ -20,12 +20,12 @@ class Join:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has none, and the session timeout serves."""
+        """Version 0 has no rebalance timeout: the session timeout is used."""
         asked_ms = self.request.rebalance_timeout_ms
         return self.request.session_timeout_ms if asked_ms < 0 else asked_ms
 
     def new_member(self, member_id: str) -> Member:
-        """The member that the joiner becomes."""
+        """The member to add for this join."""
         return Member(
             member_id=member_id,
             instance_id=self.request.group_instance_id,
@@ -37,14 +37,14 @@ class Join:
         )
 
     def update(self, group: Group, member: Member) -> None:
-        """Let the member be as it says it is now."""
+        """Update an existing member's protocols and timeouts from this join."""
         group.set_protocols(member, self.protocols)
         member.session_timeout_ms = self.request.session_timeout_ms
         member.rebalance_timeout_ms = self.rebalance_timeout_ms
 
 
 def join_of(request: JoinGroupRequest, caller: Caller, reply: JoinReply) -> Join:
-    """Take the request apart. Of an assignor that is named twice, the first counts."""
+    """Decode the request. If it lists an assignor twice, the first counts."""
     protocols: dict[str, bytes] = {}
     for each in request.protocols:
         protocols.setdefault(each.name, each.metadata)

@@ -1,4 +1,4 @@
-"""A member of a group: who it is, what it can do, and what it was given."""
+"""A member of a group: its identity, its protocols and timeouts, and its assignment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from kdist.runtime.tasks import Timer
 
-UNKNOWN_MEMBER_ID = ""  # how a client that has none yet joins, or commits from outside
+UNKNOWN_MEMBER_ID = ""  # of a client that has no id yet, or commits without being a member
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""The assignors a member can use, the one it likes best first, each with its metadata."""
+"""The assignors a member supports, in order of preference, each with its metadata."""
 
 
 class Caller(NamedTuple):
@@ -37,25 +37,25 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     assignment: bytes = b""
-    # Joined and not yet answered for the first time: it knows no member id, so cannot heartbeat.
+    # Its first join is not answered yet: it does not know its member id, and cannot heartbeat.
     is_new: bool = False
     session: Timer | None = None
 
     @property
     def is_static(self) -> bool:
-        """Whether the member keeps its place over a restart (KIP-345)."""
+        """Whether the member keeps its place across a restart (KIP-345)."""
         return self.instance_id is not None
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member said for `protocol`, which it must support."""
+        """The member's metadata for `protocol`, which it must support."""
         return next(metadata for name, metadata in self.protocols if name == protocol)
 
     def vote(self, candidates: Container[str]) -> str:
-        """The candidate that the member likes best; it must support one."""
+        """The candidate that the member prefers; it must support at least one."""
         return next(name for name, _metadata in self.protocols if name in candidates)
 
     def end_session(self) -> None:
-        """Stop the timer."""
+        """Stop the session timer."""
         if self.session is not None:
             self.session.cancel()
             self.session = None

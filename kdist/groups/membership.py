@@ -1,4 +1,4 @@
-"""Heartbeat and LeaveGroup, and whether a request comes from a member (KIP-345)."""
+"""Heartbeat and LeaveGroup, and the check that a request comes from a member (KIP-345)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from kdist.protocol.leave_group import LeaveGroupRequest, LeavingMember
 
 
 def member_fault(group: Group, member_id: str, instance_id: str | None) -> Error:
-    """Why a request is not a member's (pure); NONE if it is.
+    """Why a request is not from a member (pure); NONE if it is.
 
-    An instance id that another member id has taken over fences the one before.
+    Once a new member id has taken over an instance id, the old member id is fenced.
     """
     if instance_id is not None:
         current_id = group.static_ids.get(instance_id)
@@ -28,7 +28,7 @@ def member_fault(group: Group, member_id: str, instance_id: str | None) -> Error
 def generation_fault(
     group: Group, member_id: str, instance_id: str | None, generation: int
 ) -> Error:
-    """As `member_fault`, and ILLEGAL_GENERATION for a member that missed a rebalance (pure)."""
+    """As `member_fault`, or ILLEGAL_GENERATION if the member missed a rebalance (pure)."""
     fault = member_fault(group, member_id, instance_id)
     if fault is Error.NONE and generation != group.generation:
         return Error.ILLEGAL_GENERATION
@@ -47,12 +47,12 @@ def heartbeat(rebalancer: Rebalancer, group: Group, request: HeartbeatRequest) -
 
 
 def leaving_members(request: LeaveGroupRequest, version: int) -> list[LeavingMember]:
-    """Who leaves; before version 3 the one who asks (pure)."""
+    """The members that leave; before version 3 only the sender (pure)."""
     return request.members if version >= 3 else [LeavingMember(member_id=request.member_id)]
 
 
 def leave(rebalancer: Rebalancer, group: Group, leaving: LeavingMember) -> Error:
-    """Let one member go: by its id, or a static one by its instance id alone."""
+    """Remove one member, named by its member id or, if static, by its instance id alone."""
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if member_id == UNKNOWN_MEMBER_ID and instance_id is not None:
         member_id = group.static_ids.get(instance_id, UNKNOWN_MEMBER_ID)

@@ -1,9 +1,9 @@
-"""What a group has committed: a position per partition, and the commits still on their way (pure).
+"""A group's committed offsets: a position per partition, and the commits still under way (pure).
 
-A commit counts once its record is in the log: `begin` when it is to be appended, then `finish` or
-`fail`. Commits of one partition may be under way together; the one that stands last in the log
-wins, whatever order their ends come in. Offsets that a transaction carries (KIP-98) will be a
-second kind of commits under way, held until the transaction's marker; none are made yet.
+A commit counts once its record is in the log: `begin` before the append, then `finish` or `fail`.
+Several commits of one partition may be under way; the last in the log wins, in whatever order they
+finish. Transactional commits (KIP-98) will be a second kind under way, held until the transaction's
+marker; they are not implemented yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Commits = dict[TopicPartition, CommittedOffset]
 
 class _Kept(NamedTuple):
     committed: CommittedOffset
-    order: int  # place of its record among the appends of this group
+    order: int  # the number of its append, counted per group
 
 
 class GroupOffsets:
@@ -64,18 +64,18 @@ class GroupOffsets:
         return partition in self._under_way
 
     def load(self, partition: TopicPartition, committed: CommittedOffset) -> None:
-        """Take what the log says."""
+        """Set a position loaded from the log."""
         self._kept[partition] = _Kept(committed, 0)
 
     def begin(self, commits: Iterable[TopicPartition]) -> int:
-        """A commit of these is appended next. Returns its number, for `finish` or `fail`."""
+        """Call before the append of a commit. Returns its number, for `finish` or `fail`."""
         self._appends += 1
         for partition in commits:
             self._under_way.setdefault(partition, set()).add(self._appends)
         return self._appends
 
     def finish(self, number: int, commits: Commits) -> None:
-        """The commit is in the log. What was forgotten in the meantime stays forgotten."""
+        """The commit is in the log. Partitions forgotten in the meantime stay forgotten."""
         for partition, committed in commits.items():
             if self._end(number, partition):
                 kept = self._kept.get(partition)
@@ -83,7 +83,7 @@ class GroupOffsets:
                     self._kept[partition] = _Kept(committed, number)
 
     def fail(self, number: int, commits: Iterable[TopicPartition]) -> None:
-        """The commit did not get into the log: what was before holds."""
+        """The commit did not get into the log: the earlier positions remain."""
         for partition in commits:
             self._end(number, partition)
 
@@ -96,7 +96,7 @@ class GroupOffsets:
         return found
 
     def forget_all(self) -> list[TopicPartition]:
-        """Drop everything; returns what needs a tombstone."""
+        """Drop everything; returns the partitions that need a tombstone."""
         return self.forget(list(self._kept | self._under_way))
 
     def find(
@@ -110,7 +110,7 @@ class GroupOffsets:
         ]
 
     def _end(self, number: int, partition: TopicPartition) -> bool:
-        """Whether the commit of the partition was still awaited; it is not from now on."""
+        """Mark the commit as no longer under way; False if it was forgotten before."""
         numbers = self._under_way.get(partition)
         if numbers is None or number not in numbers:
             return False

@@ -10,13 +10,13 @@ _MASK = 0xFFFF_FFFF
 
 
 def partition_for(group_id: str, partitions: int) -> int:
-    """The group's partition of `partitions`. Every broker and tool has to come to the same one."""
+    """The group's partition, out of `partitions`. Every broker and tool must compute the same."""
     code = java_hash(group_id)
-    return (0 if code == INT32_MIN else abs(code)) % partitions  # abs of it is over 32 bits
+    return (0 if code == INT32_MIN else abs(code)) % partitions  # as Kafka: abs(MIN) overflows
 
 
 def java_hash(text: str) -> int:
-    """What Java's `String.hashCode` gives: over UTF-16 units, wrapping at 32 bits, signed."""
+    """Java's `String.hashCode`: over UTF-16 code units, wrapping at 32 bits, signed."""
     units = text.encode("utf-16-le", "surrogatepass")
     code = 0
     for (unit,) in _UNIT.iter_unpack(units):

@@ -1,13 +1,13 @@
-"""How a group comes from one generation to the next.
+"""How a group gets from one generation to the next.
 
-    prepare         syncs that wait are sent back to join; from now on joins are parked
-    maybe_complete  once everyone has joined; or the join timer is up: who did not join is out
-    complete        the next generation: a leader, a protocol, an answer to every join
+    prepare         waiting syncs are answered with "rejoin"; from now on joins are parked
+    maybe_complete  everyone has joined; or the join timer expires, and absent members are removed
+    complete        the next generation: a leader, a protocol, a response to every join
     (sync.py)       the leader's assignment goes to the log and to the members: STABLE
 
-The join timer runs for the longest rebalance timeout of the members. The first generation of an
-empty group waits `group.initial.rebalance.delay.ms` instead, and a new group's again and again
-while members come (KIP-134), so that a fleet that starts together rebalances once.
+The join timer is the longest rebalance timeout of the members. An empty group waits
+`group.initial.rebalance.delay.ms` instead; a new group repeats that delay as long as members keep
+joining (KIP-134), so that a fleet that starts together rebalances once.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from kdist.groups.world import World
 from kdist.protocol.join_group import JoinGroupResponse
 from kdist.protocol.sync_group import SyncGroupResponse
 
-# How often at most it is looked whether an absent static member came back: a client may ask for a
-# rebalance timeout of 0.
+# At least this long between checks whether an absent static member is back: a client may ask for
+# a rebalance timeout of 0.
 ABSENT_WAIT_MS_MIN = 1000
 
 logger = logging.getLogger(__name__)
 
 
 class Rebalancer:
-    """Moves groups. Has no state of its own; one for all groups of a coordinator."""
+    """Rebalances groups. Has no state of its own; one for all groups of a coordinator."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self.sessions = Sessions(world, self.remove, self.remove_pending)
 
     def add(self, group: Group, member: Member, protocol_type: str, reply: JoinReply) -> None:
-        """A new member joins: the group rebalances."""
+        """Add a new member; the group rebalances."""
         if group.state is PREPARING and group.generation == 0:
             group.has_newcomers = True
         member.is_new = True
@@ -53,18 +53,18 @@ class Rebalancer:
         self.maybe_prepare(group, f"member {member.member_id} is new")
 
     def remove(self, group: Group, member: Member, why: str) -> None:
-        """A member is out, and the group rebalances."""
+        """Remove a member; the group rebalances."""
         self._expel(group, member.member_id)
         self.maybe_prepare(group, f"member {member.member_id} {why}")
         self.maybe_complete(group)
 
     def remove_pending(self, group: Group, member_id: str) -> None:
-        """Nobody is waited for any more under an id that was given out."""
+        """Stop waiting for an id that was given out."""
         group.forget_pending(member_id)
         self.maybe_complete(group)
 
     def park_join(self, group: Group, member: Member, reply: JoinReply) -> None:
-        """Answer the member's join later. A join of it that waits already was given up on."""
+        """Keep the member's join to answer later. Its earlier one, if parked, is refused."""
         self.answer_join(
             group,
             member.member_id,
@@ -73,18 +73,18 @@ class Rebalancer:
         group.joining[member.member_id] = reply
 
     def park_sync(self, group: Group, member: Member, reply: SyncReply) -> None:
-        """Answer the member's sync later, likewise."""
+        """Keep the member's sync to answer later. Its earlier one, if parked, is refused."""
         self.answer_sync(group, member.member_id, sync_refused(Error.REBALANCE_IN_PROGRESS))
         group.syncing[member.member_id] = reply
 
     def answer_join(self, group: Group, member_id: str, response: JoinGroupResponse) -> None:
-        """Answer the member's join if one waits."""
+        """Answer the member's parked join, if there is one."""
         reply = group.joining.pop(member_id, None)
         if reply is not None:
             self._world.answer(reply, response)
 
     def answer_sync(self, group: Group, member_id: str, response: SyncGroupResponse) -> None:
-        """Answer the member's sync if one waits."""
+        """Answer the member's parked sync, if there is one."""
         reply = group.syncing.pop(member_id, None)
         if reply is not None:
             self._world.answer(reply, response)
@@ -92,19 +92,19 @@ class Rebalancer:
     def answer_syncs(
         self, group: Group, response_to: Callable[[Member], SyncGroupResponse]
     ) -> None:
-        """Answer every sync that waits; from now on those members are to heartbeat again."""
+        """Answer every parked sync; those members have to heartbeat again from now on."""
         for member_id in list(group.syncing):
             member = group.members[member_id]
             self.answer_sync(group, member_id, response_to(member))
             self.sessions.restart(group, member)
 
     def maybe_prepare(self, group: Group, why: str) -> None:
-        """Begin a rebalance, unless one waits for joins already."""
+        """Begin a rebalance, unless one is waiting for joins already."""
         if PREPARING in FOLLOWERS[group.state]:
             self.prepare(group, why)
 
     def prepare(self, group: Group, why: str) -> None:
-        """Ask all members to join again."""
+        """Begin a rebalance: all members have to rejoin."""
         self.answer_syncs(group, lambda _member: sync_refused(Error.REBALANCE_IN_PROGRESS))
         group.stop_sync_timer()
         was_empty = group.state is EMPTY
@@ -118,14 +118,14 @@ class Rebalancer:
             self.maybe_complete(group)
 
     def maybe_complete(self, group: Group) -> None:
-        """Go on to the next generation if nobody is waited for."""
+        """Begin the next generation if everyone has joined."""
         if group.state is PREPARING and not group.is_gathering and group.has_everyone_joined:
             self._complete(group)
 
     def store(
         self, group: Group, assignments: Mapping[str, bytes], done: Callable[[Error], None]
     ) -> None:
-        """Append the group's generation; `done` gets the error as members may see it."""
+        """Append the group's generation; `done` gets the error that members may be sent."""
         record = generation_record(group, assignments)
         self._world.append(group.group_id, [record], partial(self._stored, group, done))
 
@@ -165,7 +165,8 @@ class Rebalancer:
         """Everyone has joined, or the time is up."""
         self._drop_absent(group)
         if group.members and not group.elect_leader():
-            # Only static members are left and none of them is here: their sessions decide.
+            # Only static members are left, none of which has joined: wait for them to join or for
+            # their sessions to expire.
             self._await_joins(group, ABSENT_WAIT_MS_MIN)
             return
         group.stop_join_timer()
@@ -174,11 +175,11 @@ class Rebalancer:
             self._answer_joins(group)
         else:
             logger.info("group %s: empty at generation %d", group.group_id, group.generation)
-            # If this is not stored, the last generation is loaded after a crash, and times out.
+            # If this append fails, a restart loads the last generation, whose sessions then expire.
             self.store(group, {}, _ignore)
 
     def _drop_absent(self, group: Group) -> None:
-        """Who did not join in time is out, but for static members, whose sessions decide."""
+        """Remove members that did not join in time; static ones stay until their session ends."""
         for member in list(group.members.values()):
             if member.member_id not in group.joining and not member.is_static:
                 logger.info("group %s: %s did not join again", group.group_id, member.member_id)
@@ -201,13 +202,13 @@ class Rebalancer:
         )
 
     def _expel(self, group: Group, member_id: str) -> None:
-        """What the member waits for, if it is still there, tells it to start over."""
+        """Remove a member; its parked requests get UNKNOWN_MEMBER_ID, so that it joins anew."""
         self.answer_join(group, member_id, join_refused(Error.UNKNOWN_MEMBER_ID))
         self.answer_sync(group, member_id, sync_refused(Error.UNKNOWN_MEMBER_ID))
         group.remove(member_id)
 
     def _syncs_expired(self, group: Group) -> None:
-        """Who has not asked for its assignment in time is out."""
+        """Remove the members that did not send SyncGroup in time, and rebalance."""
         late = list(group.unsynced)
         for member_id in late:
             self._expel(group, member_id)
@@ -215,4 +216,4 @@ class Rebalancer:
 
 
 def _ignore(_error: Error) -> None:
-    """The generation of an empty group has nobody to be told."""
+    """An empty group has no member to tell the outcome."""

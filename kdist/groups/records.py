@@ -1,12 +1,12 @@
-"""What a group writes to `__consumer_offsets`: its records, as bytes, and back (pure).
+"""A group's records in `__consumer_offsets`: encoding and decoding (pure).
 
     key                              value
-    group, topic, partition          a committed offset; null: forgotten
+    group, topic, partition          a committed offset; null: deleted
     group                            a generation: members, their metadata and assignments, or that
-                                     the group is empty; null: the group is gone
+                                     the group is empty; null: the group is deleted
 
-The layouts are `protocol/group_records.py`'s; docs/formats/consumer-offsets.md shows the bytes.
-Which of a key's records is the last, compaction keeps and loading takes.
+The layouts are in `protocol/group_records.py`; docs/formats/consumer-offsets.md shows the bytes.
+Compaction keeps the last record of each key, and loading uses it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def generation_record(group: Group, assignments: Mapping[str, bytes]) -> LogReco
 def tombstones(
     group_id: str, partitions: Iterable[TopicPartition], *, is_group_gone: bool
 ) -> list[LogRecord]:
-    """Records that take back committed offsets, and perhaps the group."""
+    """Tombstones for committed offsets, and for the group itself if it is gone."""
     keys = [_offset_key(group_id, partition) for partition in partitions]
     if is_group_gone:
         keys.append(_group_key(group_id))
@@ -72,7 +72,7 @@ def tombstones(
 
 
 def read_commit(value: Buffer) -> CommittedOffset:
-    """The committed offset in a value; ProtocolError if it is not one, or a later version."""
+    """Decode a committed offset; ProtocolError if it is not one, or of a later version."""
     read = read_offset_value(value)
     return CommittedOffset(
         read.offset,
@@ -84,7 +84,7 @@ def read_commit(value: Buffer) -> CommittedOffset:
 
 
 def read_group(group_id: str, value: Buffer) -> Group:
-    """The group as the value has it, STABLE or EMPTY; ProtocolError as `read_commit`."""
+    """Decode a group, which is STABLE or EMPTY; ProtocolError as for `read_commit`."""
     read = read_group_value(value)
     group = Group(group_id, read.current_state_timestamp)
     group.generation = read.generation

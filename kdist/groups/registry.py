@@ -1,7 +1,7 @@
-"""The groups of the partitions that this broker leads, and which partitions these are.
+"""The partitions of `__consumer_offsets` that this broker leads, and their groups.
 
-A partition is loading, then owned, until it is unloaded; its groups come all at once when loading
-ends, and go all at once.
+A partition is loading, then owned, until it is unloaded. Its groups appear all at once when loading
+ends, and disappear all at once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ class Registry:
 
     @property
     def is_loading(self) -> bool:
-        """Whether any partition's groups are not here yet."""
+        """Whether any partition is still loading."""
         return bool(self._loading)
 
     def find(self, group_id: str) -> tuple[Error, Group | None]:
-        """The group if there is one; else the error if it could not be here, or not yet."""
+        """The group; else None and why: NONE if it does not exist, or NOT_COORDINATOR, or
+        COORDINATOR_LOAD_IN_PROGRESS.
+        """
         group = self._groups.get(group_id)
         if group is not None:
             return Error.NONE, group
@@ -45,7 +47,7 @@ class Registry:
         return Error.NONE if partition in self._owned else Error.NOT_COORDINATOR, None
 
     def get(self, group_id: str) -> Group | None:
-        """The group, if it is here."""
+        """The group, if it exists and is coordinated here."""
         return self._groups.get(group_id)
 
     def create(self, group_id: str, now_ms: int) -> Group:
@@ -59,13 +61,13 @@ class Registry:
         del self._groups[group.group_id]
 
     def begin_loading(self, partition: int) -> Loading:
-        """The partition is led by this broker now. One that is loading begins anew."""
+        """This broker now leads the partition. If it is loading already, loading starts over."""
         assert partition not in self._owned, f"partition {partition} is loaded"
         loading = self._loading[partition] = Loading(partition)
         return loading
 
     def finish_loading(self, loading: Loading, now_ms: int) -> list[Group]:
-        """Take the loaded groups in; none if the partition was unloaded or begun anew since."""
+        """Add and return the loaded groups; none if this loading was abandoned in the meantime."""
         if self._loading.get(loading.partition) is not loading:
             return []
         del self._loading[loading.partition]
@@ -75,7 +77,7 @@ class Registry:
         return groups
 
     def unload(self, partition: int) -> list[Group]:
-        """The partition is led elsewhere now. Returns the groups that were here."""
+        """This broker no longer leads the partition. Returns its groups, now removed."""
         self._loading.pop(partition, None)
         self._owned.discard(partition)
         partition_for = self._world.partition_for
@@ -85,7 +87,7 @@ class Registry:
         return gone
 
     def loadings(self) -> list[Loading]:
-        """What is being loaded."""
+        """The loadings that are not finished."""
         return list(self._loading.values())
 
     def partitions(self) -> list[int]:

@@ -1,8 +1,8 @@
-"""The timers that end memberships: a member that is silent for its session timeout is removed.
+"""Session timers: a member that sends nothing for its session timeout is removed.
 
-A member that waits for an answer cannot heartbeat, so its session does not end then; it starts
-anew with the answer. A new member is an exception: it has no member id to come back with, so a
-client that gave up waiting would leave a member behind that no session ends. It gets five minutes.
+A member that waits for an answer cannot heartbeat, so its session does not end in the meantime; the
+timer restarts with the answer. A new member is the exception: it does not know its member id yet,
+so if its client gave up waiting, the member would stay forever. It is removed after five minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RemovePending = Callable[[Group, str], None]
 
 
 class Sessions:
-    """Starts the timers; `remove` and `remove_pending` are what they lead to."""
+    """Starts the timers, which call `remove` or `remove_pending` when they expire."""
 
     def __init__(self, world: World, remove: Remove, remove_pending: RemovePending) -> None:
         self._world = world
@@ -32,13 +32,13 @@ class Sessions:
         self._remove_pending = remove_pending
 
     def restart(self, group: Group, member: Member) -> None:
-        """The member was heard of, or is to heartbeat from now on."""
+        """The member has sent a request, or has to heartbeat from now on."""
         member.end_session()
         timeout_ms = NEW_MEMBER_JOIN_TIMEOUT_MS if member.is_new else member.session_timeout_ms
         member.session = self._world.call_later(timeout_ms, partial(self._end, group, member))
 
     def expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """An id was given out; it is to be joined with in time."""
+        """An id was given out: its client has to join with it within `timeout_ms`."""
         group.pending[member_id] = self._world.call_later(
             timeout_ms, partial(self._remove_pending, group, member_id)
         )
@@ -46,6 +46,6 @@ class Sessions:
     def _end(self, group: Group, member: Member) -> None:
         if not member.is_new and group.is_waiting(member.member_id):
             return  # the answer restarts it
-        logger.info("group %s: nothing came from %s", group.group_id, member.member_id)
+        logger.info("group %s: the session of %s expired", group.group_id, member.member_id)
         self._world.metrics.expired_members += 1
-        self._remove(group, member, "was not heard of")
+        self._remove(group, member, "let its session expire")

@@ -1,14 +1,16 @@
 """The states of a group, and which may follow which (pure).
 
     state                 what it answers                             what it leaves for
-    EMPTY                 no members; commits from outside are taken  first join: PREPARING
+    EMPTY                 no members; commits of non-members are      first join: PREPARING
+                          accepted
     PREPARING_REBALANCE   joins wait; heartbeats and syncs get        all joined or time up:
                           REBALANCE_IN_PROGRESS; members of the old   COMPLETING, or EMPTY if
                           generation may still commit                 nobody is left
     COMPLETING_REBALANCE  syncs wait for the leader's; heartbeats     the assignment is in the
-                          are fine; commits get                       log: STABLE; a member comes,
-                          REBALANCE_IN_PROGRESS                       goes or changes: PREPARING
-    STABLE                a sync gets its assignment at once          as COMPLETING to PREPARING
+                          are accepted; commits get                   log: STABLE; a member joins,
+                          REBALANCE_IN_PROGRESS                       leaves or changes: PREPARING
+    STABLE                a sync gets its assignment at once          a member joins, leaves or
+                                                                      changes: PREPARING
     DEAD                  nothing: the group is deleted, or another   never
                           broker coordinates it now
 

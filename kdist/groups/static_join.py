@@ -1,13 +1,14 @@
-"""A static member that comes back: it takes the place it had, under a new member id (KIP-345).
+"""A static member that comes back: it keeps its place, under a new member id (KIP-345).
 
-    PREPARING    it has joined
+    PREPARING    it counts as joined
     COMPLETING   the leader may be assigning to the old id: the group rebalances
-    STABLE       nothing changes for the others, unless the group's protocol would: once the new id
-                 is in the log it gets the generation, and with a sync its old assignment
+    STABLE       if the group's protocol stays the same, nothing changes for the others: once the
+                 new id is in the log, the member gets the generation, and its sync gets the old
+                 assignment. Otherwise the group rebalances
 
-Whoever held the old id and still waits is fenced. A leader that comes back to a stable group must
-not assign again. From version 9 on it is told so (KIP-814: skip_assignment); before, it is told the
-old id as the leader's, so that it does not take itself for the leader.
+A client that still waits under the old id is fenced. A leader that comes back to a stable group
+must not assign again. From version 9 on it is told so (KIP-814: skip_assignment); older versions
+are told that the old id leads, so that the client does not take itself for the leader.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SKIPS_ASSIGNMENT_SINCE = 9
 
 
 class _Before(NamedTuple):
-    """What a takeover changes, to be put back if it does not get into the log."""
+    """What a takeover changes, to be restored if its append fails."""
 
     member_id: str
     protocols: Protocols
@@ -77,9 +78,9 @@ class StaticJoiner:
     def _stored(
         self, group: Group, join: Join, member: Member, before: _Before, error: Error
     ) -> None:
-        """The new id is in the log, or not; in the meantime anything may have happened."""
+        """The append of the new id has ended; the group may have changed in the meantime."""
         if group.joining.get(member.member_id) is not join.reply or group.state is not STABLE:
-            return  # a rebalance, a fence or the end of the group answers it, or has done so
+            return  # answered elsewhere: by a rebalance, another takeover or the group's end
         if error is not Error.NONE:
             self._take_back(group, member, before, error)
         else:

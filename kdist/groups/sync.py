@@ -1,8 +1,8 @@
-"""SyncGroup: the leader hands in the assignment, everyone takes theirs.
+"""SyncGroup: the leader sends the assignment, and each member receives its part.
 
-In COMPLETING the leader's assignment goes to the log with the generation, and only then to the
-members: what a member reads by survives the coordinator. In STABLE a sync is answered at once, also
-a repeated one. Source: Apache Kafka's GroupCoordinator.handleSyncGroup; KIP-559.
+In COMPLETING the leader's assignment is appended to the log with the generation, and only then sent
+to the members, so that an assignment in use survives the coordinator. In STABLE a sync is answered
+at once, also a repeated one. Source: Apache Kafka's GroupCoordinator.handleSyncGroup; KIP-559.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kdist.groups.states import COMPLETING, PREPARING, STABLE
 from kdist.groups.world import World
 from kdist.protocol.sync_group import SyncGroupRequest
 
-# Members that are refused join again at once: without a pause, one of librdkafka's whose log was on
-# a full disk came to 1,000 generations a second.
+# Refused members rejoin at once. Without a pause, a librdkafka group whose partition of
+# `__consumer_offsets` was on a full disk went through 1,000 generations a second.
 NOT_STORED_PAUSE_MS = 1_000
 
 
 class Syncer:
-    """Takes syncs. Has no state of its own."""
+    """Handles syncs. Has no state of its own."""
 
     def __init__(self, world: World, rebalancer: Rebalancer) -> None:
         self._world = world
@@ -49,7 +49,7 @@ class Syncer:
             self._assign(group, request)
 
     def _assign(self, group: Group, request: SyncGroupRequest) -> None:
-        """Store what the leader says; members that it does not name get nothing."""
+        """Store the leader's assignment; members that it leaves out get an empty one."""
         given = {each.member_id: each.assignment for each in request.assignments}
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         group.is_assigning = True
@@ -60,10 +60,10 @@ class Syncer:
         self, group: Group, generation: int, assignments: dict[str, bytes], error: Error
     ) -> None:
         if group.state is not COMPLETING or group.generation != generation:
-            return  # a rebalance came between and has answered all
+            return  # a rebalance began in the meantime, and has answered all syncs
         if error is not Error.NONE:
-            begin_anew = partial(self._begin_anew, group, generation, error)
-            self._world.call_later(NOT_STORED_PAUSE_MS, begin_anew)
+            start_over = partial(self._start_over, group, generation, error)
+            self._world.call_later(NOT_STORED_PAUSE_MS, start_over)
             return
         for member in group.members.values():
             member.assignment = assignments[member.member_id]
@@ -71,8 +71,8 @@ class Syncer:
         self._rebalancer.answer_syncs(group, partial(synced, group))
         self._world.metrics.finished_rebalances += 1
 
-    def _begin_anew(self, group: Group, generation: int, error: Error) -> None:
-        """The assignment is not in the log: who waits for it hears so, and is to join again."""
+    def _start_over(self, group: Group, generation: int, error: Error) -> None:
+        """The assignment could not be stored: refuse the waiting syncs, and rebalance."""
         if group.state is COMPLETING and group.generation == generation:
             self._rebalancer.answer_syncs(group, lambda _member: sync_refused(error))
             self._rebalancer.prepare(group, f"its assignment was not stored: {error.name}")

@@ -1,4 +1,4 @@
-"""What happens to groups without their members: load, unload, expiry, deletions."""
+"""What happens to groups without a member's request: loading, unloading, expiry, deletion."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kdist.groups.world import LogRecord, World
 from kdist.model import TopicPartition
 from kdist.runtime.tasks import Timer
 
-GROUPS_PER_TURN = 50  # that are looked over before the event loop goes on with other work
+GROUPS_PER_TURN = 50  # checked for expiry before the event loop gets to other work
 MINUTE_MS = 60_000
-TOMBSTONE_BYTES_MAX = 1 << 17  # of keys in a batch: far below any usual max.message.bytes
+TOMBSTONE_BYTES_MAX = 1 << 17  # of keys in a batch; far below any usual max.message.bytes
 
 Done = Callable[[Error], None]
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Part of the coordinator; owns the timer of the expiry."""
+    """Part of the coordinator; owns the expiry timer."""
 
     def __init__(self, world: World, registry: Registry, rebalancer: Rebalancer) -> None:
         self._world = world
@@ -38,18 +38,18 @@ class Upkeep:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Look over the groups from time to time."""
+        """Begin to check all groups for expiry periodically."""
         interval_ms = self._world.settings.offsets_retention_check_interval_ms
         self._timer = self._world.call_later(interval_ms, self._begin_round)
 
     def stop(self) -> None:
-        """Do so no more."""
+        """Stop the periodic check."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def finish_loading(self, loading: Loading) -> None:
-        """Coordinate the loaded groups: their members are to heartbeat from now on."""
+        """Serve the loaded groups: their members have to heartbeat from now on."""
         groups = self._registry.finish_loading(loading, self._world.clock.now_ms())
         for group in groups:
             for member in group.members.values():
@@ -60,31 +60,31 @@ class Upkeep:
         self._forget_in(groups, loading.deleted)
 
     def unload(self, partition: int) -> None:
-        """Send the members of the partition's groups to look for their new coordinator."""
+        """Drop the partition's groups; waiting members are told to find the new coordinator."""
         for group in self._registry.unload(partition):
             self._bury(group)
 
     def expire(self, groups: Iterable[Group]) -> None:
-        """Forget what has had its time in these groups, and groups that are not used any more."""
+        """Delete expired offsets of these groups, and groups that are no longer used."""
         now_ms = self._world.clock.now_ms()
         retention_ms = self._world.settings.offsets_retention_minutes * MINUTE_MS
         for group in groups:
             expired = group.offsets.forget(choose_expired(group, now_ms, retention_ms))
             self._world.metrics.expired_offsets += len(expired)
-            self._take_back(group, expired)
+            self._write_tombstones(group, expired)
 
     def forget_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """Partitions were deleted: so is what was committed for them."""
+        """Delete all groups' offsets for partitions that were deleted."""
         for loading in self._registry.loadings():
             loading.deleted.update(partitions)
         self._forget_in(list(self._registry), partitions)
 
     def _forget_in(self, groups: list[Group], partitions: Collection[TopicPartition]) -> None:
         for group in groups if partitions else ():
-            self._take_back(group, group.offsets.forget(partitions))
+            self._write_tombstones(group, group.offsets.forget(partitions))
 
     def delete(self, group: Group, done: Done) -> None:
-        """The group goes with all it committed; `done` when the log says so, or cannot."""
+        """Delete the group and its offsets; `done` is called when the append has ended."""
         logger.info("group %s is deleted", group.group_id)
         partitions = group.offsets.forget_all()
         self._registry.remove(group)
@@ -95,14 +95,14 @@ class Upkeep:
     def delete_offsets(
         self, group: Group, partitions: Collection[TopicPartition], done: Done
     ) -> None:
-        """The group has these no more; `done` as of `delete`."""
-        self._take_back(group, group.offsets.forget(partitions), done)
+        """Delete the group's offsets for these partitions; `done` as for `delete`."""
+        self._write_tombstones(group, group.offsets.forget(partitions), done)
 
     def _begin_round(self) -> None:
         self._expire_some([group.group_id for group in self._registry])
 
     def _expire_some(self, group_ids: list[str]) -> None:
-        """Look over some groups, and over the others in the loop's next turns."""
+        """Expire offsets of some groups, and of the rest in the loop's next turns."""
         now, later = group_ids[:GROUPS_PER_TURN], group_ids[GROUPS_PER_TURN:]
         found = map(self._registry.get, now)
         self.expire([group for group in found if group is not None])
@@ -111,22 +111,22 @@ class Upkeep:
         else:
             self.start()
 
-    def _take_back(
+    def _write_tombstones(
         self, group: Group, partitions: list[TopicPartition], done: Done = lambda _: None
     ) -> None:
-        """Write tombstones for the offsets, and for the group if nothing is left of it."""
+        """Append tombstones for the offsets, and for the group if nothing is left of it."""
         is_unused = group.is_unused
         if is_unused:
             logger.info("group %s: nothing is left of it", group.group_id)
             self._registry.remove(group)
             self._bury(group)
-        # A group without a generation was never written, only its offsets were.
+        # A group without a generation has no record of its own, only its offsets have.
         is_gone = is_unused and group.generation > 0
         records = tombstones(group.group_id, partitions, is_group_gone=is_gone)
         self._append(group, records, done)
 
     def _append(self, group: Group, records: list[LogRecord], done: Done) -> None:
-        """In as many batches as it takes; `done` after the last, with the first error of any."""
+        """Append in as many batches as needed; `done` after the last, with the first error."""
         parts = list(_parts(records))
         errors: list[Error] = []
 
@@ -141,7 +141,7 @@ class Upkeep:
             self._world.append(group.group_id, part, partial(self._appended, ended))
 
     def _appended(self, done: Done, error: Error) -> None:
-        """If they are not in the log, the next load brings the offsets back, and they expire."""
+        """If the append failed, the next load brings the offsets back, and they expire later."""
         if error is not Error.NONE:
             self._world.metrics.failed_appends += 1
             logger.warning("tombstones of offsets are not in the log: %s", error.name)
@@ -158,10 +158,10 @@ class Upkeep:
 
 
 def _parts(records: Iterable[LogRecord]) -> Iterator[list[LogRecord]]:
-    """Tombstones in their order, in lists that fit a batch.
+    """Split tombstones, in order, into lists that each fit a batch.
 
-    One batch for tens of thousands of offsets would exceed `max.message.bytes` and be refused: the
-    offsets would come back with the next load.
+    A single batch for tens of thousands of offsets would exceed `max.message.bytes` and be refused,
+    and the offsets would come back with the next load.
     """
     part: list[LogRecord] = []
     part_bytes = 0

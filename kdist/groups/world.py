@@ -1,8 +1,8 @@
-"""What groups are given: settings, time, chance, the log; and the order in which they act.
+"""What groups are given (settings, clock, randomness, the log), and the order in which they act.
 
-A method decides, changes the group, and adds what follows from it (answers, appends) to `Actions`,
-which run when the method is through. So an answer that brings the next request at once, or a log
-that is done at once, never finds a group half changed.
+A method decides, changes the group, and adds what follows (responses, appends) to `Actions`, which
+run when the method has finished. So a response that triggers the next request at once, or an append
+that completes at once, never finds a group half changed.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ class OffsetsLog(Protocol):
     def append(
         self, partition: int, records: list[LogRecord], done: Callable[[Error], None]
     ) -> None:
-        """Append the records as one batch and call `done` once, now or later.
+        """Append the records as one batch, and call `done` once, now or later.
 
-        With NONE when all in-sync replicas have the batch, else with the error of the append.
-        Batches of one partition stand in the log in the order of the calls.
+        `done` gets NONE when all in-sync replicas have the batch, else the error of the append.
+        Batches of one partition are in the log in the order of the calls.
         """
         ...
 
 
 class Actions:
-    """What is decided and not yet done, in order."""
+    """Queue of actions that were decided but not yet carried out."""
 
     def __init__(self) -> None:
         self._waiting: deque[Action] = deque()
         self._is_running = False
 
     def add(self, action: Action) -> None:
-        """Do it when what is being decided now is through."""
+        """Run the action after the current decision."""
         self._waiting.append(action)
 
     def run(self) -> None:
-        """Do all; an action that comes back here only adds to the queue."""
+        """Run all queued actions; a call from within an action returns at once."""
         if self._is_running:
             return
         self._is_running = True
@@ -73,8 +73,8 @@ class Actions:
 class World:
     """Passed in by the broker, shared by all groups of a coordinator.
 
-    `partitions` is how many `__consumer_offsets` has, whatever the settings say. `is_known` says
-    whether the cluster has a partition: commits for others are refused.
+    `partitions` is the actual partition count of `__consumer_offsets`, whatever the settings say.
+    `is_known` says whether a partition exists in the cluster; commits for others are refused.
     """
 
     settings: GroupSettings
@@ -88,11 +88,11 @@ class World:
     actions: Actions = dataclasses.field(default_factory=Actions)
 
     def answer(self, reply: Callable[[Response], None], response: Response) -> None:
-        """Answer a request, after what is being decided now."""
+        """Answer a request, after the current decision."""
         self.actions.add(partial(reply, response))
 
     def call_later(self, delay_ms: float, callback: Action) -> Timer:
-        """A timer of a group."""
+        """Start a timer; the actions that its callback adds are run after it."""
         return self.tasks.call_later(delay_ms, partial(self._come_back, callback))
 
     def partition_for(self, group_id: str) -> int:
@@ -102,15 +102,15 @@ class World:
     def append(
         self, group_id: str, records: list[LogRecord], done: Callable[[Error], None]
     ) -> None:
-        """Append to the group's partition, after what is being decided now."""
+        """Append to the group's partition, after the current decision."""
         partition = self.partition_for(group_id)
         come_back = partial(self._come_back_with, done)
         self.actions.add(partial(self.log.append, partition, records, come_back))
 
     def new_member_id(self, prefix: str) -> str:
-        """A member id that none has: the client id or instance id, and a random UUID.
+        """A new unique member id: the client id or instance id, and a random UUID.
 
-        A client's id may fill a string to its limit, and what is made of it has to fit one too.
+        The prefix is cut, as a client id may be as long as a protocol string can be.
         """
         made = uuid.UUID(int=self.chance.getrandbits(128), version=4)
         return f"{prefix[:PREFIX_CHARS_MAX]}-{made}"

@@ -317,4 +317,4 @@ def test_a_coordinator_that_has_groups_keeps_the_count_it_placed_them_by(
     world.coordinator.offset_commit(request, Caller(2, "c", "/h"), lambda _: None)
     world.coordinator.use_partitions(7)
     assert world.coordinator.partition_for("readers") == partition_for("readers", PARTITIONS)
-    assert "add none to it" in caplog.text
+    assert "do not add any" in caplog.text
