@@ -1,1 +1,1 @@
-"""ZooKeeper: what kdist keeps there, how it gets there, elections, watches."""
+"""ZooKeeper: the client, the znodes and their contents, controller election, watches."""

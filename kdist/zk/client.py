@@ -1,15 +1,16 @@
 """A ZooKeeper client as the rest of kdist sees it: its values, and the `ZooKeeper` interface.
 
-`kazoo_client.py` is the real one, `memory.py` its twin in memory; both pass one contract
-(`tests/unit/zk/zk_contract.py`). All of it belongs to one event loop: calls, watches and state
-listeners happen there, in the order in which the server answered.
+`kazoo_client.py` is the real one, `memory.py` the in-memory fake; both pass one contract
+(`tests/unit/zk/zk_contract.py`). A client belongs to one event loop: calls, watches and state
+listeners run there, in the order in which the server answered.
 
 What a caller may rely on:
 - requests of one client are carried out in the order they were made, each at most once;
-- a watch is called at most once; it is called before the answer to any later read shows the change;
+- a watch is called at most once, and before the answer to any later read that shows the change;
 - a request made while SUSPENDED waits for the connection, at most the session timeout. After that,
-  or if the connection goes while it is under way, it raises `ConnectionLoss`: outcome unknown;
-- a request that a cancelled task had made may still be carried out.
+  or if the connection is lost while the request is in flight, it raises `ConnectionLoss`, and its
+  outcome is unknown;
+- a request made by a task that was then cancelled may still be carried out.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ ANY_VERSION = -1
 
 
 class SessionState(enum.Enum):
-    """Where a client stands; its listeners get each change."""
+    """The state of a client; its listeners get each change."""
 
     CLOSED = "closed"  # before `connect` and after `close`: requests raise `SessionExpired`
     CONNECTED = "connected"  # requests are sent
-    SUSPENDED = "suspended"  # connection lost; the session may live or not, so stop acting on it
-    EXPIRED = "expired"  # its ephemerals are gone; only `reconnect` leads on
+    SUSPENDED = "suspended"  # connection lost; the session may be over, so do not rely on it
+    EXPIRED = "expired"  # its ephemerals are gone; `reconnect` opens a new session
 
 
 class WatchKind(enum.Enum):
@@ -37,7 +38,7 @@ class WatchKind(enum.Enum):
     CHANGED = "changed"  # the znode's data was set
     DELETED = "deleted"
     CHILDREN = "children"  # a child was created or deleted
-    LOST = "lost"  # the connection went and took the watch along: anything may have happened
+    LOST = "lost"  # the watch was lost with its connection: anything may have happened
 
 
 class WatchEvent(NamedTuple):
@@ -68,14 +69,14 @@ class Znode(NamedTuple):
 
 
 class Check(NamedTuple):
-    """In a `multi`: refuse all unless the znode exists and has this version."""
+    """In a `multi`: refuse all of it unless the znode exists and has this version."""
 
     path: str
     version: int = ANY_VERSION
 
 
 class Create(NamedTuple):
-    """Create a znode; its parent must exist. `sequential` adds ten digits that grow to the path."""
+    """Create a znode; its parent must exist. `sequential` appends a ten-digit counter."""
 
     path: str
     data: bytes = b""
@@ -115,31 +116,32 @@ class ZooKeeper(Protocol):
 
     @property
     def session_id(self) -> int:
-        """The last session's id; what its ephemerals have as `ephemeral_owner`. 0 before any."""
+        """The current or last session's id, the `ephemeral_owner` of its ephemerals; 0 if none."""
         ...
 
     @property
     def session_timeout_ms(self) -> int:
-        """After how much silence the servers end the session: what was asked for, or less."""
+        """How long the servers keep a silent session: the timeout asked for, or less."""
         ...
 
     def add_listener(self, listener: StateListener) -> Callable[[], None]:
-        """Call `listener` on the loop with each new state; returns what takes it off again."""
+        """Call `listener` on the loop with each new state; returns a function that removes it."""
         ...
 
     async def connect(self) -> None:
         """Open the first session and create the chroot if it is missing.
 
-        `ConnectionLoss` if no server answers within the connection timeout; CLOSED is kept then.
+        `ConnectionLoss` if no server answers within the connection timeout; the state is then
+        CLOSED as before.
         """
         ...
 
     async def reconnect(self) -> None:
-        """In state EXPIRED: open a new session. As `connect`, but EXPIRED is kept if it fails."""
+        """Open a new session after EXPIRED. As `connect`; on failure the state stays EXPIRED."""
         ...
 
     async def close(self) -> None:
-        """End the session: its ephemerals go at once, if a server can be told. Watches end."""
+        """End the session and its watches; if a server is reached, its ephemerals go at once."""
         ...
 
     async def create(
@@ -153,27 +155,28 @@ class ZooKeeper(Protocol):
     ) -> str:
         """The created path. `NodeExists`, `NoNode` (no parent), `NoChildrenForEphemerals`.
 
-        Parents that `make_parents` makes are persistent and empty; they stay if the rest fails.
+        Parents that `make_parents` creates are persistent and empty; they stay if the rest fails.
         """
         ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
-        """Data and stat, watched for CHANGED and DELETED. `NoNode`, and then nothing is watched."""
+        """Data and stat; watches for CHANGED and DELETED. `NoNode`: then nothing is watched."""
         ...
 
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
-        """What `get` gives for each, None where there is no znode; in one request.
+        """Data and stat of each, None where there is no znode; in one request.
 
-        All at one moment, except from servers before ZooKeeper 3.6. Some hundreds of paths.
+        A consistent snapshot, except from servers before ZooKeeper 3.6, which are asked for each
+        znode. For up to some hundreds of paths.
         """
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> Stat | None:
-        """The stat or None, watched for CREATED, CHANGED and DELETED."""
+        """The stat or None; watches for CREATED, CHANGED and DELETED."""
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names, sorted, watched for CHILDREN and DELETED. `NoNode`: then nothing is watched."""
+        """Names, sorted; watches for CHILDREN and DELETED. `NoNode`: then nothing is watched."""
         ...
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:

@@ -1,7 +1,7 @@
 """What ZooKeeper keeps about the cluster: its controller, settings, features, consumers, locks.
 
-The layouts are Kafka's (`ZkData.scala`, 0.8 to 3.9); docs/formats/znodes.md shows each. Times and
-producer ids are strings of digits there; written as numbers they are read as well.
+The layouts are Kafka's (`ZkData.scala`, 0.8 to 3.9); docs/formats/znodes.md shows each. Kafka
+writes times and producer ids as strings of digits; JSON numbers are read too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_KRAFT_EPOCH = -1
 
 
 class ControllerInfo(NamedTuple):
-    """Who is the controller, and since when."""
+    """The controller's broker id, and the time of its election."""
 
     broker_id: int
     timestamp_ms: int
@@ -64,7 +64,7 @@ class EntitySettings(NamedTuple):
 
 
 class SettingsChange(NamedTuple):
-    """Whose settings changed: a path below `/config` as `topics/clicks`, its names quoted."""
+    """Whose settings changed: a path below `/config` such as `topics/clicks`, names quoted."""
 
     entity_path: str
 
@@ -82,7 +82,7 @@ class SettingsChange(NamedTuple):
 
 
 class LogDirEvent(NamedTuple):
-    """A broker that lost a log directory, and says so to the controller."""
+    """A broker's notice to the controller that a log directory failed."""
 
     broker_id: int
 
@@ -95,7 +95,7 @@ class LogDirEvent(NamedTuple):
 
 
 class ProducerIdBlock(NamedTuple):
-    """The producer ids handed out last, `first` to `last`, and to which broker."""
+    """The block of producer ids allocated last, `first` to `last`, and the broker that has it."""
 
     broker_id: int
     first: int
@@ -132,7 +132,7 @@ class Features(NamedTuple):
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Features:
-        """Version 1 (Kafka 2.7) has a lowest version too, which nobody uses."""
+        """Version 1 (Kafka 2.7) has a minimum level too, which is ignored."""
         fields = Fields(path, data)
         fields.version(2)
         levels = {}
@@ -144,11 +144,11 @@ class Features(NamedTuple):
         return cls(fields.required("status", int) == 1, levels)
 
 
-_BY_BROKER = "kdist_by_broker"  # others ignore it
+_BY_BROKER = "kdist_by_broker"  # other consumers ignore this field
 
 
 class ConsumerRegistration(NamedTuple):
-    """A member of an old consumer's group: its streams by topic, or by what the pattern matches.
+    """A member of an old (ZooKeeper) consumer's group: its number of streams by topic or pattern.
 
     `goes_by_broker` is kdist's own: whether it can take partitions in the order of their brokers.
     """

@@ -15,7 +15,7 @@ DEFAULT_PORT = 2181
 
 
 class ConnectString(NamedTuple):
-    """Servers as `host:port`, and the chroot: "" or an absolute path without a slash at its end."""
+    """Servers as `host:port`, and the chroot: "" or an absolute path without trailing slash."""
 
     servers: tuple[str, ...]
     chroot: str
@@ -31,16 +31,16 @@ class ConnectString(NamedTuple):
         return cls(servers, "".join(f"/{name}" for name in names))
 
     def full(self, path: str) -> str:
-        """The path in the ensemble's own tree."""
+        """The full path in the ensemble's tree, of one below the chroot."""
         return (self.chroot + path).rstrip("/") or "/"
 
     def own(self, path: str) -> str:
-        """The path below the chroot, of one in the ensemble's tree."""
+        """The path below the chroot, of a full one."""
         assert path.startswith(self.chroot), "every path was made by `full`"
         return path[len(self.chroot) :] or "/"
 
     def shown(self, path: str) -> str:
-        """The path to name in a message: as `own`, and in full if it is above the chroot."""
+        """The path for a message: below the chroot if it is there, else in full."""
         return self.own(path) if f"{path}/".startswith(f"{self.chroot}/") else path
 
     def __str__(self) -> str:
@@ -52,14 +52,14 @@ def _server(host: str, text: str) -> str:
     if not colon or host.endswith("]"):  # an IPv6 address without a port ends in a bracket
         name, port = host, str(DEFAULT_PORT)
     bracketed = name.startswith("[") and name.endswith("]")
-    is_name = _can_be_asked_for(name) and (bracketed or ":" not in name)
+    is_name = _can_be_resolved(name) and (bracketed or ":" not in name)
     if not is_name or not _is_port(port):
         raise UserError(f"zookeeper.connect {text!r}: {host!r} is not of the form host:port")
     return f"{name}:{port}"
 
 
-def _can_be_asked_for(name: str) -> bool:
-    """Whether it is a host's name: in a..b one part is empty, and a resolver breaks at it."""
+def _can_be_resolved(name: str) -> bool:
+    """Whether it can be a host name: an empty label, as in a..b, would make the resolver raise."""
     try:
         return bool(name.encode("idna"))
     except UnicodeError:

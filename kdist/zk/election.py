@@ -1,10 +1,10 @@
-"""Who is the controller: the claim, its epoch, and writes that a replaced controller cannot make.
+"""Controller election: the claim, its epoch, and fencing of writes by a replaced controller.
 
-A claim is one transaction: create the ephemeral `/controller`, and write `/controller_epoch` plus 1
-if it is still at the version that was read. So each controller has an epoch of its own, greater
-than all before, and the version of `/controller_epoch` is its right to write: every later write of
-a controller is a `multi` that begins with a check of it (`fenced_multi`). A controller that was
-paused, cut off or expired, and does not know, has nothing carried out.
+A claim is one transaction: create the ephemeral `/controller`, and raise `/controller_epoch` by 1
+if it still has the version that was read. So each controller has an epoch of its own, greater than
+all before. The version of `/controller_epoch` fences its writes: every later write of a controller
+is a `multi` that begins with a check of that version (`fenced_multi`). A controller that was
+paused, cut off or expired, and does not know it, cannot change anything.
 
 Source: Kafka's `registerControllerAndIncrementControllerEpoch`.
 """
@@ -33,17 +33,17 @@ _EPOCH = znodes.CONTROLLER_EPOCH.path()
 
 
 class Leadership(NamedTuple):
-    """An elected controller's epoch, and its right to write."""
+    """An elected controller's epoch, and the znode version that fences its writes."""
 
     epoch: int
     epoch_zk_version: int
 
 
 async def claim(zk: ZooKeeper, broker_id: int, now_ms: int) -> Leadership | None:
-    """Become the controller; None if another broker is, or was faster.
+    """Become the controller; None if another broker is the controller.
 
-    If this session is the controller already, its leadership is found again. After `ConnectionLoss`
-    the claim may have succeeded: call again once the client is CONNECTED.
+    If this session is the controller already, returns its leadership. After `ConnectionLoss` the
+    claim may have succeeded: call again once the client is CONNECTED.
     """
     epoch, epoch_stat = await _epoch(zk)
     info = ControllerInfo(broker_id, now_ms)
@@ -64,8 +64,8 @@ async def claim(zk: ZooKeeper, broker_id: int, now_ms: int) -> Leadership | None
 async def find_leadership(zk: ZooKeeper) -> Leadership | None:
     """This session's leadership, if it is the controller.
 
-    Both znodes were last written by the one transaction that elected it, or the epoch is not its
-    own: that comparison needs no two reads at one moment.
+    It is if the transaction that created `/controller` also wrote the epoch last. So the two reads
+    need not be atomic.
     """
     epoch, epoch_stat = await _epoch(zk)
     stat = await zk.exists(_CONTROLLER)
@@ -89,7 +89,7 @@ async def _epoch(zk: ZooKeeper) -> tuple[int, Stat]:
 
 
 async def current_controller(zk: ZooKeeper) -> ControllerInfo | None:
-    """Who is the controller at this moment; None if there is none."""
+    """The current controller; None if there is none."""
     try:
         data, _ = await zk.get(_CONTROLLER)
     except NoNode:
@@ -98,7 +98,7 @@ async def current_controller(zk: ZooKeeper) -> ControllerInfo | None:
 
 
 async def resign(zk: ZooKeeper, leadership: Leadership) -> None:
-    """Stop being the controller, so that others elect one now. Nothing happens if one was."""
+    """Give up `/controller`, so that another is elected now. No effect if one was already."""
     try:
         await fenced_multi(zk, leadership.epoch_zk_version, [Delete(_CONTROLLER)])
     except Fenced:
@@ -111,7 +111,7 @@ async def resign(zk: ZooKeeper, leadership: Leadership) -> None:
 async def fenced_multi(
     zk: ZooKeeper, epoch_zk_version: int, operations: Sequence[Operation]
 ) -> list[Outcome]:
-    """A controller's write: carried out only while no other controller was elected since.
+    """A controller's write, carried out only if no other controller has been elected since.
 
     `Fenced` if one was; `MultiFailed` with the index in `operations` if one of them was refused.
     """

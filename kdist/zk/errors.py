@@ -1,9 +1,9 @@
 """What can go wrong between kdist and ZooKeeper: one family of exceptions.
 
-Three need different answers from a caller:
+A caller handles three kinds differently:
 - refusals (`NoNode`, `BadVersion`, ...): nothing was changed, and the reason is known;
-- `ConnectionLoss`: the request may have been carried out or not, and no one will tell. Read what is
-  there now, and decide anew; conditional writes (a version, `Check`) make trying again safe;
+- `ConnectionLoss`: the request may or may not have been carried out. Read the present state and
+  decide again; conditional writes (a version, `Check`) make a retry safe;
 - `SessionExpired`: the session's ephemeral znodes are gone or going. Nothing more happens until
   `reconnect` opens a new session, which owns nothing of what the old one owned.
 """
@@ -14,11 +14,11 @@ from kdist.errors import KdistError
 
 
 class ZooKeeperError(KdistError):
-    """Anything that the zk room raises."""
+    """The base of all exceptions of the zk room."""
 
 
 class ConnectionLoss(ZooKeeperError):
-    """No answer came: the outcome of the request is not known."""
+    """No answer came: the outcome of the request is unknown."""
 
 
 class SessionExpired(ZooKeeperError):
@@ -26,7 +26,7 @@ class SessionExpired(ZooKeeperError):
 
 
 class Refused(ZooKeeperError):
-    """ZooKeeper carried nothing out. The reasons that callers tell apart have a class."""
+    """ZooKeeper refused the request. Reasons that callers distinguish have a subclass."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -45,14 +45,14 @@ class NoNode(Refused):
 
 
 class NodeExists(Refused):
-    """The znode to create is there already."""
+    """The znode to create exists already."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "the znode exists already")
 
 
 class BadVersion(Refused):
-    """The znode's version is not the expected one: somebody else wrote it."""
+    """The znode's version is not the expected one: someone else wrote it."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "the znode was changed by someone else")
@@ -80,14 +80,14 @@ class Unimplemented(Refused):
 
 
 class TooLarge(Refused):
-    """The request exceeds what a server reads; it would close the connection, again and again."""
+    """The request exceeds what a server accepts, which would close the connection each time."""
 
     def __init__(self, path: str, size_bytes: int, max_bytes: int) -> None:
         super().__init__(path, f"a request of {size_bytes} bytes is over the limit of {max_bytes}")
 
 
 class MultiFailed(ZooKeeperError):
-    """One operation of a `multi` was refused, so that none was carried out."""
+    """One operation of a `multi` was refused, so none was carried out."""
 
     def __init__(self, index: int, error: Refused) -> None:
         super().__init__(index, error)
@@ -99,16 +99,17 @@ class MultiFailed(ZooKeeperError):
 
 
 class Fenced(ZooKeeperError):
-    """Another controller was elected since: nothing of the write was carried out."""
+    """Another controller has been elected since: the write was not carried out."""
 
     def __init__(self, epoch_zk_version: int) -> None:
         super().__init__(
-            f"/controller_epoch is no longer at version {epoch_zk_version}: a newer controller acts"
+            f"/controller_epoch is no longer at version {epoch_zk_version}: there is a newer"
+            " controller"
         )
 
 
 class CorruptZnode(ZooKeeperError):
-    """A znode's bytes are not what its row of the table says."""
+    """A znode's bytes are not in the format that its row in `znodes.py` declares."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -1,6 +1,6 @@
-"""Typed fields of a JSON znode; whatever is not as expected is a `CorruptZnode` with its reason.
+"""Typed fields of a JSON znode; anything unexpected raises `CorruptZnode` with the reason.
 
-Keys that nobody asks for are ignored: other brokers, older and newer ones, add their own.
+Unknown keys are ignored: other brokers, older and newer, add their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kdist.zk.errors import CorruptZnode
 Value = TypeVar("Value", int, str, list[Any], dict[str, Any])
 
 
-# Made once, as `json.dumps` would make one for each value.
+# Created once: `json.dumps` with these arguments would create an encoder per call.
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -32,9 +32,9 @@ def to_integer(path: str, data: bytes) -> int:
 
 
 def parse_integer(text: str) -> int:
-    """Digits with or without a minus sign; `ValueError` for what else Python takes for a number.
+    """ASCII digits with an optional minus sign; `ValueError` for all else that `int` accepts.
 
-    And for more digits than it reads.
+    Also `ValueError` if there are more digits than `int` converts.
     """
     if not text.removeprefix("-").isdecimal() or not text.isascii():
         raise ValueError(f"{text[:40]!r} is not a number")
@@ -55,7 +55,7 @@ class Fields:
         self._fields: dict[str, Any] = parsed
 
     def fail(self, reason: str) -> NoReturn:
-        """`CorruptZnode` of this znode."""
+        """Raise `CorruptZnode` for this znode."""
         raise CorruptZnode(self._path, reason)
 
     def version(self, last: int) -> int:

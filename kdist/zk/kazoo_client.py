@@ -1,12 +1,12 @@
-"""The `ZooKeeper` of production, over kazoo, which only `kazoo_requests.py` beside it imports too.
+"""The real `ZooKeeper`, over kazoo, which only this file and `kazoo_requests.py` import.
 
-kazoo runs a thread per connection. Whatever that thread learns (answers, watch events, changes of
-state) it posts to the loop itself, so that the loop sees it in the server's order. kazoo's own
-handler would give answers and watches to two further threads, and lose their order. No call here
-blocks the loop: kazoo's `_async` calls only queue, and ending a session has a thread.
+kazoo runs a thread per connection. That thread posts whatever it learns (answers, watch events,
+state changes) to the loop itself, so that the loop sees it in the server's order. kazoo's own
+handler would pass answers and watches to two more threads, and lose their order. No call here
+blocks the loop: kazoo's `_async` calls only queue, and a session is ended in a thread.
 
-A `KazooClient` serves for one session. kazoo would replace an expired session by itself; here that
-is the broker's decision (`reconnect`), so the old client is stopped and a new one made.
+A `KazooClient` is used for one session. kazoo would replace an expired session by itself; here that
+is the broker's decision (`reconnect`), so the old client is stopped and a new one is created.
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ from kdist.zk.session import (
 )
 
 logger = logging.getLogger(__name__)
-# Where nobody set up logging, kazoo's tries would come up to ten lines before the one error.
+# Without this, where logging is not configured, kazoo's retries would print up to ten lines before
+# the one error that matters.
 logging.getLogger("kazoo").addHandler(logging.NullHandler())
 logging.getLogger("kazoo.client").addFilter(OncePerMinute())
 
-END_TIMEOUT_S = 5.0  # to tell a server that the session ends, before it is left to expire
+END_TIMEOUT_S = 5.0  # to tell a server that the session ends; after that it is left to expire
 
 _RECONNECTS = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
@@ -85,7 +86,7 @@ _WATCH_KINDS = {
     EventType.CHANGED: WatchKind.CHANGED,
     EventType.DELETED: WatchKind.DELETED,
     EventType.CHILD: WatchKind.CHILDREN,
-    EventType.NONE: WatchKind.LOST,  # kazoo forgets a connection's watches, and says so
+    EventType.NONE: WatchKind.LOST,  # kazoo drops a connection's watches with this event
 }
 
 _REFUSALS: dict[type[Exception], Callable[[str], Refused]] = {
@@ -106,9 +107,9 @@ _ROLLED_BACK = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 
 
 class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads without its two workers: callbacks run in the connection's thread."""
+    """kazoo's handler without its two worker threads: callbacks run in the connection's thread."""
 
-    running = False  # so that an `AsyncResult` calls back right away
+    running = False  # makes an `AsyncResult` call back right away
 
     def start(self) -> None:
         """No workers to start."""
@@ -121,7 +122,7 @@ class InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class KazooSession:
-    """One session: a `KazooClient`, and the way from its thread to the loop."""
+    """One session: a `KazooClient`, and the queue from its thread to the loop."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class KazooSession:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._posted: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
-        self._is_awake = False  # the loop is to look at what is posted
+        self._is_awake = False  # `_take_posted` is scheduled
         self._heard = heard
         self.client = KazooClient(
             hosts=",".join(connect.servers),  # the chroot is `SessionClient`'s
@@ -145,13 +146,13 @@ class KazooSession:
         self._connect, connection._connect = connection._connect, self._connected
 
     def _connected(self, *server: object) -> tuple[float, float]:
-        """In kazoo's thread. kazoo tells nobody what timeout the server granted but by this."""
+        """In kazoo's thread. The only place where kazoo reveals the timeout the server granted."""
         read_timeout_ms, connect_timeout_ms = self._connect(*server)
         self.timeout_ms = min(self.timeout_ms, round(read_timeout_ms * 3 / 2))
         return read_timeout_ms, connect_timeout_ms
 
     def start(self) -> None:
-        """Begin to connect; `heard` tells when it succeeds."""
+        """Begin to connect; `heard` is called when it succeeds."""
         self.client.start_async()
 
     def _listen(self, state: str) -> None:
@@ -160,9 +161,10 @@ class KazooSession:
         self.post(self._heard, self, _STATES.get(state, SessionState.EXPIRED), session_id)
 
     def post(self, callback: Callable[..., None], *args: object) -> None:
-        """Call on the loop what is known in kazoo's thread, unless the loop is gone.
+        """From kazoo's thread: have the loop make a call, unless the loop is closed.
 
-        Hundreds of answers that come together wake it once: each time is a system call.
+        Hundreds of answers that arrive together wake the loop once, as each wake-up is a system
+        call.
         """
         self._posted.append((callback, args))
         if not self._is_awake and not self._loop.is_closed():
@@ -176,10 +178,10 @@ class KazooSession:
             self._loop.call_soon(callback, *args)
 
     def end(self) -> asyncio.Future[None]:
-        """Tell a server that the session is over and stop kazoo's thread; done when it is."""
+        """Tell a server that the session is over and stop kazoo's thread; done when both are."""
         ended: asyncio.Future[None] = self._loop.create_future()
         self.client.remove_listener(self._listen)
-        # A daemon: a server that does not answer must not keep the process from ending.
+        # A daemon: a server that does not answer must not keep the process from exiting.
         threading.Thread(
             target=self._end, args=(ended,), name="kdist-zookeeper-end", daemon=True
         ).start()
@@ -218,7 +220,7 @@ class KazooZooKeeper(SessionClient):
         try:
             await self._wait_for(opened)
         finally:
-            # One that was lost again since is SUSPENDED by now, and kazoo's to connect again.
+            # A session that opened and was lost again meanwhile is SUSPENDED: kazoo reconnects it.
             if (opened.cancelled() or not opened.done()) and self._session is session:
                 self._session = None
                 session.end()
@@ -229,7 +231,7 @@ class KazooZooKeeper(SessionClient):
             await asyncio.wait([session.end()], timeout=END_TIMEOUT_S)
 
     def _hear(self, session: KazooSession, state: SessionState, session_id: int) -> None:
-        """A change of state, on the loop; of a session that was given up it means nothing."""
+        """A change of state, on the loop; ignored for a session that was given up."""
         if session is not self._session:
             return
         if state is SessionState.CONNECTED:
@@ -271,7 +273,7 @@ def _call(session: KazooSession, request: Request) -> Any:
 
 
 def _queued(client: KazooClient, request: object) -> Any:
-    """As kazoo's own `_async` calls do it."""
+    """Queue a request as kazoo's own `_async` calls do."""
     result = client.handler.async_result()
     client._call(request, result)
     return result
@@ -280,7 +282,7 @@ def _queued(client: KazooClient, request: object) -> Any:
 def _watch(
     session: KazooSession, path: str, watch: Watch | None
 ) -> Callable[[WatchedEvent], None] | None:
-    """What kazoo's thread calls; the event's own path is missing where the watch was lost."""
+    """The callback for kazoo's thread. Uses `path`, as the event of a lost watch has none."""
     if watch is None:
         return None
     return lambda event: session.post(watch, WatchEvent(_WATCH_KINDS[event.type], path))
@@ -292,7 +294,7 @@ def _finish(ended: asyncio.Future[None]) -> None:
 
 
 def _settle(answer: Answer, request: Request, result: Any) -> None:
-    """Give the caller kazoo's outcome in this room's terms; the caller may be gone."""
+    """Translate kazoo's outcome for the caller, which may be gone."""
     if answer.done():
         return
     if result.exception is None:
@@ -356,7 +358,7 @@ def _stat(stat: ZnodeStat) -> Stat:
 
 
 def _translated(error: Exception, path: str) -> Exception:
-    """kazoo's exception as this room's; one that is no answer of a server stays what it is."""
+    """kazoo's exception as this room's; one that no server sent is returned unchanged."""
     refusal = _REFUSALS.get(type(error))
     if refusal is not None:
         return refusal(path)

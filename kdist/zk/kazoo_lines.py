@@ -1,7 +1,7 @@
-"""What kazoo logs, once a minute each: it says of every try, one a second, how it went.
+"""Limits each of kazoo's log lines to one a minute: it logs every connection attempt, one a second.
 
-While ZooKeeper was down for an hour, a broker's log had 7,000 lines of that. `session.py` logs when
-a session is lost, and when it is found again.
+With ZooKeeper down for an hour, that put 7,000 lines into a broker's log. `session.py` logs when a
+session's connection is lost and when it is back.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 
 _SILENT_S = 60
-_LINES_MAX = 100  # that are remembered: they name servers, and why one did not answer
+_LINES_MAX = 100  # remembered; lines differ by server, and by why it did not answer
 
 
 class OncePerMinute(logging.Filter):
-    """Lets a line through that was not let through in the last minute."""
+    """Drops a line that was already logged in the last minute."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""What kazoo is given for many operations at once: transactions, and many reads, which it lacks.
+"""Requests with many operations for kazoo: transactions, and multi-reads, which it lacks.
 
-kazoo's own transaction took 10 µs to take an operation in, as it makes paths whole that are whole
-here, and 2.5 µs to write it and read what came of it: half of that here. Many reads are ZooKeeper's
-request 22, `multiRead`, of ZooKeeper 3.6 and later (ZOOKEEPER-1416); an older server says that it
-does not know it. Their bytes:
+kazoo's own transaction took 10 µs to add an operation, as it completes paths, which are full
+already here, and 2.5 µs to encode it and decode its result; `MultiWrite` has only the second step,
+and needs half the time for it. Many reads are ZooKeeper's request 22, `multiRead`, of ZooKeeper
+3.6 and later (ZOOKEEPER-1416); an older server answers that it is unimplemented. Their bytes:
 
     for each read    4 type: 4   1 done: 0   4 error: -1   4 length and path   1 watch: 0
     for each write   4 type      1 done: 0   4 error: -1   4 length and path   what the type has:
@@ -47,7 +47,7 @@ _OPEN_ACL = struct.pack("!iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
 
 
 class MultiWrite:
-    """A transaction, as kazoo's connection takes a request."""
+    """A transaction, with the interface of kazoo's requests."""
 
     type = 14
 
@@ -73,7 +73,7 @@ class MultiWrite:
 
     @staticmethod
     def deserialize(answer: bytes, offset: int) -> list[Any]:
-        """For each operation its path, its stat or True; else why it was refused, not raised."""
+        """For each operation its path, stat or True; or an exception, which is not raised."""
         found: list[Any] = []
         while True:
             kind, is_end, _ = _HEADER.unpack_from(answer, offset)
@@ -96,7 +96,7 @@ class MultiWrite:
 
 
 class MultiRead:
-    """Data and stat of many znodes, as kazoo's connection takes a request."""
+    """Data and stat of many znodes, with the interface of kazoo's requests."""
 
     type = 22
 
@@ -113,9 +113,9 @@ class MultiRead:
 
     @staticmethod
     def deserialize(answer: bytes, offset: int) -> list[Any]:
-        """For each path data and stat; None if there is no znode; else why it cannot be read.
+        """For each path data and stat; None if there is no znode; or an exception.
 
-        Such an exception is not raised, as kazoo would log it.
+        Exceptions are returned, as kazoo would log one that is raised.
         """
         found: list[Any] = []
         while True:

@@ -1,9 +1,9 @@
-"""ZooKeeper in memory: the simulator's and the tests' (the twin of `kazoo_client.py`).
+"""ZooKeeper in memory, for the simulator and tests (the fake beside `kazoo_client.py`).
 
-`MemoryEnsemble` is the servers, with what can happen to them and to the way there; each of its
-clients is a `ZooKeeper`. A message takes a time that chance chooses, so that messages of different
-clients overtake each other; those of one connection never do. It runs on any asyncio loop, virtual
-time included. One thing is simpler than the real thing: a read never sees an old state.
+`MemoryEnsemble` stands for the servers and the network, and can make both fail; each of its clients
+is a `ZooKeeper`. Each message takes a random time, so that messages of different clients overtake
+each other; those of one connection never do. It runs on any asyncio loop, also in virtual time. It
+is simpler than the real thing in one respect: a read never returns stale data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kdist.zk.session import Answer, Children, Exists, Get, GetMany, Multi, Requ
 
 
 class MemoryEnsemble:
-    """The servers: tree, sessions and connections; and the levers of a test."""
+    """The servers: tree, sessions and connections; and the faults that a test can inject."""
 
     def __init__(self, clock: Clock, chance: random.Random, delay_ms_max: float = 0.0) -> None:
         self._clock = clock
@@ -48,18 +48,18 @@ class MemoryEnsemble:
         connect = ConnectString.parse(f"memory{chroot}")
         return MemoryZooKeeper(self, connect, session_timeout_ms, connection_timeout_ms)
 
-    # -- levers
+    # -- faults
 
     def suspend(self, client: MemoryZooKeeper, noticed_after_ms: float = 0.0) -> None:
-        """Cut a client off until `resume`: its messages are lost, its session begins to run out.
+        """Cut a client off until `resume`: messages are lost, and the session timeout starts.
 
-        Until it notices it takes itself for connected, as a process does that was paused.
+        For `noticed_after_ms` it believes itself connected, as a paused process does.
         """
         self._cut_off.add(client)
         self._disconnect(client, noticed_after_ms)
 
     def resume(self, client: MemoryZooKeeper) -> None:
-        """Let a client in again; what it learns is CONNECTED, or EXPIRED."""
+        """Let a client connect again: it becomes CONNECTED, or EXPIRED."""
         self._cut_off.discard(client)
         self.maybe_accept(client)
 
@@ -71,7 +71,7 @@ class MemoryEnsemble:
             self._end_session(session)
 
     def stop(self) -> None:
-        """All servers go: nobody is connected, and no session runs out."""
+        """Stop all servers: every client is disconnected, and no session expires."""
         self._is_running = False
         for client in list(self._connections):
             self._disconnect(client, self.delay_ms())
@@ -79,7 +79,7 @@ class MemoryEnsemble:
             session.keep()
 
     def start(self) -> None:
-        """The servers are back, with all they knew; sessions have their whole timeout again."""
+        """Start the servers with their state; sessions have their whole timeout again."""
         self._is_running = True
         for session in self._sessions.values():
             self._let_run_out(session)
@@ -93,7 +93,7 @@ class MemoryEnsemble:
         return self._chance.uniform(0, self._delay_ms_max)
 
     def maybe_accept(self, client: MemoryZooKeeper) -> None:
-        """Connect a client that wants to be and can be, after a while."""
+        """After a delay, connect the client if it wants to be connected and can be."""
         asyncio.get_running_loop().call_later(self.delay_ms() / 1000, self._accept, client)
 
     def _accept(self, client: MemoryZooKeeper) -> None:
@@ -148,7 +148,7 @@ class MemoryEnsemble:
                 connection.tell(event)
 
     def forget(self, client: MemoryZooKeeper) -> None:
-        """A client that will not ask for its session again; that one runs out if it is not over."""
+        """The client will not resume its session, which expires unless it is over already."""
         self._disconnect(client, 0)
         self._sessions.pop(client, None)
 
@@ -158,7 +158,7 @@ class MemoryEnsemble:
         """The last message of a session."""
         self._end_session(connection.session)
         ended = connection.ended
-        assert ended is not None, "who says goodbye waits for the answer"
+        assert ended is not None, "a client that says goodbye waits for the answer"
         connection.to_client.send(lambda: None if ended.done() else ended.set_result(None))
 
     def serve(self, connection: Connection, request: Request, answer: Answer) -> None:
@@ -263,7 +263,7 @@ def _refuse(answer: Answer, error: Exception) -> None:
 
 
 def _settle(connection: Connection, request: Request, answer: Answer, outcome: object) -> None:
-    """The answer arrives at the client; from now on it knows of its watch."""
+    """The answer arrives at the client, which from now on knows that its watch is set."""
     if isinstance(request, Get | Exists | Children) and request.watch is not None:
         connection.known_watches.append((request.watch, request.path))
     if not answer.done():

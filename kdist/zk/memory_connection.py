@@ -1,8 +1,8 @@
 """How a `MemoryEnsemble` and its clients are connected: lanes with delays, sessions, watches.
 
-A connection is two lanes, in each of which messages arrive in the order they were sent. Watches
-live on the server's side of a connection and die with it; the client knows of those that it was
-answered about.
+A connection is two lanes, each of which delivers messages in the order they were sent. Watches live
+on the server's side of a connection and end with it; the client knows of those whose requests were
+answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHILD_EVENTS = (WatchKind.CHILDREN, WatchKind.DELETED)
 
 
 class Lane:
-    """One direction of a connection: messages arrive in order, each after a while."""
+    """One direction of a connection: messages arrive in order, each after a delay."""
 
     def __init__(self, delay_ms: Callable[[], float]) -> None:
         self._delay_ms = delay_ms
@@ -29,13 +29,13 @@ class Lane:
         self.is_cut = False
 
     def send(self, message: Callable[[], None]) -> None:
-        """Deliver later what may be delivered; nothing after a cut."""
+        """Deliver the message after a delay, unless the lane is cut first."""
         if self.is_cut:
             return
         loop = asyncio.get_running_loop()
         self._messages.append(message)
         self._last_due_s = max(self._last_due_s, loop.time() + self._delay_ms() / 1000)
-        # Timers of one moment come in any order, so each takes whichever message is first.
+        # Timers due at the same time may fire in any order, so each delivers the oldest message.
         loop.call_at(self._last_due_s, self._deliver)
 
     def _deliver(self) -> None:
@@ -43,7 +43,7 @@ class Lane:
             self._messages.popleft()()
 
     def cut(self) -> None:
-        """Lose all messages under way."""
+        """Lose all messages in transit."""
         self.is_cut = True
         self._messages.clear()
 
@@ -58,22 +58,22 @@ class Session:
         self.expiry: asyncio.TimerHandle | None = None
 
     def keep(self) -> None:
-        """Heard of again: no expiry for now."""
+        """Stop the expiry timer."""
         if self.expiry is not None:
             self.expiry.cancel()
             self.expiry = None
 
 
 class Connection:
-    """A client's connection; a watch lives on it, and ends with it."""
+    """A client's connection, with the watches set on it."""
 
     def __init__(self, session: Session, delay_ms: Callable[[], float]) -> None:
         self.session = session
         self.to_server, self.to_client = Lane(delay_ms), Lane(delay_ms)
         self.data_watches: dict[str, list[Watch]] = {}
         self.child_watches: dict[str, list[Watch]] = {}
-        self.known_watches: list[tuple[Watch, str]] = []  # those that the client was told of
-        self.ended: asyncio.Future[None] | None = None  # of a client that says goodbye
+        self.known_watches: list[tuple[Watch, str]] = []  # those the client knows are set
+        self.ended: asyncio.Future[None] | None = None  # set by a client that says goodbye
 
     def cut(self) -> None:
         self.to_server.cut()
@@ -82,13 +82,13 @@ class Connection:
             self.ended.set_result(None)
 
     def add_watch(self, request: Get | Exists | Children) -> None:
-        """On the server's side, at the moment of the read."""
+        """Set the request's watch on the server's side, at the moment of the read."""
         if request.watch is not None:
             watches = self.child_watches if isinstance(request, Children) else self.data_watches
             watches.setdefault(request.path, []).append(request.watch)
 
     def tell(self, event: WatchEvent) -> None:
-        """Send an event to the watches that it is for, which end."""
+        """Send an event to the watches that it concerns, and remove them."""
         found: list[Watch] = []
         if event.kind in _DATA_EVENTS:
             found += self.data_watches.pop(event.path, [])

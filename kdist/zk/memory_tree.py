@@ -1,8 +1,8 @@
 """The tree of znodes as a ZooKeeper server keeps it, in memory: no sessions, watches or time.
 
-A write gives its outcome and the events that it causes, for whoever keeps the watches. A refused
-`multi` leaves no trace: every change notes what was there before. Versions, transaction ids and the
-digits of sequential znodes are counted as ZooKeeper 3.9 does.
+A write returns its outcome and the events it causes, for the owner of the watches. A refused
+`multi` is rolled back: every change records the node's previous value. Versions, transaction ids
+and the digits of sequential znodes are counted as in ZooKeeper 3.9.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Tree:
         node, count = self._node(path), len(self._children[path])
         return Stat(
             version=node.version,
-            # ZooKeeper counts creations, and tells of the changes: each child that is gone was two.
+            # Creations plus deletions, as ZooKeeper reports it, though it counts only creations.
             children_version=2 * node.children_created - count,
             czxid=node.czxid,
             mzxid=node.mzxid,

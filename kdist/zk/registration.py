@@ -29,7 +29,7 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """What is used of a registration; `timestamp_ms` is when the broker started."""
+    """The fields of a registration that kdist uses; `timestamp_ms` is when the broker started."""
 
     endpoints: tuple[Endpoint, ...]
     timestamp_ms: int

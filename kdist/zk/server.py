@@ -1,9 +1,9 @@
-"""A ZooKeeper server for `kdist standalone` and for tests: its jars found, started, stopped.
+"""A ZooKeeper server for `kdist standalone` and for tests: find its jars, start it, stop it.
 
-The jars are those that PySpark carries; PySpark is looked for, not imported. The server is a child
-process of the caller's, in a session of its own, so that a Ctrl-C reaches the caller alone, who
-decides what stops first. Its output goes to a file; that of the run before is kept as `.1`.
-Whatever is missing (Java, the jars, the port) is a `UserError` with one sentence.
+The jars are PySpark's; PySpark is located, not imported. The server is a child process in a session
+of its own, so that Ctrl-C reaches only the caller, which decides what stops first. Its output goes
+to a file; the previous run's is kept as `.1`. If Java, the jars or the port are not available, that
+is a `UserError` with one sentence.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _LOG_NAME = "zookeeper.log"
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 1.0
-_LOG_LINES = 3  # of the log's end, without stack frames, for the sentence on why it ended
+_LOG_LINES = 3  # from the end of the log, without stack frames, to say why the server ended
 
-# Up in little more than a second: no second compiler, no parallel collector for so small a heap. It
-# grows when it has to: the server keeps the last 500 transactions, whose size is the controller's.
+# Starts in little more than a second: only the first compiler tier, and a serial collector for so
+# small a heap. It may have to grow: the server keeps its last 500 transactions, whose size the
+# controller decides.
 _JVM = (
-    *("-Xms32m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError"),  # else it stays, and answers nobody
+    *("-Xms32m", "-Xmx512m", "-XX:+ExitOnOutOfMemoryError"),  # else it stays up and answers nobody
     *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
 )
 
@@ -38,19 +39,19 @@ _JVM = (
 class ServerSettings(NamedTuple):
     """What a single server needs. Session timeouts may be 2 to 20 ticks, ZooKeeper's own bounds.
 
-    `directory` is absolute, and so is `log`, if it is not to be in there.
+    `directory` is absolute, and so is `log`, which is given if the log belongs elsewhere.
     """
 
     directory: str
     port: int
     host: str = "127.0.0.1"
     tick_ms: int = 2_000
-    is_durable: bool = True  # False: no sync before an answer; for tests
+    is_durable: bool = True  # False: it answers without fsync, for tests
     log: str | None = None
 
     @property
     def address(self) -> str:
-        """For `zookeeper.connect`."""
+        """The value for `zookeeper.connect`."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -60,7 +61,7 @@ class ServerSettings(NamedTuple):
 
 
 class ZooKeeperServer:
-    """One server process. Its owner stops it; nothing else does."""
+    """One server process. Its owner has to stop it."""
 
     def __init__(
         self, settings: ServerSettings, process: subprocess.Popen[bytes], files: Files
@@ -101,12 +102,12 @@ class ZooKeeperServer:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """End the process and wait until it has ended: kindly, then by force."""
+        """End the process and wait until it has ended: SIGTERM, then SIGKILL."""
         await self._end(signal.SIGTERM, _STOP_TIMEOUT_S)
         await self._end(signal.SIGKILL, _STOP_TIMEOUT_S)
 
     async def kill(self) -> None:
-        """End the process by force and wait until it has ended."""
+        """Send SIGKILL and wait until the process has ended."""
         await self._end(signal.SIGKILL, _STOP_TIMEOUT_S)
 
     async def _end(self, how: signal.Signals, timeout_s: float) -> None:
@@ -138,14 +139,14 @@ def _end_of(log: str) -> str:
 async def start_server(
     settings: ServerSettings, files: Files, environment: Mapping[str, str]
 ) -> ZooKeeperServer:
-    """Start a server on `settings.directory`, which exists; `wait_until_ready` comes next.
+    """Start a server on `settings.directory`, which exists; call `wait_until_ready` next.
 
-    What the directory holds of an earlier run is served again. `UserError` without Java or jars,
-    and if somebody listens on the port.
+    Data of an earlier run in the directory is served again. `UserError` without Java or jars, or if
+    the port is taken.
     """
     java = find_java(files, environment)
     jars = find_jars(files)
-    # Before anything is written: it may be an earlier server on this very directory.
+    # Checked before anything is written: an earlier server may still use this very directory.
     if await _is_listening(settings):
         raise _port_taken(settings)
     return _launch(settings, files, java, jars)
@@ -178,13 +179,13 @@ def _launch(settings: ServerSettings, files: Files, java: str, jars: str) -> Zoo
 
 
 def configuration_text(settings: ServerSettings) -> str:
-    """`zoo.cfg` for one server that stands alone."""
+    """`zoo.cfg` for a standalone server."""
     rows = {
         "tickTime": settings.tick_ms,
         "dataDir": f"{settings.directory}/data",
         "clientPort": settings.port,
         "clientPortAddress": settings.host,
-        "maxClientCnxns": 0,  # all brokers of a laptop come from one address
+        "maxClientCnxns": 0,  # no limit per address: on a laptop all brokers share one
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "conf,ruok,srvr",
         "autopurge.snapRetainCount": 3,
@@ -199,7 +200,7 @@ def find_java(files: Files, environment: Mapping[str, str], whose: str = "ZooKee
     if home:
         java = f"{home}/bin/java"
         if not files.exists(java):
-            raise UserError(f"JAVA_HOME is {home}, and there is no bin/java in it")
+            raise UserError(f"JAVA_HOME is {home}, but there is no bin/java in it")
         return java
     for directory in environment.get("PATH", "").split(":"):
         if directory and _is_there(files, f"{directory}/java"):
@@ -208,7 +209,7 @@ def find_java(files: Files, environment: Mapping[str, str], whose: str = "ZooKee
 
 
 def _is_there(files: Files, path: str) -> bool:
-    """Whether we may use it: PATH may lead through directories that are somebody else's."""
+    """False also if we may not look: PATH may contain directories closed to us."""
     try:
         return files.exists(path)
     except PermissionError:
@@ -216,7 +217,7 @@ def _is_there(files: Files, path: str) -> bool:
 
 
 def find_jars(files: Files, package: str = "pyspark") -> str:
-    """The directory of jars in an installed PySpark; `UserError` if ZooKeeper's is not there."""
+    """The jars directory of the installed PySpark; `UserError` if ZooKeeper's is not in it."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise UserError("ZooKeeper's jars come with PySpark: pip install 'kdist[spark]'")
@@ -242,9 +243,9 @@ async def _is_listening(settings: ServerSettings) -> bool:
 
 
 async def _serves(settings: ServerSettings) -> bool:
-    """Whether the server says so itself: it listens before it serves, and tells nothing until then.
+    """Whether the server answers `conf`: it listens before it serves, and is silent until then.
 
-    What it tells is its directory, as another server may have its port.
+    The answer must have its data directory, as another server may be using the port.
     """
     try:
         reader, writer = await asyncio.open_connection(settings.host, settings.port)

@@ -1,7 +1,7 @@
-"""What the real client and its twin share: states, requests that wait, chroot, missing parents.
+"""What the real client and the fake share: states, waiting requests, chroot, missing parents.
 
-A subclass carries requests (`_send`) and opens and ends sessions; this class decides when. Its
-state is the event loop's: nothing here may be called from another thread.
+A subclass sends requests (`_send`) and opens and ends sessions; this class decides when. Its state
+belongs to the event loop: nothing here may be called from another thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kdist.zk.errors import (
 logger = logging.getLogger(__name__)
 
 REQUEST_BYTES_MAX = 1_000_000  # below jute.maxbuffer, 1,048,575 on servers
-_OPERATION_BYTES = 64  # more than what the protocol and an open ACL add to path and data
+_OPERATION_BYTES = 64  # an upper bound for what the protocol and an open ACL add to path and data
 
 Result = TypeVar("Result")
 
@@ -55,7 +55,7 @@ class Get(NamedTuple):
 
 
 class GetMany(NamedTuple):
-    """Read data and stat of some, None for those that are missing."""
+    """Read data and stat of several znodes, None for those that are missing."""
 
     paths: tuple[str, ...]
 
@@ -65,7 +65,7 @@ class GetMany(NamedTuple):
 
 
 class Exists(NamedTuple):
-    """Read the stat, or that there is none."""
+    """Read the stat, None if there is no znode."""
 
     path: str
     watch: Watch | None
@@ -79,7 +79,7 @@ class Children(NamedTuple):
 
 
 class Multi(NamedTuple):
-    """All or nothing."""
+    """Carry out all of the operations or none."""
 
     operations: tuple[Operation, ...]
 
@@ -100,7 +100,7 @@ class _Waiting(NamedTuple):
 
 
 class SessionClient(ABC):
-    """The half of a `ZooKeeper` that does not depend on who carries the requests."""
+    """The half of a `ZooKeeper` that does not depend on how requests are sent."""
 
     def __init__(
         self, connect: ConnectString, session_timeout_ms: int, connection_timeout_ms: int
@@ -139,16 +139,15 @@ class SessionClient(ABC):
 
     @abstractmethod
     def _send(self, request: Request, answer: Answer) -> None:
-        """Begin to carry out a request, whose paths are the ensemble's; unless `answer` is done
-        by then, it gets the outcome."""
+        """Send a request, whose paths are full; `answer` gets the outcome unless it is done."""
 
     @abstractmethod
     async def _open(self) -> None:
-        """Open a new session: return once `_enter(CONNECTED)` was called, or `ConnectionLoss`."""
+        """Open a new session: call `_enter(CONNECTED)` and return, or raise `ConnectionLoss`."""
 
     @abstractmethod
     async def _end(self) -> None:
-        """End the session, if there is one; a server is told if one can be reached."""
+        """End the session, if there is one, telling a server if one can be reached."""
 
     # -- sessions
 
@@ -156,7 +155,7 @@ class SessionClient(ABC):
         assert self._state is SessionState.CLOSED, "connect is for the first session"
         try:
             await self._open_with_chroot()
-        except BaseException:  # a cancellation may come when the session is there already
+        except BaseException:  # a cancellation may come after the session was opened
             await self.close()
             raise
 
@@ -171,10 +170,10 @@ class SessionClient(ABC):
                 await self._make_path("/")
                 break
             except ConnectionLoss:
-                pass  # what is there by now is looked at again, once the connection is back
+                pass  # try again: `_make_path` waits for the connection, then looks what exists
 
     async def _wait_for(self, opened: asyncio.Future[None]) -> None:
-        """What `_open` waits for; `ConnectionLoss` if no server answers in time."""
+        """Await `opened`; `ConnectionLoss` if no server answers in time."""
         try:
             async with asyncio.timeout(self._connection_timeout_ms / 1000):
                 await opened
@@ -191,23 +190,23 @@ class SessionClient(ABC):
             self._fail_in_flight()
 
     def _enter(self, state: SessionState) -> None:
-        """Take a new state: waiting requests first, as they are older than what listeners do."""
+        """Change the state; waiting requests are sent before any that listeners make."""
         if state is self._state:
             return
         logger.info("session 0x%x with %s: %s", self._session_id, self._connect, state.value)
         self._state = state
         if state is SessionState.CONNECTED:
             while self._waiting:
-                self._fly(*self._waiting.popleft())
+                self._start(*self._waiting.popleft())
         else:
             self._fail_requests()
         for listener in list(self._listeners):
             listener(state)
 
     def _fail_requests(self) -> None:
-        """What is under way has an unknown outcome; what waits goes on waiting while SUSPENDED.
+        """Fail requests in flight, as their outcome is unknown; and waiting ones unless SUSPENDED.
 
-        At `close` what is under way is left alone: the session ends after it.
+        At `close`, those in flight are left alone: the server answers them before the session ends.
         """
         if self._state is not SessionState.CLOSED:
             self._fail_in_flight()
@@ -218,11 +217,11 @@ class SessionClient(ABC):
                     answer.set_exception(self._over())
 
     def _fail_in_flight(self) -> None:
-        for answer in list(self._in_flight):  # a done one leaves the set in the loop's next turn
+        for answer in list(self._in_flight):  # done ones are removed in the loop's next turn
             if not answer.done():
                 answer.set_exception(ConnectionLoss(f"lost the connection to {self._connect}"))
 
-    def _fly(self, request: Request, answer: Answer) -> None:
+    def _start(self, request: Request, answer: Answer) -> None:
         if not answer.done():  # its task may have been cancelled while it waited
             self._in_flight[answer] = None
             answer.add_done_callback(self._in_flight.pop)
@@ -234,7 +233,7 @@ class SessionClient(ABC):
     # -- requests
 
     async def _request(self, request: Request) -> object:
-        """Carry out a request of full paths; a refusal names the path that the caller knows."""
+        """Carry out a request with full paths; errors name the path as the caller knows it."""
         try:
             _check_size(request)
             return await self._carry_out(request)
@@ -246,11 +245,11 @@ class SessionClient(ABC):
             raise
 
     async def _carry_out(self, request: Request) -> object:
-        """Send now, or wait for the connection; see `client.py` on what that may raise."""
+        """Send now, or wait for the connection; `client.py` says what this may raise."""
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
         if self._state is SessionState.CONNECTED:
-            self._fly(request, answer)
+            self._start(request, answer)
             return await answer
         if self._state is not SessionState.SUSPENDED:
             raise self._over()
@@ -263,7 +262,7 @@ class SessionClient(ABC):
             timer.cancel()
 
     def _give_up(self, waiting: _Waiting) -> None:
-        """The session timeout has passed; a request that was sent meanwhile is not concerned."""
+        """The session timeout has passed: fail the request unless it was sent meanwhile."""
         if waiting in self._waiting:
             self._waiting.remove(waiting)
             if not waiting.answer.done():
@@ -296,7 +295,7 @@ class SessionClient(ABC):
         return self._connect.own(created)
 
     async def _make_path(self, path: str) -> None:
-        """Create a persistent znode and those above it, as far as they are missing."""
+        """Create a persistent znode and its ancestors where they are missing."""
         full = self._connect.full(path)
         names = full.strip("/").split("/") if full != "/" else []
         for depth in range(1, len(names) + 1):
@@ -351,7 +350,7 @@ class SessionClient(ABC):
         return [self._connect.own(o) if isinstance(o, str) else o for o in outcomes]
 
     def _chrooted(self, watch: Watch | None) -> Watch | None:
-        """A watch of its own for each registration, which gets paths as its caller knows them."""
+        """Wrap a watch so that it gets paths below the chroot; a new object for each request."""
         if watch is None:
             return None
 

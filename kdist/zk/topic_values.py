@@ -25,7 +25,7 @@ NOBODY: Replicas = MappingProxyType({})
 
 
 class TopicAssignment(NamedTuple):
-    """A topic's replicas. `topic_id` is None where a broker before Kafka 2.8 made the topic."""
+    """A topic's replicas. `topic_id` is None if a broker before Kafka 2.8 created the topic."""
 
     partitions: Replicas
     topic_id: uuid.UUID | None
@@ -66,7 +66,7 @@ class PartitionState(NamedTuple):
     is_recovering: bool = False  # elected from outside the ISR, and not yet recovered (KIP-704)
 
     def with_version(self, zk_version: int) -> LeaderAndIsr:
-        """As the rooms above pass it."""
+        """The state with its znode's version, as the rooms above pass it."""
         return LeaderAndIsr(
             self.leader, self.leader_epoch, self.isr, self.controller_epoch, zk_version
         )
@@ -94,7 +94,7 @@ class PartitionState(NamedTuple):
 
 
 class PartitionSet(NamedTuple):
-    """Partitions that something is to be done about."""
+    """A set of partitions, as in preferred leader elections and ISR change notifications."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -108,7 +108,7 @@ class PartitionSet(NamedTuple):
 
 
 class Reassignment(NamedTuple):
-    """The replicas that partitions shall have."""
+    """The replicas that partitions are to be reassigned to."""
 
     replicas: Mapping[TopicPartition, tuple[int, ...]]
 

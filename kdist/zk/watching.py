@@ -1,10 +1,10 @@
-"""A watch that stays: it reports the value now and after each change.
+"""A persistent watch: it reports the value now and after each change.
 
-ZooKeeper's watches are called once and die with the connection. A `Watcher` reads the value and
-arms the watch in one request, tells the value, and does so again after every event and every new
-connection or session. Changes that come faster than the reads are told as one: the last value is
-always told, each one in between is not. A value may be told twice, and unchanged: a broker that
-left and came back between two reads leaves the same list of children.
+ZooKeeper's watches fire once and are lost with the connection. A `Watcher` reads the value and sets
+the watch in one request, reports the value, and does so again after every event and every new
+connection or session. The last value is always reported; values that are replaced before they are
+read are not. The same value may be reported twice: a broker that left and came back between two
+reads leaves the same list of children.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Value = TypeVar("Value")
 
 
 class Watcher(ABC, Generic[Value]):
-    """Tells one path's value, or None while the znode does not exist, until `stop`.
+    """Reports one path's value, or None while the znode does not exist, until `stop`.
 
-    `tell` runs on the loop; what it raises goes to the loop's exception handler, and ends the
-    watcher.
+    `tell` is called on the loop; an exception in it goes to the loop's exception handler and ends
+    the watcher.
     """
 
     def __init__(self, zk: ZooKeeper, path: str, tell: Callable[[Value | None], None]) -> None:
@@ -39,14 +39,14 @@ class Watcher(ABC, Generic[Value]):
 
     @abstractmethod
     async def _read(self, watch: Watch) -> Value:
-        """Read and watch; `NoNode`."""
+        """Read the value and set the watch; `NoNode`."""
 
     def stop(self) -> None:
-        """Tell nothing from here on."""
+        """Report nothing from here on."""
         self._task.cancel()
 
     def tell_again(self) -> None:
-        """Tell the value once more, as whoever was told could do nothing with it."""
+        """Read and report once more, for a receiver that could not use the value yet."""
         self._is_stale.set()
 
     def _hear_state(self, state: SessionState) -> None:
@@ -54,13 +54,13 @@ class Watcher(ABC, Generic[Value]):
             self._is_stale.set()
 
     def _hear_event(self, _event: WatchEvent) -> None:
-        """A watch that was lost is armed again too: the read waits for the connection."""
+        """A lost watch leads to a new read too, which waits for the connection."""
         self._is_stale.set()
 
     async def _keep_telling(self) -> None:
         while True:
             await self._is_stale.wait()
-            # Cleared before the read: an event during it, or right after, asks for another.
+            # Cleared before the read, so that an event during or after it causes another one.
             self._is_stale.clear()
             try:
                 value = await self._read_or_none()
@@ -69,7 +69,7 @@ class Watcher(ABC, Generic[Value]):
             self._tell(value)
 
     async def _read_or_none(self) -> Value | None:
-        """With a watch armed at the moment of the read, also where there is nothing."""
+        """Read the value, or None, with a watch set at that moment in either case."""
         while True:
             try:
                 return await self._read(self._hear_event)
@@ -88,14 +88,14 @@ class Watcher(ABC, Generic[Value]):
 
 
 class DataWatcher(Watcher[Znode]):
-    """Tells data and stat."""
+    """Reports data and stat."""
 
     async def _read(self, watch: Watch) -> Znode:
         return await self._zk.get(self._path, watch)
 
 
 class ChildrenWatcher(Watcher[list[str]]):
-    """Tells the children's names, sorted."""
+    """Reports the children's names, sorted."""
 
     async def _read(self, watch: Watch) -> list[str]:
         return await self._zk.children(self._path, watch)

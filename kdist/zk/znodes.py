@@ -5,8 +5,8 @@
     BROKER.encode(registration)  the bytes
     BROKER.names(path)           ("7",), or None if the path is not of this row
 
-Paths are below the chroot. Sources: Kafka's `ZkData.scala` from 0.8 to 3.9 (ZooKeeper mode); for
-what is Kafka's the bytes are Kafka's. docs/formats/znodes.md shows them.
+Paths are below the chroot. Kafka's own znodes have the bytes that Kafka writes; source: Kafka's
+`ZkData.scala` from 0.8 to 3.9 (ZooKeeper mode). docs/formats/znodes.md shows them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kdist.zk.topic_values import PartitionSet, PartitionState, Reassignment, To
 
 T = TypeVar("T")
 
-DEFAULT_ENTITY = "<default>"  # of settings: all brokers, clients or users without any of their own
+DEFAULT_ENTITY = "<default>"  # settings of all brokers, clients or users without their own
 
 _IMPOSSIBLE = frozenset(("", ".", ".."))
 _NAME = re.compile(r"\{[a-z]+\}")
@@ -53,7 +53,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class ZnodeRow(Generic[T]):
-    """A row of the table. `{names}` in the template are what `path` is given, in order."""
+    """A row of the table. `path` fills in the template's `{names}`, in order."""
 
     template: str
     kind: Kind
@@ -61,26 +61,28 @@ class ZnodeRow(Generic[T]):
     decode: Callable[[str, bytes], T]
 
     def path(self, *names: str | int) -> str:
-        """The path with these names; a sequential one's is the prefix to create it by."""
+        """The path with these names; for a sequential znode the prefix to create it with."""
         form, count, is_quoted = self._form
         assert len(names) == count, f"{self.template} of {names}"
         return form % tuple([_written(str(name), is_quoted, self.template) for name in names])
 
     def names(self, path: str) -> tuple[str, ...] | None:
-        """What `path` was given, and after that a sequential znode's digits."""
+        """The names in a path that `path` made, then a sequential znode's digits; else None."""
         pattern = _NAME.sub("([^/]+)", self.template)
         found = re.fullmatch(pattern + (r"(\d+)" if self._is_sequential else ""), path)
         return tuple(self._read(name) for name in found.groups()) if found else None
 
     @cached_property
     def _form(self) -> tuple[str, int, bool]:
-        """What `path` needs, which the controller makes thousands of: the template, how many names
-        it takes, and whether they are quoted."""
+        """The template, how many names it takes, and whether they are quoted.
+
+        Cached, as the controller makes thousands of paths.
+        """
         return *_NAME.subn("%s", self.template), self._is_quoted
 
     @property
     def parent(self) -> str:
-        """The path that its znodes are children of, of a row with one name or a sequential one."""
+        """The parent of its znodes, for a row with one name or a sequential one."""
         return self.template.rpartition("/")[0] or "/"
 
     @property
@@ -89,7 +91,7 @@ class ZnodeRow(Generic[T]):
 
     @property
     def _is_quoted(self) -> bool:
-        """Below `/config` Kafka quotes names, as those of users may hold anything."""
+        """Below `/config` Kafka quotes names, as user names may contain any character."""
         return self.template.startswith("/config/")
 
     def _read(self, name: str) -> str:
@@ -104,7 +106,7 @@ def _written(name: str, is_quoted: bool, template: str) -> str:
 
 
 class Encoded(Protocol):
-    """A value that knows its bytes."""
+    """A value that can encode and decode itself."""
 
     def encode(self) -> bytes: ...
 
@@ -120,7 +122,7 @@ def _row(template: str, kind: Kind, value: type[E]) -> ZnodeRow[E]:
 
 
 def _empty(template: str) -> ZnodeRow[None]:
-    """A znode whose path says it all; what another broker wrote into it does not matter."""
+    """A znode of which only the path matters; its data is written empty and ignored."""
     return ZnodeRow(template, Kind.PERSISTENT, lambda _: b"", lambda _path, _data: None)
 
 
@@ -155,7 +157,7 @@ PARTITIONS = _empty("/brokers/topics/{topic}/partitions")
 PARTITION = _empty("/brokers/topics/{topic}/partitions/{partition}")
 PARTITION_STATE = _row("/brokers/topics/{topic}/partitions/{partition}/state", _P, PartitionState)
 
-# The controller; who is elected writes both in one transaction (see `election.py`)
+# The controller; both are written in the transaction that elects it (see `election.py`)
 CONTROLLER = _row("/controller", _E, ControllerInfo)
 CONTROLLER_EPOCH = _number("/controller_epoch")
 
@@ -195,13 +197,14 @@ CONSUMER_OFFSET = _number("/consumers/{group}/offsets/{topic}/{partition}")
 
 # kdist's own
 LOCKS = _empty("/kdist/locks")
-LOCK = _row("/kdist/locks/{name}", _P, LockHolder)  # a roll is many commands: see gate_lock.py
+# Persistent: a roll holds a lock across many commands (gate_lock.py)
+LOCK = _row("/kdist/locks/{name}", _P, LockHolder)
 
 ROWS: tuple[ZnodeRow[object], ...] = tuple(
     row for row in list(globals().values()) if isinstance(row, ZnodeRow)
 )
 
-# What a broker makes at its start where it is missing, in this order; empty, with its parents.
+# Created by a starting broker where missing, in this order, empty and with their parents.
 STARTING_PATHS = (
     *(row.path() for row in (CONSUMERS, BROKERS, TOPICS, SETTINGS_CHANGES, TOPIC_DELETIONS)),
     *(row.path() for row in (BROKER_SEQUENCE, ISR_CHANGES, PRODUCER_ID_BLOCK, LOG_DIR_EVENTS)),
