@@ -23,6 +23,7 @@ from prometheus_client import ProcessCollector
 from kdist.broker.broker import Broker
 from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
+from kdist.config.connect_string import ConnectString
 from kdist.errors import DiskFailed, KdistError, UserError
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
@@ -32,7 +33,6 @@ from kdist.runtime.descriptors import raise_limit
 from kdist.runtime.disk import Disk
 from kdist.runtime.sd_notify import ServiceManager
 from kdist.runtime.turn_loop import TurnLoop
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.kazoo_client import KazooZooKeeper
 
 logger = logging.getLogger(__name__)

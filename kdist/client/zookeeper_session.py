@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from kdist.client.cluster import Address
+from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.errors import ConnectionLoss, NoNode
 from kdist.zk.kazoo_client import KazooZooKeeper
 

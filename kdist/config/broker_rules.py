@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 
 from kdist.config.addresses import parse_host_port
 from kdist.config.broker_config import BrokerConfig
+from kdist.config.connect_string import ConnectString
 from kdist.config.faults import sentence_at
 from kdist.config.listeners import PROTOCOLS, parse_listener, parse_protocol_map
+from kdist.errors import UserError
 
 Rule = Callable[[BrokerConfig], str | None]
 
@@ -29,9 +31,15 @@ def directory_is_absolute(config: BrokerConfig) -> str | None:
     return f"log.dir must be an absolute path, not {config.broker.directory!r}"
 
 
-def zookeeper_is_named(config: BrokerConfig) -> str | None:
-    """`zookeeper.connect` is not empty."""
-    return None if config.zookeeper.connect else "zookeeper.connect is empty"
+def zookeeper_can_be_read(config: BrokerConfig) -> str | None:
+    """`zookeeper.connect` is `host1:port1,host2:port2/chroot`."""
+    if not config.zookeeper.connect:
+        return "zookeeper.connect is empty"
+    try:
+        ConnectString.parse(config.zookeeper.connect)
+    except UserError as fault:
+        return str(fault)
+    return None
 
 
 def listeners_can_be_read(config: BrokerConfig) -> str | None:
@@ -115,7 +123,7 @@ def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
 REFUSES: tuple[Rule, ...] = (
     directory_is_one,
     directory_is_absolute,
-    zookeeper_is_named,
+    zookeeper_can_be_read,
     listeners_can_be_read,
     listeners_are_distinct,
     advertised_listeners_exist,

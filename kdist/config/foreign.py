@@ -184,5 +184,5 @@ def unknown_name(name: str, given: Given, names: Set[str]) -> str:
     """The sentence for a given name that nobody knows, with the nearest that somebody does."""
     nearest = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
     if not nearest:
-        return given.sentence(f"{name} is not a setting")
+        return given.sentence(f"{name or repr(name)} is not a setting")
     return given.sentence(f"{name} is not a setting: did you mean {nearest[0]}", end="?")

@@ -29,6 +29,7 @@ from kazoo.protocol.states import (  # type: ignore[import-untyped]
     ZnodeStat,
 )
 
+from kdist.config.connect_string import ConnectString
 from kdist.zk.client import (
     Create,
     Delete,
@@ -40,7 +41,6 @@ from kdist.zk.client import (
     WatchKind,
     Znode,
 )
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.errors import (
     BadVersion,
     ConnectionLoss,

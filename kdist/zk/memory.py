@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import count
 
+from kdist.config.connect_string import ConnectString
 from kdist.runtime.clock import Clock
 from kdist.zk.client import Delete, SessionState, WatchEvent, WatchKind
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.errors import MultiFailed, ZooKeeperError
 from kdist.zk.memory_connection import Connection, Session
 from kdist.zk.memory_tree import Tree

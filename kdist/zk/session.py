@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar, cast
 
+from kdist.config.connect_string import ConnectString
 from kdist.zk.client import (
     ANY_VERSION,
     Create,
@@ -27,7 +28,6 @@ from kdist.zk.client import (
     WatchEvent,
     Znode,
 )
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.errors import (
     ConnectionLoss,
     MultiFailed,

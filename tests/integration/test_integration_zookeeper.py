@@ -21,13 +21,13 @@ from zookeeper_server import (
     zookeeper_host,
 )
 
+from kdist.config.connect_string import ConnectString
 from kdist.controller.writing import CHUNK, CHUNKS_IN_FLIGHT
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk
 from kdist.zk import znodes
 from kdist.zk.client import Create, Delete, SessionState, Znode
 from kdist.zk.cluster_values import ControllerInfo
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.election import (
     Leadership,
     claim,

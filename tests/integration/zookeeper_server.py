@@ -20,9 +20,9 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from kdist.config.connect_string import ConnectString
 from kdist.runtime.disk import Disk
 from kdist.zk.client import SessionState, ZooKeeper
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.kazoo_client import KazooZooKeeper
 from kdist.zk.server import ServerSettings, ZooKeeperServer, start_server
 from tests.unit.zk.zk_contract import in_state

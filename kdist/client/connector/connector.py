@@ -25,11 +25,11 @@ from kdist.client.connector.stream import Stream
 from kdist.client.connector.subscription import Filtered, Subscription, TopicFilter, Topics
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.given import check_listener, checked_decoders
+from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
 from kdist.runtime.clock import SystemClock
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.errors import ConnectionLoss
 from kdist.zk.kazoo_client import KazooZooKeeper
 

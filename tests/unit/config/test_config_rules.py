@@ -17,7 +17,7 @@ PROTOCOL_MAP, INTER_BROKER = "listener.security.protocol.map", "inter.broker.lis
 BROKEN_BY = {
     "directory_is_one": {"log.dir": "/d1,/d2"},
     "directory_is_absolute": {"log.dir": "logs"},
-    "zookeeper_is_named": {"zookeeper.connect": ""},
+    "zookeeper_can_be_read": {"zookeeper.connect": "zk:port"},
     "listeners_can_be_read": {LISTENERS: "PLAINTEXT:9092"},
     "listeners_are_distinct": {LISTENERS: "PLAINTEXT://a:1,PLAINTEXT://a:2"},
     "advertised_listeners_exist": {ADVERTISED: "PLAINTEXT://0.0.0.0:9092"},
@@ -73,6 +73,9 @@ def test_several_contradictions_are_reported_together() -> None:
 @pytest.mark.parametrize(
     ("given", "claim"),
     [
+        ({"zookeeper.connect": ""}, "zookeeper.connect is empty"),
+        ({"zookeeper.connect": "zk1,,zk2"}, "zookeeper.connect 'zk1,,zk2': '' is not of the form"),
+        ({"zookeeper.connect": "zk/a//b"}, "zookeeper.connect 'zk/a//b': /a//b is not a path"),
         ({LISTENERS: ""}, "listeners is empty"),
         ({LISTENERS: "A://:1"}, "listener.security.protocol.map has no protocol for A"),
         ({LISTENERS: "A://:1", PROTOCOL_MAP: "A:SSL"}, "the protocol SSL of A is not built"),

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from kdist.config.connect_string import ConnectString
 from kdist.zk import kazoo_client
 from kdist.zk.client import SessionState
-from kdist.zk.connect_string import ConnectString
 from kdist.zk.kazoo_client import KazooZooKeeper
 
 Heard = Callable[["HastySession", SessionState, int], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
-from kdist.zk.connect_string import ConnectString
 
 
 @pytest.mark.parametrize(
