@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kdist.errors import ApiError, Error
-from kdist.model import NO_OFFSET, NO_SEQUENCE, OffsetRange
+from kdist.model import NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, OffsetRange
 from kdist.records.batch import BatchHeader
 
 BATCHES_KEPT = 5  # as many as a producer may have in flight
@@ -101,12 +101,14 @@ class ProducerStates:
     def check(self, header: BatchHeader) -> Duplicate | None:
         """Whether a client's batch may be appended; the earlier batch if it is a retry (pure).
 
-        Raises `ApiError`: INVALID_PRODUCER_EPOCH for an epoch that was replaced,
+        Raises `ApiError`: INVALID_PRODUCER_EPOCH for an epoch that was replaced or cannot be,
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or for a retry of more than five batches ago,
         INVALID_TXN_STATE for a plain batch inside the producer's transaction.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
+            if header.producer_epoch < NO_PRODUCER_EPOCH:
+                raise _replaced(header, NO_PRODUCER_EPOCH)
             return None
         sequence = header.base_sequence
         batches = producer.batches
@@ -221,10 +223,7 @@ def _check_order(producer: Producer, header: BatchHeader) -> None:
     """Raise `ApiError` unless the batch continues its epoch or begins a new one at sequence 0."""
     epoch, sequence = header.producer_epoch, header.base_sequence
     if epoch < producer.epoch:
-        raise ApiError(
-            Error.INVALID_PRODUCER_EPOCH,
-            f"producer {header.producer_id} sent epoch {epoch} and has {producer.epoch}",
-        )
+        raise _replaced(header, producer.epoch)
     if epoch > producer.epoch:
         expected = 0
     else:
@@ -236,3 +235,10 @@ def _check_order(producer: Producer, header: BatchHeader) -> None:
             f"producer {header.producer_id} sent sequence {sequence} of epoch {epoch},"
             f" expected {expected}",
         )
+
+
+def _replaced(header: BatchHeader, epoch: int) -> ApiError:
+    return ApiError(
+        Error.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} sent epoch {header.producer_epoch} and has {epoch}",
+    )

@@ -103,6 +103,11 @@ def test_an_old_epoch_is_fenced():
     assert refusal(states, batch(epoch=1, sequence=0)) == Error.INVALID_PRODUCER_EPOCH
 
 
+def test_an_unknown_producer_cannot_have_an_epoch_below_none():
+    assert refusal(ProducerStates(), batch(epoch=-2)) == Error.INVALID_PRODUCER_EPOCH
+    assert ProducerStates().check(batch(epoch=-1)) is None  # as in Kafka
+
+
 def test_a_new_epoch_forgets_the_batches_of_the_old_one():
     states = states_after(batch(epoch=0, sequence=0), batch(epoch=1, sequence=0, count=3))
     assert states.producer(7) == Producer(1, (Batch(2, 12, 2, 1000),), 1000)
