@@ -91,7 +91,8 @@ class GroupSettings(Settings):
         default=1,
         minimum=1,
         subject=OFFSETS,
-        doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3).",
+        doc="How many replicas `__consumer_offsets` is created with (Kafka's default is 3); in "
+        "this release 1.",
     )
     offsets_topic_segment_bytes: int32 = setting(
         "offsets.topic.segment.bytes",

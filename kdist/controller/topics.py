@@ -17,14 +17,20 @@ from kdist.config.faults import ConfigError
 from kdist.controller.cluster import FIRST_ZK_VERSION, Cluster, Topic
 from kdist.controller.placement import Assignment, check_explicit, interleave, place, start_of
 from kdist.errors import ApiError, Error
-from kdist.model import INTERNAL_TOPICS, OFFSETS_TOPIC, ZERO_UUID, flat, topic_name_fault
+from kdist.model import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    REPLICATION_FACTOR_MAX,
+    ZERO_UUID,
+    flat,
+    topic_name_fault,
+)
 from kdist.protocol.create_partitions import GrownTopic
 from kdist.protocol.create_topics import NewTopic, TopicSetting
 from kdist.protocol.delete_topics import DoomedTopic
 
 PARTITIONS_MAX = 10_000  # per topic: fits its znode within ZooKeeper's limit, with a margin
 SETTINGS_BYTES_MAX = 32_767  # per topic or broker: fits a string of a response, and a znode
-REPLICATION_FACTOR_MAX = 1  # a partition has one replica for now
 BROKER_DEFAULT = -1  # partitions or replication factor, in a request (KIP-464)
 
 Counts = Mapping[str | None, int]
