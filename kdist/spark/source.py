@@ -4,16 +4,19 @@
          .option("subscribe", "clicks").load()
 
 Options and columns are those of Spark's own Kafka connector, so that a job changes by one word.
+What it cannot do yet, streams and writing, and columns that are not its own, it refuses in a
+sentence; by itself Spark would say so in the midst of a traceback, or once its tasks run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from kdist.errors import UserError
 from kdist.spark.columns import COLUMNS, HEADERS, to_arrow
 from kdist.spark.options import ReadOptions, read_options, wants_headers
 from kdist.spark.ranges import Range
@@ -64,6 +67,27 @@ class KdistDataSource(DataSource):
         """The columns, which `columns.py` describes."""
         return COLUMNS + HEADERS if wants_headers(self.options) else COLUMNS
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - it is always the same
-        """A reader of what the options say; `UserError` for wrong ones."""
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of what the options say; `UserError` for wrong ones, and for other columns."""
+        if schema.simpleString().lower() != _plain(str(self.schema())):
+            raise UserError(
+                "the format kdist has columns of its own: leave out .schema(...), and select"
+            )
         return KdistReader(read_options(self.options))
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's name
+        """`UserError`: there is none yet."""
+        raise UserError("the format kdist is read in batches, and not by readStream yet")
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """`UserError`: there is none yet."""
+        raise UserError("the format kdist only reads: Spark's format kafka can write to kdist")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
+        """`UserError`: there is none yet."""
+        raise UserError("the format kdist only reads: Spark's format kafka can write to kdist")
+
+
+def _plain(columns: str) -> str:
+    """Columns as `simpleString` has them. Spark's own parser of them is not there in a worker."""
+    return f"struct<{columns.replace(': ', ':').replace(', ', ',').replace(' ', ':').lower()}>"

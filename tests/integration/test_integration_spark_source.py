@@ -167,6 +167,33 @@ def test_what_cannot_be_read_is_one_sentence(
     assert told(refused).startswith(sentence)
 
 
+def test_columns_that_are_not_the_formats_own_are_refused_in_a_sentence(
+    spark: SparkSession, address: str, numbers: str
+) -> None:
+    reader = spark.read.format("kdist").option("kafka.bootstrap.servers", address)
+    reader = reader.option("subscribe", numbers)
+    for schema in ("value BINARY", "value BINARY, key BINARY"):
+        with pytest.raises(PySparkException) as refused:
+            reader.schema(schema).load().collect()
+        assert told(refused).startswith("the format kdist has columns of its own")
+    own = table(spark, address, subscribe=numbers, includeHeaders="true").schema
+    found = reader.option("includeHeaders", "true").schema(own).load()
+    assert found.count() == COUNT
+
+
+def test_streams_and_writing_are_refused_in_a_sentence(
+    spark: SparkSession, address: str, numbers: str
+) -> None:
+    options = {"kafka.bootstrap.servers": address, "subscribe": numbers}
+    stream = spark.readStream.format("kdist").options(**options).load()
+    with pytest.raises(PySparkException) as refused:
+        stream.writeStream.format("noop").start().awaitTermination(60)
+    assert told(refused) == "the format kdist is read in batches, and not by readStream yet"
+    with pytest.raises(PySparkException) as refused:
+        spark.sql("SELECT binary('x') AS value").write.format("kdist").mode("append").save()
+    assert told(refused).startswith("the format kdist only reads")
+
+
 def test_offsets_that_are_not_there_end_the_read_unless_told_otherwise(
     spark: SparkSession, address: str, numbers: str
 ) -> None:
