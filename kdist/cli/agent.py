@@ -20,8 +20,8 @@ from kdist.runtime import diagnostics
 def agent(path: str, log_level: str) -> None:
     """Publish this host's operational data until SIGTERM or SIGINT.
 
-    One JSON record for each interval goes to a topic. While no broker takes them, records wait; too
-    many, and the oldest are dropped. Exits with 0 when it stopped as asked.
+    Writes one JSON record to a topic at each interval. While no broker accepts them, records are
+    queued; when the queue is full, the oldest are dropped. Exits with 0 after an orderly stop.
     """
     diagnostics.set_up(log_level, sys.stderr, os.environ)
     settings = load_agent(read_settings_file(path), path)

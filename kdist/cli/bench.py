@@ -1,4 +1,4 @@
-"""`kdist bench`: what a cluster takes, gives, and how long a record is under way."""
+"""`kdist bench`: measures throughput of producing and consuming, and end-to-end latency."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kdist.cli.lazy import LazyGroup
 _COMMANDS = {
     "produce": (
         "kdist.cli.bench_produce:produce",
-        "Write records as fast as it goes, or at a rate.",
+        "Write records as fast as possible, or at a rate.",
     ),
-    "consume": ("kdist.cli.bench_consume:consume", "Read a topic as fast as it goes."),
+    "consume": ("kdist.cli.bench_consume:consume", "Read a topic as fast as possible."),
     "latency": ("kdist.cli.bench_latency:latency", "Time records from the producer to a consumer."),
 }
 
 
 @click.group(cls=LazyGroup, commands_by_name=_COMMANDS)
 def bench() -> None:
-    """Measure producing, consuming, and latency from end to end, with kdist's own clients.
+    """Measure producing, consuming, and end-to-end latency, with kdist's own clients.
 
-    Use topics made for this: the records stay in them. If brokers and client share one machine, the
-    figures say little about a cluster.
+    Use topics created for this: the records stay in them. If brokers and client share one machine,
+    the figures say little about a cluster.
     """

@@ -23,7 +23,7 @@ _POLL_S = 1.0
 
 
 class Read(NamedTuple):
-    """What one poll gave: records, and the bytes of their values."""
+    """What one poll returned: how many records, and the bytes of their values."""
 
     records: int
     bytes: int
@@ -34,7 +34,7 @@ class Read(NamedTuple):
 @click.option(
     "--records",
     type=click.IntRange(min=1),
-    help="How many to read; else all that are there at the start.",
+    help="How many to read; by default, all that the topic has at the start.",
 )
 @click.option("--one-by-one", is_flag=True, help="Read record by record instead of whole batches.")
 @isolation_option
@@ -43,7 +43,7 @@ class Read(NamedTuple):
 def consume(
     topic: str, records: int | None, one_by_one: bool, isolation: str, broker: str, as_json: bool
 ) -> None:
-    """Read a topic from its beginning, in no group, and say how fast that went.
+    """Read a topic from its beginning, without a group, and report the throughput.
 
     \b
     Examples:
@@ -57,8 +57,8 @@ def consume(
     with Consumer(broker, isolation_level=isolation) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
-        there = _there(consumer, partitions)
-        wanted = there if records is None else min(records, there)
+        available = _offset_count(consumer, partitions)
+        wanted = available if records is None else min(records, available)
         if not wanted:
             raise UserError(f"topic {topic} is empty: `kdist bench produce {topic}` fills it")
         poll = _records if one_by_one else _batches
@@ -67,7 +67,7 @@ def consume(
     _report(read, seconds, as_json)
 
 
-def _there(consumer: Consumer, partitions: list[TopicPartition]) -> int:
+def _offset_count(consumer: Consumer, partitions: list[TopicPartition]) -> int:
     starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     return sum(ends[each] - starts[each] for each in partitions)
 
@@ -83,7 +83,10 @@ def _batches(consumer: Consumer) -> Read:
 
 
 def _run(poll: Callable[[], Read], wanted: int, advance: Advance) -> tuple[Read, float]:
-    """Read until enough is there, or nothing comes: compaction leaves gaps that were counted."""
+    """Poll until `wanted` records are read, or a poll returns none.
+
+    The latter ends the run on a compacted topic: `wanted` counts offsets, gaps included.
+    """
     clock = SystemClock()
     start_ns = end_ns = clock.monotonic_ns()
     records = size = 0

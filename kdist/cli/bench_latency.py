@@ -1,4 +1,4 @@
-"""`kdist bench latency`: how long a record takes from a producer to a waiting consumer."""
+"""`kdist bench latency`: the time from a producer's send to a waiting consumer's receipt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kdist.client.consumer.consumer import Consumer
     from kdist.client.producer.sync import Producer
 
-_WARM_UP = 20  # records that are not counted: connections, caches
+_WARM_UP = 20  # records sent first and not measured, while connections open and caches fill
 _PATIENCE_S = 30.0
 
 
@@ -52,7 +52,7 @@ class Timed(NamedTuple):
 @broker_option
 @json_option
 def latency(topic: str, records: int, size: int, acks: str, broker: str, as_json: bool) -> None:
-    """Send records one at a time, each after a consumer has the one before, and time them.
+    """Send records one at a time, each once a consumer has received the last, and time them.
 
     All go to partition 0, and stay there.
     """
@@ -99,11 +99,14 @@ def _run(
 
 
 def _await_record(consumer: Consumer, partition: TopicPartition, offset: int) -> None:
-    """Others may write there too; theirs are passed over."""
+    """Poll until the record at `offset` arrives, ignoring those that other producers write."""
     while True:
         found = consumer.poll(_PATIENCE_S)
         if not found:
-            raise UserError(f"{partition} did not give back what was written at offset {offset}")
+            raise UserError(
+                f"the record at offset {offset} of {partition} was acknowledged, but not received"
+                f" within {_PATIENCE_S:g} s"
+            )
         if found[-1].offset >= offset:
             return
 

@@ -1,4 +1,4 @@
-"""`kdist bench produce`: records per second, and how long the acknowledgements take."""
+"""`kdist bench produce`: records per second, and the latency of acknowledgements."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kdist.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from kdist.client.producer.sync import Producer
 
-_PAYLOADS = 1_000  # different ones, so that a codec has something to do
-_PAYLOAD_BYTES = 64 << 20  # of all that are different: large ones come again sooner
+_PAYLOADS = 1_000  # distinct values, so that a batch does not compress to almost nothing
+_PAYLOAD_BYTES = 64 << 20  # the distinct values together: there are fewer of large ones
 _LETTERS = bytes(65 + byte % 26 for byte in range(256))
-_SAMPLES_MAX = 20_000  # acknowledgements that are timed: to time each would slow the sending
+_SAMPLES_MAX = 20_000  # acknowledgements timed: timing every one would slow down the producer
 _CHUNK = 500
 _BY_OPTION = {"bootstrap_servers": "--broker", "acks": "--acks", "compression_type": "--codec"}
 
 
 class Load(NamedTuple):
-    """What is sent; `rate` is in records a second, None for as fast as it goes."""
+    """What to send; `rate` is in records per second, None for as fast as possible."""
 
     topic: str
     records: int
@@ -56,9 +56,11 @@ class Load(NamedTuple):
     help="Size of each record in bytes.",
 )
 @click.option(
-    "--rate", type=click.IntRange(min=1), help="Records per second; else as many as possible."
+    "--rate",
+    type=click.IntRange(min=1),
+    help="Records per second; by default, as many as possible.",
 )
-@click.option("--bulk", is_flag=True, help="Send many with one call, instead of one by one.")
+@click.option("--bulk", is_flag=True, help="Send many records per call, instead of one.")
 @acks_option("0", "1", "all")
 @codec_option
 @click.option(
@@ -82,10 +84,10 @@ def produce(  # noqa: PLR0913 - one for each option
     broker: str,
     as_json: bool,
 ) -> None:
-    """Write records of random letters to a topic, and say how fast that went.
+    """Write records of random letters to a topic, and report throughput and latency.
 
-    Latency is from a record's sending to its acknowledgement, of a sample of up to 20,000 records.
-    Without --rate the producer's queue is full, and most of the latency is waiting in it.
+    Latency is the time from send to acknowledgement, measured on up to 20,000 of the records.
+    Without --rate the producer's queue is always full, and most of the latency is time spent in it.
 
     \b
     Examples:
@@ -94,7 +96,7 @@ def produce(  # noqa: PLR0913 - one for each option
     """
     from kdist.client.producer.sync import Producer
 
-    more = _more(given)
+    more = _extra_settings(given)
     require_topic(broker, topic)
     load = Load(topic, records, size, rate, bulk)
     settings: dict[str, Any] = {
@@ -116,7 +118,7 @@ def produce(  # noqa: PLR0913 - one for each option
 
 
 def require_sendable(size: int, settings: Mapping[str, Any]) -> None:
-    """`UserError` for records larger than a producer takes, before so many bytes are made."""
+    """`UserError` for records larger than a producer accepts; called before they are built."""
     from kdist.client.producer.settings import read_settings
 
     limit = read_settings(settings).plain.max_request_size
@@ -124,8 +126,11 @@ def require_sendable(size: int, settings: Mapping[str, Any]) -> None:
         raise UserError(f"records of {size} bytes are larger than max_request_size, {limit} bytes")
 
 
-def _more(given: tuple[str, ...]) -> dict[str, str]:
-    """The settings under the producer's names; `click.BadParameter` for what an option gives."""
+def _extra_settings(given: tuple[str, ...]) -> dict[str, str]:
+    """`--setting` values by the producer's names.
+
+    `click.BadParameter` for a setting that has an option of its own.
+    """
     parted = (text.partition("=") for text in given)
     texts = [name.replace(".", "_") + equals + value for name, equals, value in parted]
     more = parse_given(texts, "--setting")
@@ -137,7 +142,7 @@ def _more(given: tuple[str, ...]) -> dict[str, str]:
 
 
 class Run:
-    """One load on its way. Owner: the command; latencies are noted by the producer's thread."""
+    """Sends one load. Owner: the command; the producer's thread appends the latencies."""
 
     def __init__(self, producer: Producer, load: Load) -> None:
         from kdist.runtime.chance import system_chance
@@ -156,7 +161,7 @@ class Run:
         self._start_ns = self._clock.monotonic_ns()
 
     def chunks(self) -> Iterator[int]:
-        """Send all, and tell how many now and then."""
+        """Send all records, yielding the size of each chunk once it is sent."""
         load, sent = self._load, 0
         chunk = _CHUNK if load.rate is None else max(1, min(_CHUNK, load.rate // 100))
         self._start_ns = self._clock.monotonic_ns()

@@ -23,8 +23,8 @@ from kdist.runtime.disk import Disk
 def broker(path: str, log_level: str) -> int:
     """Run one broker, on one disk, until SIGTERM or SIGINT.
 
-    Exits with 0 when it stopped as asked, 1 if it could not start, 70 after a bug, 74 when the disk
-    has failed, and 78 when it is not this broker's disk.
+    Exits with 0 after an orderly stop, 1 if it could not start, 70 after a bug, 74 if the disk
+    failed, and 78 if the disk is not this broker's.
     """
     diagnostics.set_up(log_level, sys.stderr, os.environ)
     config = load_broker(read_settings_file(path), path)

@@ -48,8 +48,8 @@ def cluster() -> None:
 def describe(broker: str, as_json: bool) -> None:
     """Show the cluster's id and its brokers: racks, the controller, leaders and replicas.
 
-    APIS is how many kinds of requests a broker answers, PRODUCE and FETCH the newest versions of
-    these two: brokers that differ there are of different releases.
+    APIS is the number of APIs that a broker supports, PRODUCE and FETCH the newest versions of
+    these two. Brokers that differ in them run different releases.
     """
 
     async def work(asked: Cluster) -> tuple[ClusterView, Versions, Shares]:
@@ -77,7 +77,7 @@ def describe(broker: str, as_json: bool) -> None:
 
 
 async def _shares(asked: Cluster) -> Shares:
-    """How many partitions each broker leads, and of how many it has a replica."""
+    """How many partitions each broker leads, and how many replicas it has."""
     from kdist.client.admin.topics import list_topics
 
     parts = [each for topic in await list_topics(asked) for each in topic.partitions]

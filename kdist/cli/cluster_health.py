@@ -23,10 +23,10 @@ _COLORS = {"bad": "red", "warning": "yellow"}
 def health(broker: str, as_json: bool) -> int:
     """Say whether the cluster is well; exit with 1 if something is bad.
 
-    Bad is: no controller, a broker that does not answer, a failed log directory, partitions without
-    a leader or with fewer replicas in sync than min.insync.replicas. A warning is: replicas out of
-    sync, leaders that are not the preferred ones, brokers of different releases, a volume of which
-    less than a tenth is free.
+    Bad: no controller, a broker that does not answer, a failed log directory, a partition that is
+    offline or has fewer in-sync replicas than min.insync.replicas. Warnings: under-replicated
+    partitions, leaders that are not the preferred ones, brokers of different releases, a volume
+    with less than a tenth free.
     """
 
     async def work(cluster: Cluster) -> list[Finding]:

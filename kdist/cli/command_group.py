@@ -1,7 +1,7 @@
-"""A group of commands as kdist's are: listed with whole sentences, and with options before a name.
+"""The click group that kdist's commands use: full help sentences, options before the subcommand.
 
-click cuts the sentences at 45 characters, and gives a group's options to the group alone: in
-`kdist gate --json holder` it would drop `--json` without a word.
+click truncates the sentences at 45 characters, and passes options that stand before a subcommand to
+the group alone: in `kdist gate --json holder` it would silently drop `--json`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from click.core import ParameterSource
 
 
 class CommandGroup(click.Group):
-    """What is given before a command's name is given to the command, which may refuse it."""
+    """Passes options before a subcommand's name on to the subcommand, which may refuse them."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with the group's options put behind the name."""
+        """As click does, but with the group's options moved behind the name."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command, [*_given(ctx), *rest]
 
@@ -32,7 +32,7 @@ class CommandGroup(click.Group):
 
 
 def _given(ctx: click.Context) -> Iterator[str]:
-    """The options of a command line that click has read, as words again."""
+    """The options that click has parsed from the command line, as arguments again."""
     for option in ctx.command.params:
         assert option.name is not None
         if ctx.get_parameter_source(option.name) is not ParameterSource.COMMANDLINE:

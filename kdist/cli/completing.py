@@ -1,7 +1,7 @@
-"""Names for the shell's completion: files, and topics and groups if the cluster answers quickly.
+"""Names for shell completion: files, and topics and groups if the cluster answers quickly.
 
-What a person waits for with a finger on the tab key must be there at once or not at all: whatever
-goes wrong, nothing is offered.
+Someone who has pressed Tab should not be kept waiting or shown an error: on a timeout or any
+failure nothing is offered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kdist completion`: the lines that make a shell complete kdist's commands and names."""
+"""`kdist completion`: prints the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete commands, options, and names of topics and groups.
+    """Print the script by which a shell completes commands, options, topics and groups.
 
-    Names come from the cluster in KDIST_BROKER, and are left out if it does not answer at once.
+    Topics and groups come from the cluster in KDIST_BROKER, if it answers within a second.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kdist.config.declare import Setting
 
 _COLUMNS = (Column("NAME"), Column("VALUE"), Column("SOURCE"), Column("DEFAULT"))
-_SOURCES = {  # what a broker's file can be the reason for
+_SOURCES = {  # the only two sources that settings read from a file can have
     "STATIC_BROKER_CONFIG": "file",
     "DEFAULT_CONFIG": "default",
 }
@@ -89,7 +89,7 @@ def _print_verdict(path: str, given: int, faults: Sequence[str], warnings: Seque
 
 
 class Line(NamedTuple):
-    """A setting with its value here; None is not set."""
+    """A setting with its value; None if it is not set."""
 
     setting: Setting
     name: str
@@ -98,7 +98,7 @@ class Line(NamedTuple):
 
     @property
     def default(self) -> str | None:
-        """As text; secrets have none that is shown."""
+        """As text; None if there is none."""
         from kdist.config.kinds import show_text
 
         if self.setting.is_required or self.setting.default is None:
@@ -118,8 +118,8 @@ class Line(NamedTuple):
 def describe(arguments: tuple[str, ...], as_json: bool) -> None:
     """Show settings with value, source, default and meaning; secrets are hidden.
 
-    With FILE the values that a broker started with it has; without, the defaults. With NAMEs those
-    settings only, by any name they go by; `*` in a NAME stands for any text.
+    With FILE, shows the values that a broker started with it would have; without, the defaults.
+    With NAMEs, shows those settings only, by any of their names; `*` in a NAME matches any text.
 
     \b
     Examples:
@@ -157,7 +157,10 @@ def _defaults() -> Iterator[Line]:
 
 
 def _pick(lines: Sequence[Line], names: Sequence[str]) -> Sequence[Line]:
-    """The lines of these names, all for none; `UserError` with the nearest for an unknown name."""
+    """The lines that match `names`, or all if there are none.
+
+    `UserError`, which suggests the nearest name, if one matches nothing.
+    """
     from fnmatch import fnmatchcase
 
     picked: list[Line] = []
@@ -185,7 +188,7 @@ def _row(line: Line) -> Row:
 
 
 def _meaning(line: Line) -> str:
-    """The setting's sentence, its unit, and what the value means where that is not plain."""
+    """The setting's sentence, its unit, and the value in readable units if that differs."""
     from kdist.config.human import show_human
 
     row = line.setting

@@ -1,4 +1,4 @@
-"""`kdist configs`: settings of topics and brokers, as a running cluster has them.
+"""`kdist configs`: shows and alters settings of topics and brokers in a running cluster.
 
 `kdist config`, without the s, is about a broker's file.
 """
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from kdist.client.cluster import Cluster
 
 TOPIC, BROKER = "topic", "broker"
-ALL = "all"  # instead of a broker's id: what all brokers have together
+ALL = "all"  # instead of a broker's id: the cluster-wide setting of all brokers
 
 _OWN = (Column("KIND"), Column("NAME"), Column("SETTING"), Column("VALUE"), Column("SOURCE"))
 _SETTINGS = (Column("SETTING"), Column("VALUE"), Column("SOURCE"))
-_UNCHANGED = ("default", "file")  # sources that nobody has changed since the start
+_UNCHANGED = ("default", "file")  # sources of settings that were not altered at runtime
 
 
-class Whose(NamedTuple):
-    """A topic or a broker, with settings by name."""
+class Resource(NamedTuple):
+    """A topic or a broker, with its settings by name."""
 
     kind: str
     name: str
@@ -63,9 +63,9 @@ def configs() -> None:
 @broker_option
 @json_option
 def list_them(broker: str, as_json: bool) -> None:
-    """List the own settings of topics and brokers, not those of brokers' files and defaults."""
+    """List the settings that topics and brokers override: no defaults, nothing from files."""
 
-    async def work(cluster: Cluster) -> list[Whose]:
+    async def work(cluster: Cluster) -> list[Resource]:
         from kdist.client.admin.settings import (
             SHARED,
             describe_broker_settings,
@@ -78,30 +78,28 @@ def list_them(broker: str, as_json: bool) -> None:
         of_topics = await describe_topic_settings(cluster, names) if names else {}
         of_brokers = await describe_broker_settings(cluster)
         return [
-            *(Whose(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
-            Whose(BROKER, ALL, await describe_shared_settings(cluster)),
+            *(Resource(TOPIC, name, _own(TOPIC, found)) for name, found in of_topics.items()),
+            Resource(BROKER, ALL, await describe_shared_settings(cluster)),
             *(
-                Whose(BROKER, str(id_), _own(BROKER, found, but=SHARED))
+                Resource(BROKER, str(id_), _own(BROKER, found, but=SHARED))
                 for id_, found in of_brokers.items()
             ),
         ]
 
-    found = [
-        (whose, each) for whose in ask_cluster(broker, work) for each in whose.settings.values()
-    ]
+    found = [(of, each) for of in ask_cluster(broker, work) for each in of.settings.values()]
     if as_json:
-        for whose, each in found:
-            print_json({"kind": whose.kind, "of": whose.name, **_as_json(each)})
+        for of, each in found:
+            print_json({"kind": of.kind, "of": of.name, **_as_json(each)})
         return
-    rows = (Row((whose.kind, whose.name, *_cells(each))) for whose, each in found)
+    rows = (Row((of.kind, of.name, *_cells(each))) for of, each in found)
     if not print_table(_OWN, rows):
         click.echo("No topic and no broker has settings of its own.")
 
 
 def _own(kind: str, settings: Mapping[str, Setting], but: str = "") -> dict[str, Setting]:
-    """Of a topic those that are not its broker's; of a broker those changed while it runs.
+    """The topic's own settings, or those of a broker that were altered at runtime.
 
-    `but`: a source whose settings are left out.
+    Settings from the source `but` are left out.
     """
     from kdist.client.admin.settings import OF_TOPIC
 
@@ -127,8 +125,8 @@ def describe(
 ) -> None:
     """Show the settings in force of a topic, or of a broker by its id, and where they come from.
 
-    With SETTINGs these only; `*` in one stands for any text. Secrets are hidden. `all` instead of a
-    broker's id means what all brokers were given together while they run.
+    With SETTINGs, shows only these; `*` in one matches any text. Secrets are hidden. `all` instead
+    of a broker's id shows the cluster-wide settings that were altered at runtime.
 
     \b
     Examples:
@@ -166,19 +164,22 @@ async def _describe(cluster: Cluster, kind: str, name: str) -> Mapping[str, Sett
     if kind == BROKER:
         number = _broker_id(name)
         return (await describe_broker_settings(cluster, [number], with_docs=True))[number]
-    await describe_topics(cluster, [name])  # which knows the nearest name
+    await describe_topics(cluster, [name])  # its error suggests the nearest name
     return (await describe_topic_settings(cluster, [name], with_docs=True))[name]
 
 
 def _broker_id(name: str) -> int:
     number = read_digits(name)
     if number is None:
-        raise UserError(f"{name!r} is no broker's id: `kdist cluster describe` shows them")
+        raise UserError(f"{name!r} is not a broker id: `kdist cluster describe` lists them")
     return number
 
 
 def _pick(found: Mapping[str, Setting], names: Iterable[str]) -> list[Setting]:
-    """Those of these names, all for none; `UserError` with the nearest for one not there."""
+    """The settings that match `names`, or all if there are none.
+
+    `UserError`, which suggests the nearest name, if one matches nothing.
+    """
     from fnmatch import fnmatchcase
 
     from kdist.client.cluster import did_you_mean
@@ -230,7 +231,7 @@ def _as_json(each: Setting) -> dict[str, object]:
     callback=not_empty,
     help="Remove its own value; may be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Have the cluster check it, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Have the cluster check the change, not make it.")
 @broker_option
 @json_option
 def alter(
@@ -242,11 +243,11 @@ def alter(
     broker: str,
     as_json: bool,
 ) -> None:
-    """Set and unset settings of a topic, or of a broker by its id; all or none, at once.
+    """Set and unset settings of a topic, or of a broker by its id; all of them or none.
 
-    `all` instead of an id means what is given for all brokers together; what is given for one goes
-    before it, and both go before the brokers' files. What brokers read when they start only is
-    refused, and `is_read_only` in `kdist configs describe broker ID --json`.
+    `all` instead of an id sets the cluster-wide values. A broker's own value overrides the
+    cluster-wide one, and both override its file. Settings that a broker reads only at startup are
+    refused; `kdist configs describe broker ID --json` shows them as `is_read_only`.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""What the commands that ask a cluster share: `--broker`, a loop to ask on, what they ask first.
+"""Shared by the commands that talk to a cluster: `--broker`, an event loop, first checks.
 
-The client is imported when a command runs: it takes 0.1 s that no `--help` should wait for.
+The client is imported only when a command runs: that takes 0.1 s, too long for `--help`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_BROKER = "127.0.0.1:9092"
-_PATIENCE_S = 3.0  # who is well has answered long before
+_PATIENCE_S = 3.0  # a healthy broker answers far sooner
 
 
-def _readable(ctx: click.Context, option: click.Parameter, value: str) -> str:
+def _checked_addresses(ctx: click.Context, option: click.Parameter, value: str) -> str:
     from kdist.client.cluster import parse_addresses
 
     try:
-        if not ctx.resilient_parsing:  # completion has no use for it, and no time
+        if not ctx.resilient_parsing:  # completion does not need it, and is to be fast
             parse_addresses(value)
     except UserError as error:
         raise click.BadParameter(f"{error}.", param=option) from None
@@ -36,7 +36,7 @@ def _readable(ctx: click.Context, option: click.Parameter, value: str) -> str:
 
 broker_option = click.option(
     "--broker",
-    "--bootstrap-server",  # as Kafka's tools have it, and its clients
+    "--bootstrap-server",  # the name in Kafka's tools; the next is its clients' name
     "--bootstrap-servers",
     "broker",
     default=DEFAULT_BROKER,
@@ -44,13 +44,13 @@ broker_option = click.option(
     metavar="HOST:PORT",
     show_default=True,
     show_envvar=True,
-    callback=_readable,
-    help="A broker of the cluster, or several with commas between.",
+    callback=_checked_addresses,
+    help="A broker of the cluster, or several separated by commas.",
 )
 
 
 def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """What `work` gives, on a loop and with connections of its own, which are closed after it."""
+    """Run `work` on an event loop and connections of its own, and return its result."""
     import asyncio
 
     from kdist.client.cluster import Cluster, NoBroker, parse_addresses
@@ -62,7 +62,7 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
     async def run() -> T:
         loop = asyncio.get_running_loop()
         cluster = Cluster(AsyncioNetwork(loop), addresses, ClientSettings(client_id="kdist"))
-        patience = loop.call_later(_PATIENCE_S, _maybe_tell_of_silence, broker, cluster)
+        patience = loop.call_later(_PATIENCE_S, _maybe_say_waiting, broker, cluster)
         try:
             return await work(cluster)
         finally:
@@ -77,26 +77,26 @@ def ask_cluster(broker: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
         ) from None
 
 
-def _maybe_tell_of_silence(broker: str, cluster: Cluster) -> None:
-    """Say who is waited for, to a person; the error that follows in the end is for all."""
+def _maybe_say_waiting(broker: str, cluster: Cluster) -> None:
+    """If no broker has answered yet, say so on a terminal; scripts get only the final error."""
     if not cluster.brokers and sys.stderr.isatty():
         click.echo(f"kdist: waiting for an answer from {broker}", err=True)
 
 
 def require_topic(broker: str, topic: str) -> int:
-    """As `count_partitions`, on a loop of its own."""
+    """As `count_partitions`, on an event loop of its own."""
     return ask_cluster(broker, lambda cluster: count_partitions(cluster, topic))
 
 
 async def count_partitions(cluster: Cluster, topic: str) -> int:
-    """How many partitions a topic has; `ApiError` with the nearest name if it does not exist."""
+    """How many partitions a topic has; `ApiError`, with the nearest name, if it does not exist."""
     from kdist.client.admin.topics import describe_topics
 
     return len((await describe_topics(cluster, [topic]))[topic].partitions)
 
 
 def check_partition(topic: str, partition: int | None, count: int) -> None:
-    """`UserError` if a topic of `count` partitions has none of this number; None is any."""
+    """`UserError` if a topic of `count` partitions has no such `partition`; None is any."""
     if partition is not None and partition >= count:
         raise UserError(
             f"topic {topic} has no partition {partition}: it has"
@@ -105,10 +105,10 @@ def check_partition(topic: str, partition: int | None, count: int) -> None:
 
 
 async def require_no_members(cluster: Cluster, group: str) -> None:
-    """`UserError` for a group with members: the brokers refuse it too, without their number."""
+    """`UserError` for a group with members. Brokers refuse too, but do not say how many."""
     from kdist.client.admin.groups import describe_group
 
     members = (await describe_group(cluster, group))[0].members
     if members:
         count = show_count(len(members), "member")
-        raise UserError(f"group {group} has {count}: its offsets are theirs to commit")
+        raise UserError(f"group {group} has {count}: stop all members to change its offsets")

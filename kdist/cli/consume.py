@@ -1,4 +1,4 @@
-"""`kdist consume`: a topic's records as lines or JSON, from a given place to a given end."""
+"""`kdist consume`: prints a topic's records as lines or JSON, from a given start to a given end."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from kdist.records.record import Record
 
 _SETTINGS: dict[str, Any] = {
-    "auto_offset_reset": "none",  # where to begin is said; what is gone since is an error
-    "default_api_timeout_ms": 30_000,  # a person waits for it
+    "auto_offset_reset": "none",  # starts are explicit: an offset that is gone is an error
+    "default_api_timeout_ms": 30_000,  # half the default: a person is waiting
 }
 _POLL_S = 1.0
 _COMMIT_NS = 5_000_000_000
@@ -33,7 +33,7 @@ _SILENCE_NS = 30_000_000_000
 
 
 class Start(NamedTuple):
-    """Where to begin in each partition; with nothing said, at the group's offset or at the end."""
+    """Where to begin in each partition; by default at the group's offset, or at the end."""
 
     from_beginning: bool
     offset: int | None
@@ -57,10 +57,12 @@ class Start(NamedTuple):
     metavar="NAME",
     callback=not_empty,
     shell_complete=complete_groups,
-    help="Go on from this group's offsets, and commit there.",
+    help="Start from this group's committed offsets, and commit for it.",
 )
-@click.option("--max", "limit", type=click.IntRange(min=0), help="Stop after so many records.")
-@click.option("--until-end", is_flag=True, help="Stop where the topic ended at the start.")
+@click.option("--max", "limit", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option(
+    "--until-end", is_flag=True, help="Stop at the end that the topic has when the command starts."
+)
 @isolation_option
 @click.option("--keys", is_flag=True, help="Put each record's key and a tab before its value.")
 @broker_option
@@ -79,15 +81,16 @@ def consume(  # noqa: PLR0913 - one for each option
     broker: str,
     as_json: bool,
 ) -> None:
-    """Show a topic's records as they come, until an interrupt.
+    """Show a topic's records as they arrive, until an interrupt.
 
     Begins at the end of the topic unless told otherwise. Values are written as they are, one per
-    line, a null as an empty line. --json shows offset, time, key and headers too, and tells null
-    from empty. Within a partition records are in order.
+    line, a null as an empty line. --json also shows offset, time, key and headers, and
+    distinguishes null from empty. Within a partition records are in order.
 
-    --group keeps committed offsets only: it joins no group and shares no partitions, and is
-    refused while the group has members. It begins where the group stopped, if no other place is
-    given, else at the beginning or the end. What is shown is committed every 5 s and at the end.
+    --group reads and commits the group's offsets without joining it: the partitions are not shared,
+    and the command is refused while the group has members. Unless --offset or --time is given,
+    partitions start at the committed offset; those without one start at the end, or with
+    --from-beginning at the beginning. The position is committed every 5 s and on exit.
 
     \b
     Examples:
@@ -149,7 +152,7 @@ async def _start_offsets(
     if start.group is None:
         return fallback
     committed = await group_offsets(cluster, start.group)
-    # What was committed long ago may have been removed since.
+    # Retention may have deleted the records at an old committed offset.
     return {
         each: max(committed[each], oldest[each]) if each in committed else fallback[each]
         for each in partitions
@@ -159,7 +162,7 @@ async def _start_offsets(
 async def _checked(
     cluster: Cluster, partitions: tuple[TopicPartition, ...], offset: int
 ) -> dict[TopicPartition, int]:
-    """The offset for each; `UserError` with the range of a partition that it is outside of."""
+    """The offset for each partition; `UserError` if it is outside the range of one of them."""
     from kdist.client.offsets import find_ranges
 
     for each, (start, end) in (await find_ranges(cluster, partitions)).items():
@@ -182,7 +185,7 @@ async def _ends(
 async def _read(
     consumer: Consumer, ends: dict[TopicPartition, int], output: Output, committer: Committer
 ) -> None:
-    """Show what is read until the limit or all ends are reached; commit what was shown."""
+    """Show records until the limit or all ends are reached; commit the position."""
     left = {each for each, end in ends.items() if output.positions[each] < end}
     silence = Silence(consumer)
     try:
@@ -193,27 +196,27 @@ async def _read(
                     return
             for each in sorted(left):
                 if await consumer.position(each) >= ends[each]:
-                    output.positions[each] = ends[each]  # markers may stand behind the last record
+                    output.positions[each] = ends[each]  # control records may follow the last one
                     consumer.pause(each)
                     left.discard(each)
-            await silence.check(is_broken=bool(batches))
+            await silence.check(has_records=bool(batches))
             await committer.maybe_commit()
     finally:
         await committer.commit()
 
 
 class Silence:
-    """While nothing comes: whether that is since nothing is there. Owner: the command."""
+    """Tells a topic without new records from brokers that are gone. Owner: the command."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._clock = SystemClock()
         self._since_ns = self._clock.monotonic_ns()
 
-    async def check(self, *, is_broken: bool) -> None:
-        """After long silence ask the brokers; raises what is wrong, if they do not answer."""
+    async def check(self, *, has_records: bool) -> None:
+        """After 30 s without records ask the brokers, and raise the error if they do not answer."""
         now_ns = self._clock.monotonic_ns()
-        if is_broken:
+        if has_records:
             self._since_ns = now_ns
         elif now_ns - self._since_ns >= _SILENCE_NS:
             await self._consumer.end_offsets(self._consumer.assignment())
@@ -225,7 +228,7 @@ class Output:
 
     def __init__(self, topic: str, as_json: bool, keys: bool, limit: int | None) -> None:
         self.positions: dict[TopicPartition, int] = {}
-        """Behind what was shown, or where it began, by partition."""
+        """The next offset to show, by partition."""
         self._topic = topic
         self._as_json = as_json
         self._keys = keys
@@ -233,7 +236,7 @@ class Output:
         self._stream = sys.stdout.buffer
 
     def show(self, batch: Batch, end_offset: int | None) -> bool:
-        """Show the records before `end_offset`; whether the limit is reached with them."""
+        """Show the records before `end_offset`; whether that reaches the limit."""
         records = batch.raw_records()
         if end_offset is not None:
             records = [each for each in records if each.offset < end_offset]
@@ -247,8 +250,8 @@ class Output:
             self._stream.flush()
         is_full = self._left == 0
         if records:
-            behind = records[-1].offset + 1 if is_full or end_offset is not None else batch.end
-            self.positions[batch.partition] = behind
+            is_cut = is_full or end_offset is not None
+            self.positions[batch.partition] = records[-1].offset + 1 if is_cut else batch.end
         return is_full
 
     def _line(self, record: Record) -> bytes:
@@ -264,7 +267,7 @@ class Output:
 
 
 class Committer:
-    """Commits what was shown, for a group; without one it does nothing. Owner: the command."""
+    """Commits `positions` for a group; without a group it does nothing. Owner: the command."""
 
     def __init__(
         self, cluster: Cluster, group: str | None, positions: dict[TopicPartition, int]
@@ -277,12 +280,12 @@ class Committer:
         self._committed_ns = self._clock.monotonic_ns()
 
     async def maybe_commit(self) -> None:
-        """Commit if it is some seconds ago."""
+        """Commit if the last commit was at least 5 s ago."""
         if self._clock.monotonic_ns() - self._committed_ns >= _COMMIT_NS:
             await self.commit()
 
     async def commit(self) -> None:
-        """Commit what is new."""
+        """Commit if a position has changed since the last commit."""
         from kdist.client.admin.offsets import alter_group_offsets
 
         if self._group is None or self._positions == self._committed:

@@ -26,28 +26,28 @@ from kdist.storage.scan import ScannedBatch
 _RECORD_INDENT = 6
 
 
-class Wish(NamedTuple):
-    """What of the batches is to be shown."""
+class DumpOptions(NamedTuple):
+    """Which batches to show, and how."""
 
     start_offset: int
     end_offset: int | None
     limit: int | None
-    """So many batches; with records, so many records."""
+    """The most batches to show; with `with_records`, the most records."""
     with_records: bool
     as_json: bool
     width: int | None
-    """Of the terminal."""
+    """The terminal's, in characters."""
     with_empty: bool
-    """Segments without a byte are named, too."""
+    """Name empty segments, too, instead of counting them."""
 
 
 class BatchDump:
-    """Shows batches of one partition after another, until the limit. Owner: the command."""
+    """Shows batches of one partition after another, up to the limit. Owner: the command."""
 
-    def __init__(self, files: Files, wish: Wish) -> None:
+    def __init__(self, files: Files, options: DumpOptions) -> None:
         self._files = files
-        self._wish = wish
-        self._left = wish.limit
+        self._options = options
+        self._left = options.limit
         self._empty_count = 0
         self.is_damaged = False
 
@@ -59,17 +59,17 @@ class BatchDump:
             click.echo(f"{show_count(self._empty_count, 'empty segment')} left out.")
 
     def _show(self, partition: PartitionFiles) -> None:
-        wish = self._wish
-        if not partition.bases and not wish.as_json:
+        options = self._options
+        if not partition.bases and not options.as_json:
             click.echo(f"{partition.directory} has no segments.")
-        for base_offset in bases_between(partition, wish.start_offset, wish.end_offset):
+        for base_offset in bases_between(partition, options.start_offset, options.end_offset):
             if self._is_done:
                 return
             items = scan_segment(
-                self._files, partition, base_offset, wish.start_offset, wish.end_offset
+                self._files, partition, base_offset, options.start_offset, options.end_offset
             )
             path = partition.path(base_offset)
-            if wish.as_json:
+            if options.as_json:
                 for item in self._limited(items):
                     print_json({"file": path, **self._json(item)})
             else:
@@ -84,21 +84,21 @@ class BatchDump:
             if self._is_done:
                 return
             self.is_damaged |= isinstance(item, Damage)
-            if self._left is not None and not self._wish.with_records:
+            if self._left is not None and not self._options.with_records:
                 self._left -= 1
             yield item
 
     def _print_segment(self, path: str, base_offset: int, items: Iterator[Scanned]) -> None:
         size = self._files.size(path)
-        if size == 0 and not self._wish.with_empty:
+        if size == 0 and not self._options.with_empty:
             self._empty_count += 1
             return
         click.echo(f"{path}  {show_size(size)}")
-        digits = len(str(base_offset + size // 70))  # a guess at the offsets to come
+        digits = len(str(base_offset + size // 70))  # an estimate of the largest offset's width
         columns = _columns(digits, len(str(size)))
         rows = (self._row(item) for item in self._limited(items))
-        # With records, each batch's are printed, and counted, before the next batch is asked for.
-        ahead = 1 if self._wish.with_records else ROWS_MEASURED
+        # Records are printed and counted before the next batch is read, so that the limit holds.
+        ahead = 1 if self._options.with_records else ROWS_MEASURED
         if not print_table(columns, rows, indent=2, rows_measured=ahead):
             click.echo("  no batches" if size == 0 else "  no batches in this range")
         click.echo()
@@ -113,31 +113,31 @@ class BatchDump:
         return Row(_cells(item.position, item.header, "ok"), self._lines(item))
 
     def _lines(self, item: ScannedBatch | OldMessage) -> Iterator[str]:
-        if not self._wish.with_records:
+        if not self._options.with_records:
             return
         try:
             for header, record in self._records(item):
                 text = record_text(header, record)
                 line = f"{record.offset}  {show_time(record.timestamp)}  {text}"
-                width = self._wish.width
+                width = self._options.width
                 yield " " * _RECORD_INDENT + clip(line, width and width - _RECORD_INDENT - 2)
         except CorruptRecords as fault:
             self.is_damaged = True
             yield " " * _RECORD_INDENT + f"DAMAGED: {str(fault).partition(': ')[2]}"
 
     def _records(self, item: ScannedBatch | OldMessage) -> Iterator[tuple[BatchHeader, Record]]:
-        """The records that are asked for; raises `CorruptRecords`."""
+        """The batch's records within the offsets and the limit; raises `CorruptRecords`."""
         records: Iterable[Record]
         if isinstance(item, OldMessage):
             header, records = _PLAIN, open_message(item.message, BODY_BYTES_MAX)
         else:
             header, records = item.header, read_records(item.data, 0, item.header)
-        wish = self._wish
+        options = self._options
         for record in records:
             if self._is_done:
                 return
-            is_before_end = wish.end_offset is None or record.offset < wish.end_offset
-            if record.offset >= wish.start_offset and is_before_end:
+            is_before_end = options.end_offset is None or record.offset < options.end_offset
+            if record.offset >= options.start_offset and is_before_end:
                 if self._left is not None:
                     self._left -= 1
                 yield header, record
@@ -154,7 +154,7 @@ class BatchDump:
                 "is_torn": item.is_torn,
             }
         row = _old_json(item) if isinstance(item, OldMessage) else _batch_json(item)
-        if self._wish.with_records:
+        if self._options.with_records:
             records: list[dict[str, object]] = []
             row["records"] = records
             try:
@@ -219,7 +219,7 @@ def _flags(header: BatchHeader) -> Iterator[str]:
 
 
 def codec_name(number: int) -> str:
-    """`zstd`; the number for one that does not exist."""
+    """As `zstd`; the number if there is no such codec."""
     return Codec(number).name.lower() if number <= Codec.ZSTD else str(number)
 
 
@@ -227,7 +227,7 @@ def _damage_row(damage: Damage) -> Row:
     size = damage.end - damage.start
     note = f"DAMAGED at position {damage.start}: {damage.reason}"
     if size:
-        note += f" ({show_size(size)} are no sound batch)"
+        note += f" ({show_size(size)} that are not a valid batch)"
     cells: tuple[str, ...] = ("",) * 3 + (str(damage.start), show_size(size), *("",) * 7)
     if damage.header is not None and size:
         cells = _cells(damage.start, damage.header, "BAD")

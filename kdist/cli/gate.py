@@ -1,8 +1,9 @@
 """`kdist gate`: whether a broker may go down now or is back, and who holds the roll's lock.
 
-0    yes: it may go down; with --after, it is fully back; the lock is ours
-1    no, each reason on a line; the lock is another's
-2    cannot tell: ZooKeeper does not answer, or has no cluster; a file or flag is wrong
+The exit status is
+    0    yes: it may go down; with --after, it is fully back; the lock is OWNER's, or was freed
+    1    no, with each reason on a line; somebody else holds the lock
+    2    cannot tell: ZooKeeper does not answer, or has no cluster; a file or flag is wrong
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ owner_option = click.option(
     required=True,
     metavar="TEXT",
     callback=not_empty,
-    help="Who holds it, for people to read.",
+    help="The holder's name, for people to read.",
 )
 
 
 class Subject(NamedTuple):
-    """Which broker, of which cluster, and how many in-sync replicas a topic asks for by default."""
+    """The broker, its cluster's ZooKeeper, and the broker's own min.insync.replicas."""
 
     broker: int
     zookeeper: str
@@ -98,7 +99,7 @@ def gate(  # noqa: PLR0913 - a command's options
       kdist gate lock --owner 'upgrade by anna' --zookeeper zk1:2181/kdist
     """
     if ctx.invoked_subcommand is not None:
-        return YES  # the command behind it answers
+        return YES  # the subcommand answers
     try:
         subject = _subject(broker, zookeeper, path)
         ids = _ids(expected)
@@ -123,12 +124,14 @@ def _judge(
 
 
 async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple[View, str]:
-    """The cluster as it is, and afterwards what is wrong with writing and reading, if anything."""
+    """The cluster's state; and with --after, why no record could be written and read, or ""."""
     from kdist.client.cluster_view import read_view
     from kdist.zk import znodes
 
-    if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong path at the end
-        raise UserError(f"there is no cluster at {subject.zookeeper}: no broker was ever there")
+    if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong chroot
+        raise UserError(
+            f"there is no cluster at {subject.zookeeper}: no broker has ever registered there"
+        )
     view = await read_view(zookeeper, subject.default_min_isr)
     fault = ""
     if is_after and subject.broker in view.brokers:
@@ -137,7 +140,7 @@ async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple
 
 
 async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
-    """The sentence of a probe that failed; nothing for one that passed."""
+    """Why the probe failed, in a sentence; "" if it passed."""
     import asyncio
 
     from kdist.client.cluster import Cluster
@@ -160,7 +163,7 @@ async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
 
 
 def _subject(broker: int | None, zookeeper: str | None, path: str | None) -> Subject:
-    """What is given, and for the rest what the broker's file says; `UserError`."""
+    """The options given, completed from the broker's file. `UserError` if something is missing."""
     min_isr = 1
     if path is not None:
         from kdist.config.load import load_broker
@@ -187,7 +190,7 @@ def _ids(text: str) -> list[int]:
 
 
 def _ask(address: str, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
-    """What `work` gives with a ZooKeeper session of its own."""
+    """Run `work` with a ZooKeeper session of its own, and return its result."""
     import asyncio
 
     from kdist.client.zookeeper_session import zookeeper_at
@@ -236,7 +239,7 @@ def _say_unknown(sentence: str, as_json: bool) -> None:
 @zookeeper_option
 @json_option
 def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
-    """Take the lock of the roll, or keep it if it is OWNER's already."""
+    """Take the roll's lock, or keep it if OWNER already holds it."""
 
     async def take(keeper: ZooKeeper) -> bool:
         from kdist.client.gate_lock import take_lock
@@ -258,7 +261,7 @@ def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
 @zookeeper_option
 @json_option
 def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> int:
-    """Free the lock of the roll."""
+    """Free the roll's lock."""
 
     async def release(keeper: ZooKeeper) -> bool:
         from kdist.client.gate_lock import release_lock
@@ -277,7 +280,7 @@ def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> in
 @zookeeper_option
 @json_option
 def holder(zookeeper: str | None, as_json: bool) -> int:
-    """Say who holds the lock of the roll."""
+    """Say who holds the roll's lock."""
 
     async def read(keeper: ZooKeeper) -> LockHolder | None:
         from kdist.client.gate_lock import lock_holder
@@ -296,7 +299,10 @@ def holder(zookeeper: str | None, as_json: bool) -> int:
 
 
 def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]]) -> T:
-    """What `work` gives. `LockHeld` for another's; for what keeps it from telling, the status 2."""
+    """Run `work` and return its result. `LockHeld` if somebody else holds the lock.
+
+    Exits with `CANNOT_TELL` if ZooKeeper cannot be asked.
+    """
     from kdist.client.gate_lock import LockHeld
 
     if not zookeeper:

@@ -1,4 +1,4 @@
-"""`kdist groups`: the groups of consumers, their members, what they committed, how far behind."""
+"""`kdist groups`: consumer groups, with their members, committed offsets and lag."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OFFSETS = (
 
 @click.group(cls=CommandGroup)
 def groups() -> None:
-    """List groups of consumers; show members, offsets and lag; move their offsets; delete them."""
+    """List consumer groups; show members, offsets and lag; reset offsets; delete groups."""
 
 
 @groups.command("list")
@@ -78,7 +78,7 @@ def list_them(broker: str, as_json: bool) -> None:
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
     """Show members, committed offsets, and lag: how many records a group is behind.
 
-    Without a name, shows every group. Those of Kafka 4's own protocol (KIP-848) are only listed.
+    Without a name, shows every group. Groups of the protocol of KIP-848 can only be listed.
     """
 
     async def work(cluster: Cluster) -> tuple[list[Group], SomeFailed | None]:

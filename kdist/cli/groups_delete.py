@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 @broker_option
 @json_option
 def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
-    """Delete groups with all they have committed. Nothing brings that back.
+    """Delete groups with all their committed offsets. This cannot be undone.
 
-    A group that has members stays: stop them first.
+    A group that has members is not deleted: stop them first.
     """
 
     async def work(cluster: Cluster) -> None:
         from kdist.client.admin.groups import delete_groups, list_groups, unknown_group
 
         known = {each.name for each in await list_groups(cluster)}
-        for name in names:  # all are known, or none is deleted
+        for name in names:  # if one is unknown, none is deleted
             if name not in known:
                 raise await unknown_group(cluster, name)
         for name in dict.fromkeys(names):
@@ -69,9 +69,9 @@ def delete(names: tuple[str, ...], broker: str, as_json: bool) -> None:
 def delete_offsets(
     group: str, given: tuple[GivenPartitions, ...], broker: str, as_json: bool
 ) -> None:
-    """Forget what a group has committed for some topics; it keeps the others.
+    """Delete a group's committed offsets for some topics, and keep the others.
 
-    None of its members may be reading the topic. The topic may have been deleted.
+    None of its members may be subscribed to the topic. The topic may be deleted already.
     """
 
     async def work(cluster: Cluster) -> list[TopicPartition]:
@@ -81,26 +81,26 @@ def delete_offsets(
         committed = await group_offsets(cluster, group)
         if not committed:
             raise await unknown_group(cluster, group)
-        doomed = _matching(list(committed), given, group)
-        await delete_group_offsets(cluster, group, doomed)
-        return doomed
+        matching = _matching(list(committed), given, group)
+        await delete_group_offsets(cluster, group, matching)
+        return matching
 
-    forgotten = ask_cluster(broker, work)
+    deleted = ask_cluster(broker, work)
     if as_json:
-        for each in forgotten:
+        for each in deleted:
             print_json({"group": group, "topic": each.topic, "partition": each.partition})
     else:
-        count = show_count(len(forgotten), "partition")
+        count = show_count(len(deleted), "partition")
         click.echo(f"Group {printable(group)} has no offsets in {count} any more.")
 
 
 def _matching(
     committed: list[TopicPartition], given: tuple[GivenPartitions, ...], group: str
 ) -> list[TopicPartition]:
-    """Of what is committed, what was named; `UserError` for a name that stands for nothing."""
+    """The committed partitions that `given` names; `UserError` for a name that matches none."""
     from kdist.client.cluster import did_you_mean
 
-    doomed: set[TopicPartition] = set()
+    matching: set[TopicPartition] = set()
     for topic, numbers in given:
         found = [
             each
@@ -111,5 +111,5 @@ def _matching(
             hint = did_you_mean(topic, {each.topic for each in committed} - {topic})
             where = topic if numbers is None else f"{topic}:{','.join(map(str, numbers))}"
             raise UserError(f"group {group} has committed nothing for {where}{hint}")
-        doomed.update(found)
-    return sorted(doomed)
+        matching.update(found)
+    return sorted(matching)

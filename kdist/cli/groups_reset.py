@@ -1,4 +1,4 @@
-"""`kdist groups reset`: have a group go on from another place."""
+"""`kdist groups reset`: moves a group's committed offsets."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _MOVES = (
     Column("END", is_number=True),
     Column("LAG", is_number=True),
 )
-_WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
+_TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
 
 
 @click.command()
 @click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
 @click.option("--to-earliest", is_flag=True, help="To the oldest record there is.")
-@click.option("--to-latest", is_flag=True, help="To the end: only what comes from now on.")
+@click.option("--to-latest", is_flag=True, help="To the end: only records written from now on.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset in each partition.")
 @click.option(
     "--to-datetime",
@@ -44,13 +44,13 @@ _WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration a
 @click.option(
     "--by-duration",
     type=Duration(),
-    help="Back to so long ago, by the records' times: 90s, 2h, 7d.",
+    help="To the first record of this long ago, by the records' timestamps: 90s, 2h, 7d.",
 )
 @click.option(
     "--shift-by",
     type=int,
     metavar="N",
-    help="N records forward from where it is; back, if negative.",
+    help="By N offsets forward from the committed one; backward if N is negative.",
 )
 @click.option(
     "--topic",
@@ -59,9 +59,9 @@ _WAYS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration a
     metavar="TOPIC[:P,...]",
     multiple=True,
     shell_complete=complete_topics,
-    help="Only this topic; may be repeated. Else all that the group has committed for.",
+    help="Only this topic; may be repeated. By default, all that the group has offsets for.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @broker_option
 @json_option
 def reset(  # noqa: PLR0913 - one for each option
@@ -77,10 +77,10 @@ def reset(  # noqa: PLR0913 - one for each option
     broker: str,
     as_json: bool,
 ) -> None:
-    """Have a group without members go on from another place.
+    """Move the committed offsets of a group without members, so that it goes on from there.
 
-    A place before the oldest record or behind the end becomes that. A group that has never
-    committed for a topic may be given a place there by --topic, even one that does not exist yet.
+    A place out of range becomes the nearest one in range. With --topic, a group may be given
+    offsets in a topic that it has never committed for; the group itself need not exist yet.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ def _target(
     by_duration: int | None,
     shift_by: int | None,
 ) -> Target:
-    """The one that was named; `click.UsageError` for none or several."""
+    """The target of the one option that is given; `click.UsageError` for none or several."""
     from kdist.client.admin.resets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
 
     named: list[Target] = []
@@ -132,7 +132,7 @@ def _target(
     if shift_by is not None:
         named.append(ShiftBy(shift_by))
     if len(named) != 1:
-        raise click.UsageError(f"Say where to: give one of {_WAYS}.")
+        raise click.UsageError(f"Say where to: give one of {_TARGETS}.")
     return named[0]
 
 

@@ -1,4 +1,4 @@
-"""A group of commands that are imported only when they run; their short helps stand in a table."""
+"""A click group whose commands are imported only when they run; a table has their short help."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, but an unknown name is compared with all that can be imported."""
+        """As click does, but an unknown name gets the nearest one of the table suggested."""
         name = args[0]
         if name not in self._commands_by_name and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, self._commands_by_name, n=1)
@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As click does it, without importing the commands for their short helps."""
+        """As click does, without importing the commands for their short help."""
         own = [
             CompletionItem(name, help=sentence)
             for name, (_, sentence) in self._commands_by_name.items()

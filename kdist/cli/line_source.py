@@ -1,7 +1,8 @@
-"""Lines from a stream or a file, as they come and many at a time, for a loop that must not block.
+"""Reads lines from a stream or file as they arrive, many at a time, without blocking the loop.
 
-A pipe or terminal is read when the loop says that it can be, so that an interrupt is heard while
-nobody types. A regular file is always ready. No thread: one that waits in a read cannot be ended.
+A pipe or terminal is read only when the loop reports it readable, so that an interrupt takes effect
+while there is no input. A regular file is always ready. There is no reader thread, as one that is
+blocked in a read could not be stopped.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ LINE_BYTES_MAX = 1 << 24
 
 
 class Lines:
-    """Lines of a binary stream, without their ends: standard input, a file, a named pipe."""
+    """Lines of a binary stream, without line feeds: standard input, a file, a named pipe."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.is_terminal = stream.isatty()
 
     async def read(self) -> AsyncIterator[list[bytes]]:
-        """What came together, until the end; a last line needs no end."""
+        """The complete lines of each chunk, until end of file; the last needs no line feed."""
         splitter = Splitter()
         while chunk := await self._chunk():
             if lines := splitter.split(chunk):
@@ -37,7 +38,7 @@ class Lines:
         readable = loop.create_future()
         try:
             loop.add_reader(self._stream.fileno(), _set, readable)
-        except (OSError, ValueError):  # epoll takes no regular files, and memory has no descriptor
+        except (OSError, ValueError):  # epoll refuses regular files; BytesIO has no descriptor
             return self._read()
         try:
             await readable
@@ -46,26 +47,27 @@ class Lines:
         return self._read()
 
     def _read(self) -> bytes:
-        # One read of the descriptor: what it returns, no buffer keeps back from the next wait.
+        # One read of the descriptor, all of it returned: data left in Python's buffer would not
+        # make the descriptor readable again.
         chunk: bytes = self._stream.read1(CHUNK_BYTES)  # type: ignore[attr-defined]
         return chunk
 
 
 class Splitter:
-    """Chunks to lines. `UserError` if a line has no end within `LINE_BYTES_MAX`."""
+    """Splits chunks into lines. `UserError` for a line longer than `LINE_BYTES_MAX`."""
 
     def __init__(self) -> None:
         self._begun = b""
 
     def split(self, chunk: bytes) -> list[bytes]:
-        """The lines that are complete."""
+        """The lines that `chunk` completes."""
         *lines, self._begun = (self._begun + chunk).split(b"\n")
         if len(self._begun) > LINE_BYTES_MAX:
             raise UserError(f"a line is longer than {LINE_BYTES_MAX >> 20} MiB")
         return lines
 
     def rest(self) -> list[bytes]:
-        """The last line, if it has no end."""
+        """The last line, if it has no line feed."""
         return [self._begun] if self._begun else []
 
 

@@ -1,4 +1,4 @@
-"""`kdist load`: topics to Parquet files, each record once; the loads there are, checks, replays."""
+"""`kdist load`: loads topics into Parquet files, each record once; lists, checks, replays loads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kdist.runtime.disk import Disk
 
 if TYPE_CHECKING:
     from kdist.config.load_job import Step
-    from kdist.spark.load.job import Loaded, Wish
+    from kdist.spark.load.job import Loaded, RunOptions
     from kdist.spark.load.manifest import Manifest
 
 _HISTORY = (
@@ -48,18 +48,18 @@ topic_option = click.option(
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Go on behind records that retention took before they were loaded.",
+    help="Go on after records that retention deleted before they were loaded.",
 )
 @json_option
 @click.pass_context
 def load(
     ctx: click.Context, path: str | None, topics: tuple[str, ...], accept_loss: bool, as_json: bool
 ) -> int | None:
-    """Load what came to topics since the last time into Parquet files, each record exactly once.
+    """Load the records written since the last load into Parquet files, each exactly once.
 
     The files are in OUTPUT/topic=NAME/load=NUMBER/date=DATE. A load appears there whole or not at
-    all; after a crash the next one goes on from the last that did. Exits with 1 if a topic could
-    not be loaded; the others are, all the same.
+    all; after a crash, the next run continues from the last complete one. If a topic fails, the
+    others are loaded all the same, and the exit status is 1.
 
     \b
     Examples:
@@ -71,10 +71,10 @@ def load(
         return None
     if path is None:
         raise click.UsageError("Missing option '--config'.")
-    from kdist.spark.load.job import Wish
+    from kdist.spark.load.job import RunOptions
 
     job = _job(path)
-    return _run(job, Wish(_chosen(job, topics), accept_loss=accept_loss), as_json)
+    return _run(job, RunOptions(_chosen(job, topics), accept_loss=accept_loss), as_json)
 
 
 @load.command()
@@ -82,7 +82,7 @@ def load(
 @topic_option
 @json_option
 def history(path: str, topics: tuple[str, ...], as_json: bool) -> None:
-    """List the loads there are: when, how many records, in which files."""
+    """List the loads: when each was made, with how many records, in how many files."""
     from kdist.spark.load.ledger import Ledger
     from kdist.spark.load.manifest import write_manifest
 
@@ -99,12 +99,13 @@ def history(path: str, topics: tuple[str, ...], as_json: bool) -> None:
 @load.command()
 @_CONFIG
 @topic_option
-@click.option("--deep", is_flag=True, help="Read every row's offset: none may be there twice.")
+@click.option("--deep", is_flag=True, help="Also read every row's offset, to find duplicates.")
 @json_option
 def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int:
-    """Check that every load is there whole. Exits with 1 if something is wrong.
+    """Check that every load is complete; exit with 1 if something is wrong.
 
-    Manifests and their chain, and each file's size and rows. It changes nothing.
+    Checks each manifest, that each load begins where the one before ends, and each file's size
+    and number of rows. Changes nothing.
     """
     try:
         from kdist.spark.load import verify as checks
@@ -139,22 +140,22 @@ def verify(path: str, topics: tuple[str, ...], deep: bool, as_json: bool) -> int
 )
 @json_option
 def replay(path: str, topics: tuple[str, ...], number: int, as_json: bool) -> int:
-    """Load again what a load and those after it have, and what came since, as one load.
+    """Load the records of a load and of all loads after it again, and new ones, as one load.
 
-    Readers see the old loads until the new one is put together. It is refused, and nothing changed,
-    if the brokers do not have all of their records any more.
+    Readers see the old loads until the new one is complete. If the brokers no longer have all of
+    these records, the replay is refused and nothing is changed.
     """
-    from kdist.spark.load.job import Wish
+    from kdist.spark.load.job import RunOptions
 
     job = _job(path)
     chosen = _chosen(job, topics)
-    return _run(job, Wish(chosen, replay_from=dict.fromkeys(chosen, number)), as_json)
+    return _run(job, RunOptions(chosen, replay_from=dict.fromkeys(chosen, number)), as_json)
 
 
 @load.command()
 @_CONFIG
 def check(path: str) -> None:
-    """Say whether a load would start with the job's settings, or all that is wrong with them."""
+    """Check the job's settings: say that they are good, or everything that is wrong with them."""
     job = _job(path)
     click.echo(f"{path}: {show_count(len(job.topics), 'topic')}, good")
 
@@ -162,7 +163,7 @@ def check(path: str) -> None:
 @load.command()
 @_CONFIG
 def register(path: str) -> None:
-    """Write the metrics of a job that has not run yet, so that its alert counts from now on."""
+    """Write first metrics for a job that has not run yet, so that its alert counts from now."""
     from kdist.spark.load.report import register_job
 
     register_job(Disk(), _job(path).job, SystemClock().now_ms())
@@ -179,7 +180,7 @@ def _chosen(job: LoadJob, topics: tuple[str, ...]) -> tuple[str, ...]:
     return topics or job.job.topics
 
 
-def _run(job: LoadJob, wish: Wish, as_json: bool) -> int:
+def _run(job: LoadJob, options: RunOptions, as_json: bool) -> int:
     from kdist.spark.load.job import LoadRun, LoadWorld
 
     if as_json:
@@ -193,7 +194,7 @@ def _run(job: LoadJob, wish: Wish, as_json: bool) -> int:
     world = LoadWorld(
         Disk(), SystemClock(), os.environ, os.getpid(), release() or "unknown", reached
     )
-    outcomes = LoadRun(job, world).run(wish, lambda each: _tell(each, as_json))
+    outcomes = LoadRun(job, world).run(options, lambda each: _tell(each, as_json))
     return 1 if any(each.error for each in outcomes) else 0
 
 

@@ -1,4 +1,4 @@
-"""`kdist log`: the commands that look into a log on disk, and the two that change it."""
+"""`kdist log`: the commands that inspect a log on disk, and the two that repair it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import click
 from kdist.cli.lazy import LazyGroup
 
 _COMMANDS = {
-    "dump": ("kdist.cli.log_dump:dump", "Show batches, records, and the small files beside them."),
+    "dump": ("kdist.cli.log_dump:dump", "Show batches, records, indexes and the other files."),
     "verify": (
         "kdist.cli.log_verify:verify_log",
         "Check every byte; exit with 1 if there is damage.",
     ),
-    "find": ("kdist.cli.log_find:find", "Say where the record of an offset or a time is."),
-    "trim": ("kdist.cli.log_trim:trim", "Cut the end of a partition's log."),
+    "find": ("kdist.cli.log_find:find", "Find the record of an offset or a time."),
+    "trim": ("kdist.cli.log_trim:trim", "Cut off the end of a partition's log."),
     "rebuild-indexes": (
         "kdist.cli.log_rebuild:rebuild_indexes",
-        "Make the indexes anew from the log.",
+        "Rebuild the indexes from the log.",
     ),
 }
 
 
 @click.group(cls=LazyGroup, commands_by_name=_COMMANDS)
 def log() -> None:
-    """Look into a log on disk, kdist's own or Apache Kafka's.
+    """Inspect and repair a log on disk, kdist's own or Apache Kafka's.
 
     PATH is a broker's log directory, a partition's directory, or a file in it. dump, verify and
     find change nothing and need no lock: a broker may run on the directory. trim and

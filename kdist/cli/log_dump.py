@@ -1,4 +1,4 @@
-"""`kdist log dump`: batches and records as text, and the small files that stand beside them."""
+"""`kdist log dump`: batches and records as text, and the small files beside the segments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from kdist.cli.dump_batches import BatchDump, Wish
+from kdist.cli.dump_batches import BatchDump, DumpOptions
 from kdist.cli.dump_files import show_file
 from kdist.cli.options import json_option, path_argument, readonly_files, terminal_width
 from kdist.runtime.files import Files
@@ -31,7 +31,7 @@ _BY_SUFFIX = {
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help="Stop after so many batches; with --records, after so many records.",
+    help="Stop after this many batches; with --records, after this many records.",
 )
 @click.option("--index", "wants_index", is_flag=True, help="Show offset indexes.")
 @click.option("--time-index", "wants_time_index", is_flag=True, help="Show time indexes.")
@@ -57,16 +57,16 @@ def dump(  # noqa: PLR0913 - one parameter for each flag
     wants_checkpoints: bool,
     as_json: bool,
 ) -> int:
-    """Show what a log holds.
+    """Show the contents of a log.
 
-    PATH is a log directory, a partition's directory, or one file of theirs. Without flags the
-    batches are shown, one a line. The flags from --index to --checkpoints show small files
-    instead; --records shows batches in any case. With --json each batch or entry is one line.
-    In JSON, keys and values are text if they are UTF-8, else {"hex": "..."}.
+    PATH is a log directory, a partition's directory, or a file in one. Without flags, shows a line
+    for each batch. The flags from --index to --checkpoints show small files instead; --records
+    shows batches in any case. With --json each batch or entry is one line, with keys and values
+    as text if they are UTF-8, else as {"hex": "..."}.
 
-    PRODUCER is producer id/epoch/sequences; BY says who set the timestamps, producer or leader.
-    Messages of magic 0 and 1 are shown too. Damage is shown where it is, and the dump goes on
-    behind it; the exit status is then 1. Changes nothing.
+    PRODUCER is producer id/epoch/sequences; BY is who set the timestamps, producer (create) or
+    leader (append). Shows messages of magic 0 and 1 too. Damage is shown where it is, and the dump
+    goes on after it; the exit status is then 1. Changes nothing.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def dump(  # noqa: PLR0913 - one parameter for each flag
       kdist log dump /srv/kdist/d01 --checkpoints --json
     """
     if end is not None and end <= start:
-        raise click.UsageError("--to ends before --from begins: no offset is between them.")
+        raise click.UsageError("--to must be greater than --from.")
     files = readonly_files()
     place = locate(files, path)
     kinds = {
@@ -99,15 +99,20 @@ def dump(  # noqa: PLR0913 - one parameter for each flag
         return 0
     width = None if as_json or not records else terminal_width()
     with_empty = place.kind is not Kind.LOG_DIRECTORY  # a broker's internal topics have dozens
-    shown = BatchDump(files, Wish(start, end, limit, records, as_json, width, with_empty))
-    shown.show(place.partitions)
-    if not place.partitions and not as_json:
+    shown = DumpOptions(start, end, limit, records, as_json, width, with_empty)
+    return _dump_batches(files, place, shown)
+
+
+def _dump_batches(files: Files, place: Place, options: DumpOptions) -> int:
+    dumped = BatchDump(files, options)
+    dumped.show(place.partitions)
+    if not place.partitions and not options.as_json:
         click.echo(f"{place.path} holds no partitions.")
-    return 1 if shown.is_damaged else 0
+    return 1 if dumped.is_damaged else 0
 
 
 def _small_files(files: Files, place: Place, kinds: set[Kind]) -> Iterator[tuple[Kind, str]]:
-    """The small files of these kinds in the place."""
+    """The files of these kinds in `place`, each with its kind."""
     if Kind.CHECKPOINT in kinds and place.log_directory is not None:
         for name in (names.META_PROPERTIES, *CHECKPOINTS):
             path = f"{place.log_directory}/{name}"

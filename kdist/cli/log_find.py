@@ -1,4 +1,4 @@
-"""`kdist log find`: where the record of an offset, or the first one of a time, is on disk."""
+"""`kdist log find`: where on disk the record of an offset, or the first one of a time, is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLUMNS = (
 @click.command()
 @path_argument
 @click.option(
-    "--offset", type=click.IntRange(min=0), help="The record at this offset, or behind it."
+    "--offset", type=click.IntRange(min=0), help="The first record at or after this offset."
 )
 @click.option(
     "--time",
@@ -40,7 +40,7 @@ _COLUMNS = (
 def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) -> int:
     """Find a record: its segment's file, position, batch and offset.
 
-    In a log directory, every partition is asked. Exits with 1 if nothing is found. Changes nothing.
+    In a log directory, searches every partition. Exits with 1 if nothing is found. Changes nothing.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def find(path: str, offset: int | None, timestamp: int | None, as_json: bool) ->
         width = terminal_width()
         print_table(_COLUMNS, (_row(place.path, where, width) for _, where in found))
     else:
-        click.echo("Nothing is there, at it or behind it.")
+        click.echo("There is no such record, and none after it.")
     return 0 if found else 1
 
 

@@ -1,4 +1,4 @@
-"""`kdist log rebuild-indexes`: make the indexes anew from the log, and say which were wrong."""
+"""`kdist log rebuild-indexes`: rebuilds the indexes from the log, and says which were wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = (
 @path_argument
 @json_option
 def rebuild_indexes(path: str, as_json: bool) -> int:
-    """Drop the .index and .timeindex of every segment and make them anew from the log.
+    """Rebuild the .index and .timeindex of every segment from the log.
 
     A segment that is damaged keeps the indexes it has; the exit status is then 1. Refuses while a
     broker runs on the log directory.

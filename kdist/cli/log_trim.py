@@ -1,4 +1,4 @@
-"""`kdist log trim`: cut the end of a partition's log, after saying what will go."""
+"""`kdist log trim`: cuts off the end of a partition's log, after saying what will go."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _COLUMNS = (Column("FILE"), Column("FROM POSITION", is_number=True), Column("WHA
 @click.option(
     "--to-offset",
     type=click.IntRange(min=0),
-    help="Cut the batch that holds this offset, and all behind it: the log ends at or before it.",
+    help="Cut off the batch with this offset and all after it: the log ends at or before it.",
 )
-@click.option("--at-damage", is_flag=True, help="Cut at the first batch that is not sound.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--at-damage", is_flag=True, help="Cut at the first batch that is damaged.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--discard",
     is_flag=True,
-    help="Do not keep what is cut off: for a disk without room, or that cannot read it.",
+    help="Do not keep what is cut off: for a disk that is full, or cannot read it.",
 )
 @json_option
 def trim(
     path: str, to_offset: int | None, at_damage: bool, yes: bool, discard: bool, as_json: bool
 ) -> int:
-    """Cut the end of a partition's log.
+    """Cut off the end of a partition's log.
 
     PATH is a partition's directory. What is cut off is kept beside the log, as
-    <segment>.log.cut-<n>; remove those files when nobody wants them any more. Indexes, leader
-    epochs, producer snapshots and checkpoints are made to fit. Refuses while a broker runs on the
-    log directory. A replica that was cut refills itself from its leader; a partition without
-    other replicas loses the records.
+    <segment>.log.cut-<n>; remove those files when they are no longer needed. Indexes, leader
+    epochs, producer snapshots and checkpoints are adjusted. Refuses while a broker runs on the
+    log directory. A follower fetches the records again from its leader; a partition without
+    other replicas loses them.
 
     \b
     Examples:
@@ -59,10 +59,10 @@ def trim(
     if (to_offset is None) != at_damage:
         raise click.UsageError("Give one of --to-offset and --at-damage.")
     if as_json and not yes:
-        raise click.UsageError("--json needs --yes, as nothing can be asked.")
+        raise click.UsageError("--json needs --yes, as it cannot ask for confirmation.")
     place = locate(readonly_files(), path)
     if place.kind is not Kind.PARTITION or not place.partitions[0].bases:
-        raise UserError(f"{place.path} is no partition's directory with a segment in it")
+        raise UserError(f"{place.path} is not a partition's directory with a segment in it")
     with locked_disk(place.log_directory) as disk:
         view = ReadOnlyFiles(disk)
         place, saved = locate(view, path), load_saved(view, place.log_directory)
@@ -74,7 +74,7 @@ def trim(
             if not _is_confirmed(place):
                 click.echo("Nothing was changed.")
                 return 1
-        # Recovery tells a broker's log what the plan has told already.
+        # Recovery logs what the plan has already shown.
         logging.getLogger("kdist.storage").addHandler(logging.NullHandler())
         trimmed = carry_out(disk, place, saved, cut, is_kept=not discard)
     _print_outcome(place, cut, trimmed, as_json)
@@ -113,7 +113,7 @@ def _print_plan(cut: Cut, is_discarded: bool) -> None:
 
 
 def _is_confirmed(place: Place) -> bool:
-    """A typed name, so that a hand that is used to `y` has to read what it cuts."""
+    """Ask for the partition's name: `y` would be typed without reading."""
     name = place.path.rpartition("/")[2]
     click.echo(f"Type {name} to cut it: ", nl=False)
     return sys.stdin.readline().strip() == name

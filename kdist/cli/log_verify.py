@@ -1,4 +1,4 @@
-"""`kdist log verify`: every check there is, as a table of findings and an exit status."""
+"""`kdist log verify`: checks a log, and shows the findings as a table and an exit status."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def verify_log(path: str, deep: bool, as_json: bool) -> int:
 
     \b
     Findings are
-      damage   bytes that are not what was written, or are missing
-      stale    what the next start of a broker puts right by itself
+      damage   bytes that are missing, or are not those that were written
+      stale    something that a broker repairs by itself when it starts
       note     nothing is wrong; good to know
-    Exits with 1 if there is damage, else with 0. Changes nothing, and may run beside a broker: what
-    is being appended shows as a torn tail, which is stale.
+    Exits with 1 if there is damage, else with 0. Changes nothing, and may run beside a broker: a
+    batch that is just being appended shows as a torn tail, which is stale.
 
     \b
     Examples:
@@ -60,7 +60,7 @@ def verify_log(path: str, deep: bool, as_json: bool) -> int:
 
 @contextmanager
 def _progress_bar(files: Files, place: Place) -> Iterator[Callable[[int], None]]:
-    """What to call with bytes that were read; a bar only where a person looks on."""
+    """A function to call with the number of bytes read; it draws a bar on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

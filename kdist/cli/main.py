@@ -1,10 +1,10 @@
-"""The command `kdist`: finds the sub-command, and turns what it raises into one line and a status.
+"""The command `kdist`: runs a subcommand, and turns an exception into a sentence and a status.
 
     0    done                                   2    a flag or argument is wrong
     1    a mistake, or damage was found         74   the disk failed
-    130  interrupted                           78   the disk is not this broker's
+    130  interrupted                            78   the disk is not this broker's
 
-Sub-commands are imported when they are asked for, so that `kdist --help` starts in 0.3 s.
+Subcommands are imported only when they run, so that `kdist --help` starts in 0.3 s.
 """
 
 from __future__ import annotations
@@ -37,30 +37,27 @@ _COMMANDS = {
     "mirror": ("kdist.cli.mirror:mirror", "Mirror topics into another cluster, exactly once."),
     "config": ("kdist.cli.config:config", "Check a broker's file; show every setting."),
     "topics": ("kdist.cli.topics:topics", "Create, list, describe, alter and delete topics."),
-    "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each a record."),
-    "consume": ("kdist.cli.consume:consume", "Show a topic's records as they come."),
+    "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each as a record."),
+    "consume": ("kdist.cli.consume:consume", "Show a topic's records as they arrive."),
     "groups": (
         "kdist.cli.groups:groups",
-        "Groups' members, offsets and lag; reset and delete them.",
+        "Show consumer groups, members, offsets and lag; reset and delete them.",
     ),
     "configs": (
         "kdist.cli.configs:configs",
-        "Settings of topics and brokers in a running cluster.",
+        "Show and alter settings of topics and brokers in a running cluster.",
     ),
     "cluster": ("kdist.cli.cluster:cluster", "Describe the cluster, its health, its disks."),
     "bench": ("kdist.cli.bench:bench", "Measure producing, consuming and latency."),
-    "load": ("kdist.cli.load:load", "Load topics into Parquet files, every record once."),
-    "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; the roll's lock."),
-    "log": ("kdist.cli.log:log", "Look into a log on disk: dump, verify, find, trim, rebuild."),
-    "completion": (
-        "kdist.cli.completion:completion",
-        "Print what makes a shell complete commands.",
-    ),
+    "load": ("kdist.cli.load:load", "Load topics into Parquet files, each record exactly once."),
+    "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; lock a roll."),
+    "log": ("kdist.cli.log:log", "Inspect and repair a log on disk."),
+    "completion": ("kdist.cli.completion:completion", "Print a shell's completion script."),
 }
 
 
 class EdgeGroup(LazyGroup):
-    """The outermost group, where exceptions end: each becomes one line on standard error."""
+    """The outermost group: exceptions end here, as a sentence on standard error."""
 
     def main(
         self,
@@ -70,7 +67,7 @@ class EdgeGroup(LazyGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As click's; standing alone, exits with the status of the table above."""
+        """As click's, but in standalone mode exits with a status of the table above."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         sys.exit(self._run(args, prog_name, complete_var, **extra))
@@ -97,7 +94,7 @@ class EdgeGroup(LazyGroup):
 
 
 def _say(sentence: str, status: int) -> int:
-    lines = map(printable, sentence.split("\n"))  # a file's mistakes have one each
+    lines = map(printable, sentence.split("\n"))  # a file of settings has a line per mistake
     click.echo("kdist: " + "\n".join(lines), err=True)
     return status
 
@@ -105,7 +102,7 @@ def _say(sentence: str, status: int) -> int:
 def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
     if is_asked:
         found = release()
-        click.echo(f"kdist {found}" if found else "kdist, of a tree that is not installed")
+        click.echo(f"kdist {found}" if found else "kdist, from a tree that is not installed")
         ctx.exit()
 
 
@@ -129,13 +126,13 @@ def kdist(ctx: click.Context) -> None:
     Shell completion in bash: eval "$(kdist completion bash)"
     """
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        ctx.color = False  # rich asks both itself, click neither
+        ctx.color = False  # rich honours both variables itself, click neither
 
 
 def main() -> None:
-    """Run it with the streams and signals of a process; `start` calls it."""
+    """Set up the process's streams and signals, and run the command; `start` calls it."""
     fill_standard_streams()
-    if isinstance(sys.stdout, TextIOWrapper):  # as it is for stderr: a file's name may be no text
+    if isinstance(sys.stdout, TextIOWrapper):  # as stderr has it: file names may not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     with _terminable():
         kdist(prog_name="kdist")
@@ -143,16 +140,16 @@ def main() -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Inside, SIGTERM interrupts, so that a command cleans up; it is what the process dies of then.
+    """Treat SIGTERM as an interrupt, so that a command cleans up, and then die of SIGTERM.
 
-    Servers have handlers of their own for it.
+    Servers install handlers of their own.
     """
     is_heard = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal is_heard
         is_heard = True
-        handler = signal.getsignal(signal.SIGINT)  # a loop that runs has its own
+        handler = signal.getsignal(signal.SIGINT)  # a running event loop has its own
         if not callable(handler):
             raise KeyboardInterrupt
         handler(number, frame)

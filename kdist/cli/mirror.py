@@ -1,4 +1,4 @@
-"""`kdist mirror`: one datacenter into another, until a signal ends it; and how far behind it is."""
+"""`kdist mirror`: mirrors topics into another cluster; shows its lag and moves its positions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CONFIG = config_option("mirror")
 def mirror(context: click.Context, path: str | None, log_level: str) -> None:
     """Mirror topics from one cluster into another, each record exactly once.
 
-    With no command behind it, it runs: `kdist mirror --config FILE` is `kdist mirror run`. Several
-    mirrors with one file share the partitions.
+    Without a subcommand, it runs: `kdist mirror --config FILE` is `kdist mirror run`. Several
+    mirrors with the same file share the partitions.
     """
     if context.invoked_subcommand is None:
         if path is None:
@@ -40,9 +40,9 @@ def mirror(context: click.Context, path: str | None, log_level: str) -> None:
 def run(path: str, log_level: str) -> None:
     """Mirror until SIGTERM or SIGINT.
 
-    Clusters that do not answer are waited for as long as it takes. A partition whose records are
-    gone from the source stops and says so; with mirror.on.loss=stop-mirror the process ends, with
-    exit status 1. Exits with 0 when it stopped as asked.
+    If a cluster does not answer, waits for as long as it takes. If records are gone from the source
+    before they are mirrored, the mirror of their partition stops and logs an error; with
+    mirror.on.loss=stop-mirror the process ends with status 1. Exits with 0 after an orderly stop.
     """
     _run(path, log_level)
 
@@ -58,7 +58,7 @@ def _run(path: str, log_level: str) -> None:
 @mirror.command()
 @_CONFIG
 def check(path: str) -> None:
-    """Say whether a mirror would start with FILE; exit with 1 if not, with each fault's line."""
+    """Say whether a mirror would start with FILE; if not, list all faults and exit with 1."""
     config = load(path)
     names = ", ".join(flow.name for flow in config.flows)
     click.echo(f"{path} is good: it has {'flows' if len(config.flows) > 1 else 'flow'} {names}.")
@@ -69,12 +69,12 @@ def check(path: str) -> None:
 @json_option
 @click.option("--flow", "name", metavar="NAME", help="Only this flow.")
 def status(path: str, as_json: bool, name: str | None) -> None:
-    """Show for each partition how far the mirror is behind: in records, bytes and seconds.
+    """Show the mirror's lag for each partition, in records, bytes and seconds.
 
-    Asks the clusters, not the mirror, so it works from any host that reaches both. Positions are
-    those committed last, so up to mirror.commit.interval.ms old; bytes are an estimate, by the size
-    of the first record that is behind. Exits with 1 if a cluster does not answer, and shows the
-    other flows all the same.
+    Asks the clusters, not the mirror, so it works on any host that reaches both. Positions are
+    those last committed, so up to mirror.commit.interval.ms old. Bytes are an estimate, from the
+    size of records in the first batch that is behind. If a cluster does not answer, shows the
+    other flows all the same and exits with 1.
     """
     from kdist.cli.mirror_status import show_status
 
@@ -84,16 +84,16 @@ def status(path: str, as_json: bool, name: str | None) -> None:
 @mirror.command()
 @_CONFIG
 @click.option("--flow", "name", required=True, metavar="NAME", help="The flow.")
-@click.option("--topic", required=True, metavar="NAME", help="The topic, as the source calls it.")
-@click.option("--partition", type=int, metavar="N", help="Only this one; else all of the topic.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic's name in the source.")
+@click.option("--partition", type=int, metavar="N", help="Only this partition; by default, all.")
 @click.option(
-    "--to", required=True, metavar="OFFSET", help="Go on from here: an offset, earliest, latest."
+    "--to", required=True, metavar="OFFSET", help="Where to go on: an offset, earliest or latest."
 )
 def seek(path: str, name: str, topic: str, partition: int | None, to: str) -> None:
-    """Go on from another place, without the records that the source has lost.
+    """Move the mirror's position, to go on after records that the source has lost.
 
-    Stop the mirror first. Records that were mirrored are not mirrored again: if the target has
-    records behind the offset, the mirror goes on after them.
+    Stop the mirror first. Nothing is mirrored twice: if the target already has records beyond the
+    offset, the mirror goes on after them.
     """
     from kdist.cli.mirror_seek import seek_to
 
@@ -103,12 +103,12 @@ def seek(path: str, name: str, topic: str, partition: int | None, to: str) -> No
 @mirror.command()
 @_CONFIG
 @click.option("--flow", "name", required=True, metavar="NAME", help="The flow.")
-@click.option("--topic", required=True, metavar="NAME", help="The topic, as the target calls it.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic's name in the target.")
 def release(path: str, name: str, topic: str) -> None:
-    """Forget where a topic of the target came from: it is the target's own from now on.
+    """Forget the origin of a mirrored topic: from now on it is the target's own.
 
     For a failover: a flow in the other direction may then mirror it back. Take it out of this flow
-    first, or the flow notes the origin again.
+    first, or the flow records the origin again.
     """
     from kdist.cli.mirror_seek import release_topic
 

@@ -1,6 +1,7 @@
-"""`kdist mirror seek` and `release`: somebody's decision, stored where the mirrors find it.
+"""`kdist mirror seek` and `release`: store an operator's decision where the mirrors find it.
 
-A position is a commit that wins over the target; a topic without an origin is its cluster's own.
+`seek` commits a position that overrides the one in the target's log; `release` deletes a topic's
+origin, after which it is its cluster's own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kdist.runtime.clock import SystemClock
 
 
 def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: str) -> None:
-    """Commit, and say what was committed. `UserError`, `ApiError`."""
+    """Commit the position, and print where the mirror will go on. `UserError`, `ApiError`."""
     flow = named_flow(config, name)
     place = read_digits(to)
     if to not in TIMESTAMPS and place is None:
@@ -44,7 +45,7 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
             offsets = await find_offsets(source, wanted, timestamp, is_committed_only=True)
         else:
             offsets = dict.fromkeys(wanted, place)
-            await _require_there(source, offsets)
+            await _require_in_range(source, offsets)
         return offsets, await seek(flow, source, target, offsets, SystemClock().now_ms())
 
     sought, found = with_clusters(flow, commit)
@@ -53,18 +54,18 @@ def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: s
         click.echo(f"{partition} goes on from offset {offset}{passed}.")
 
 
-async def _require_there(source: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
-    """`UserError` for the first offset that its partition does not have: the mirror would stop."""
+async def _require_in_range(source: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
+    """`UserError` for the first offset out of its partition's range: the mirror would stop."""
     ranges = await find_ranges(source, offsets, is_committed_only=True)
     for each, (start, end) in ranges.items():
         if not start <= offsets[each] <= end:
             raise UserError(
-                f"{each} has no offset {offsets[each]}: it begins at {start} and ends at {end} now"
+                f"{each} has no offset {offsets[each]}: it now begins at {start} and ends at {end}"
             )
 
 
 def release_topic(config: MirrorConfig, name: str, topic: str) -> None:
-    """Have a topic of the flow's target be the target's own. `UserError`, `ApiError`."""
+    """Make a mirrored topic of the flow's target the target's own. `UserError`, `ApiError`."""
 
     async def release(_: Cluster, target: Cluster) -> None:
         origins = await read_origins(target)

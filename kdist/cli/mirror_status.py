@@ -35,7 +35,7 @@ _COLUMNS = (
 
 
 def show_status(config: MirrorConfig, name: str | None, *, as_json: bool) -> None:
-    """Print it; `UserError` for the flows that nothing is known of, after the others."""
+    """Print the flows' status; then `UserError` for the flows whose clusters did not answer."""
     flows = config.flows if name is None else (named_flow(config, name),)
     now_ms = SystemClock().now_ms()
     found: list[FlowStatus] = []
@@ -63,7 +63,7 @@ def _print(found: Sequence[FlowStatus]) -> None:
 
 def _verdict(found: FlowStatus) -> str:
     if not found.partitions:
-        return f"{found.name}: no topic of the source is to be mirrored."
+        return f"{found.name}: there is no topic to mirror in the source."
     behind = sum(row.lag.records for row in found.partitions)
     return f"{found.name} is " + (
         f"{show_count(behind, 'record')} behind." if behind else "up to date."
@@ -75,7 +75,7 @@ def _asked(flow: Flow, now_ms: int) -> FlowStatus:
 
 
 def named_flow(config: MirrorConfig, name: str) -> Flow:
-    """The flow of this name; `UserError` with the nearest."""
+    """The flow of this name; `UserError`, which suggests the nearest name, if there is none."""
     flow = config.flow(name)
     if flow is None:
         hint = did_you_mean(name, [each.name for each in config.flows])
@@ -84,7 +84,7 @@ def named_flow(config: MirrorConfig, name: str) -> Flow:
 
 
 def with_clusters(flow: Flow, work: Callable[[Cluster, Cluster], Awaitable[T]]) -> T:
-    """What `work` gives with the flow's source and target."""
+    """Run `work` with the flow's source and target, and return its result."""
 
     async def run() -> T:
         network = AsyncioNetwork(asyncio.get_running_loop())

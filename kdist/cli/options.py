@@ -1,4 +1,4 @@
-"""What the commands share: paths, `--json`, `--codec`, `--isolation`, the disk, the lock, lines."""
+"""Shared by the commands: paths, common options, the disk and its lock, JSON output."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ isolation_option = click.option(
     type=click.Choice(["read_uncommitted", "read_committed"]),
     default="read_uncommitted",
     show_default=True,
-    help="Whether records of open and aborted transactions are read.",
+    help="Whether to read records of open and aborted transactions, or only committed ones.",
 )
-_ACKS = {"0": "nobody", "1": "its leader", "all": "all in-sync replicas"}
+_ACKS = {"0": "nobody", "1": "the leader", "all": "all in-sync replicas"}
 
 
 def acks_option(*choices: str) -> Callable[[F], F]:
-    """`--acks`, of which a command takes these."""
+    """`--acks`, with the choices that a command accepts."""
     return click.option(
         "--acks",
         type=click.Choice(choices),
         default="all",
         show_default=True,
-        help="Who must have a record before it counts: "
+        help="Who must have a record before it is acknowledged: "
         + ", ".join(_ACKS[each] for each in choices)
         + ".",
     )
 
 
 def not_empty(_: click.Context, parameter: click.Parameter, value: T) -> T:
-    """A callback of names and paths; `click.BadParameter` for an unset variable of a script."""
+    """A callback for names and paths; `click.BadParameter` if empty, as by an unset variable."""
     given = value if isinstance(value, tuple) else (value,)
     if any(isinstance(each, str) and not each.strip() for each in given):
         raise click.BadParameter("it is empty.", param=parameter)
@@ -67,8 +67,8 @@ path_argument = click.argument(
 
 
 def readonly_files() -> Files:
-    """The host's disk, through which nothing can be changed."""
-    from kdist.runtime.disk import Disk  # takes 30 ms, for which commands without files do not wait
+    """The host's disk, read-only."""
+    from kdist.runtime.disk import Disk  # takes 30 ms, so only for commands that use files
     from kdist.runtime.readonly import ReadOnlyFiles
 
     return ReadOnlyFiles(Disk())
@@ -76,9 +76,10 @@ def readonly_files() -> Files:
 
 @contextmanager
 def locked_disk(log_directory: str | None) -> Iterator[Files]:
-    """The host's disk, with the log directory's lock; a copy that stands alone has none.
+    """The host's disk, while the log directory's lock is held.
 
-    `UserError` if a broker, or another such command, has it.
+    `UserError` if a broker or another such command holds it. None, for a partition's directory that
+    was copied out of its log directory, takes no lock.
     """
     from kdist.runtime.disk import Disk
     from kdist.storage import names
@@ -100,23 +101,23 @@ def locked_disk(log_directory: str | None) -> Iterator[Files]:
 
 
 def read_settings_file(path: str) -> str:
-    """What a file of settings says; `UserError` if it is not there, or is no text."""
+    """The text of a settings file; `UserError` if it does not exist, or is not UTF-8."""
     try:
         return readonly_files().read(path).decode()
     except FileNotFoundError:
-        raise UserError(f"{path} is not there") from None
+        raise UserError(f"{path} does not exist") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is not text in UTF-8") from None
+        raise UserError(f"{path} is not UTF-8 text") from None
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON. A path's bytes that are no UTF-8 are escaped, as "\\udcff"."""
+    """Print a line of JSON. Bytes of a path that are not UTF-8 are escaped, as "\\udcff"."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     click.echo(text.encode(errors="backslashreplace").decode())
 
 
 def terminal_width() -> int | None:
-    """How many characters a line may have; None where standard output is no terminal."""
+    """The terminal's width in characters; None if standard output is not a terminal."""
     if not sys.stdout.isatty():
         return None
     from rich.console import Console  # takes 50 ms

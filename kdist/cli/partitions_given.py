@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GivenPartitions(NamedTuple):
-    """A topic, and the numbers of its partitions; None for all of them."""
+    """A topic, and numbers of its partitions; None for all of them."""
 
     topic: str
     numbers: tuple[int, ...] | None
@@ -28,7 +28,7 @@ class PartitionsParam(click.ParamType):  # type: ignore[type-arg]  # generic as 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> GivenPartitions:
-        """What was given."""
+        """The topic and partition numbers in `value`."""
         topic, colon, listed = str(value).partition(":")
         if not topic.strip():
             self.fail(f"{value!r} names no topic.", param, ctx)

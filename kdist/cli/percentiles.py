@@ -1,4 +1,4 @@
-"""Latencies as a benchmark reports them: percentiles, not a mean that hides them (pure)."""
+"""Latencies as a benchmark reports them: percentiles, as a mean hides the slow ones (pure)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 def summarise(latencies_ms: Sequence[float]) -> dict[str, float]:
-    """Mean, percentiles (the nearest rank) and the largest, in ms; nothing of nothing."""
+    """Mean, percentiles (nearest rank) and maximum, in ms; empty for no latencies."""
     if not latencies_ms:
         return {}
     ranked = sorted(latencies_ms)

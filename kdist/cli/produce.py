@@ -1,4 +1,4 @@
-"""`kdist produce`: lines from standard input or a file, a record each."""
+"""`kdist produce`: writes lines from standard input or a file to a topic, each as a record."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kdist.client.producer.results import SentMany
 
 _SETTINGS: dict[str, Any] = {
-    "delivery_timeout_ms": 30_000,  # a person waits for it
-    "max_request_size": 1 << 25,  # what is too large, the topic says
+    "delivery_timeout_ms": 30_000,  # shorter than the default: a person is waiting
+    "max_request_size": 1 << 25,  # leaves the limit on records to the topic
     "buffer_memory": 1 << 26,
 }
-_CLOSE_S = 2.0  # after an interrupt; when all goes well, nothing is left to deliver
-_UNDER_WAY_MAX = 16  # chunks of lines
+_CLOSE_S = 2.0  # for what an interrupt or error leaves; after success nothing is left to deliver
+_IN_FLIGHT_MAX = 16  # chunks of lines
 _PROGRESS_NS = 200_000_000
 
 
@@ -46,9 +46,9 @@ _PROGRESS_NS = 200_000_000
 @click.option(
     "--key-separator",
     metavar="TEXT",
-    help="What stands between key and value in each line; without it there are no keys.",
+    help="The text between key and value in each line; without it there are no keys.",
 )
-@click.option("--partition", type=click.IntRange(min=0), help="All to this one partition.")
+@click.option("--partition", type=click.IntRange(min=0), help="Write to this partition only.")
 @codec_option
 @acks_option("0", "1", "all")
 @broker_option
@@ -63,10 +63,10 @@ def produce(  # noqa: PLR0913 - one for each option
     broker: str,
     as_json: bool,
 ) -> None:
-    """Write lines to a topic, each a record, and say how many there were.
+    """Write lines to a topic, each as a record, and say how many there were.
 
-    Records with a key go to the partition that Java's producer would choose; others stay together
-    for a while in one, then in another. With --acks all, each is in the topic once, whatever
+    Records with a key go to the partition that Java's producer would choose; those without fill a
+    batch of one partition, then of another. With --acks all, each is written exactly once, even if
     connections break.
 
     \b
@@ -101,10 +101,10 @@ def produce(  # noqa: PLR0913 - one for each option
             await sending.finish()
         except CancelledError:
             progress.clear()
-            click.echo(f"kdist: interrupted; written: {await sending.given_up()}", err=True)
+            click.echo(f"kdist: interrupted; written: {await sending.abort()}", err=True)
             raise
         except (KdistError, OSError) as error:
-            written = await sending.given_up()
+            written = await sending.abort()
             raise UserError(f"{show_error(error).rstrip('.')}; written: {written}") from None
         finally:
             progress.clear()
@@ -122,7 +122,7 @@ def _unescaped(text: str) -> bytes:
 
 
 def _shows_progress(source: Lines) -> bool:
-    """Not where a person types the lines."""
+    """Whether standard error is a terminal, and nobody is typing the lines."""
     return sys.stderr.isatty() and not source.is_terminal
 
 
@@ -144,9 +144,9 @@ def _report(done: Sending, seconds: float, as_json: bool) -> None:
 
 
 class Sending:
-    """Lines on their way into a topic. Owner: the command.
+    """Sends lines to a topic, several chunks in flight at a time. Owner: the command.
 
-    `records` and `bytes` count what is acknowledged. Several chunks are under way at a time.
+    `records` and `bytes` count what is acknowledged.
     """
 
     def __init__(self, producer: AsyncProducer, topic: str, separator: bytes | None) -> None:
@@ -156,41 +156,47 @@ class Sending:
         self._topic = topic
         self._separator = separator
         self._sent = 0
-        self._under_way: deque[tuple[SentMany, Sequence[bytes]]] = deque()
+        self._in_flight: deque[tuple[SentMany, Sequence[bytes]]] = deque()
 
     async def send(self, lines: Sequence[bytes]) -> None:
-        """Send the lines; returns while some wait for their acknowledgement. `ApiError`."""
-        keys, values = await self._parted(lines)
+        """Send the lines; returns before all of them are acknowledged. `ApiError`."""
+        keys, values = await self._split(lines)
         many = await self._producer.send_many(self._topic, values, keys)
         self._sent += len(lines)
-        self._under_way.append((many, lines))
-        await self._settle(_UNDER_WAY_MAX)
+        self._in_flight.append((many, lines))
+        await self._settle(_IN_FLIGHT_MAX)
 
     async def finish(self) -> None:
         """Wait until everything is acknowledged."""
         await self._settle(0)
 
-    async def given_up(self) -> str:
-        """Close the producer; how many records were written, of those that failed together too."""
+    async def abort(self) -> str:
+        """Close the producer; how many records were written, as `2 records`.
+
+        That includes the records of a chunk of which only others failed.
+        """
         await self._producer.close(_CLOSE_S)
-        failed = (count for many, _ in self._under_way for _, count, _ in many.failures())
-        written = self.records + sum(many.count for many, _ in self._under_way) - sum(failed)
+        failed = (count for many, _ in self._in_flight for _, count, _ in many.failures())
+        written = self.records + sum(many.count for many, _ in self._in_flight) - sum(failed)
         return show_count(written, "record")
 
-    async def _settle(self, most: int) -> None:
-        """Count what is acknowledged; wait for it where more than `most` chunks are under way."""
-        waiting = self._under_way
-        while len(waiting) > most or (waiting and waiting[0][0].done()):
+    async def _settle(self, chunks_max: int) -> None:
+        """Count what is acknowledged; wait until at most `chunks_max` chunks are in flight."""
+        waiting = self._in_flight
+        while len(waiting) > chunks_max or (waiting and waiting[0][0].done()):
             many, lines = waiting[0]
             await many
             waiting.popleft()
             self.records += len(lines)
             self.bytes += sum(map(len, lines))
 
-    async def _parted(
+    async def _split(
         self, lines: Sequence[bytes]
     ) -> tuple[Sequence[bytes] | None, Sequence[bytes]]:
-        """Keys and values; no keys where nothing separates them."""
+        """Keys and values; None for the keys if there is no separator.
+
+        `UserError` for a line without the separator, once all lines before it are acknowledged.
+        """
         if self._separator is None:
             return None, lines
         parted = [line.partition(self._separator) for line in lines]
@@ -204,7 +210,7 @@ class Sending:
 
 
 class Progress:
-    """A line on the terminal that tells how far it is; nothing where there is no terminal."""
+    """A line on the terminal with the records written so far; nothing if it is not wanted."""
 
     def __init__(self, clock: Clock, is_wanted: bool) -> None:
         self._clock = clock
@@ -212,7 +218,7 @@ class Progress:
         self._shown_ns = 0
 
     def show(self, sending: Sending) -> None:
-        """Renew the line, a few times a second."""
+        """Update the line, at most five times a second."""
         now_ns = self._clock.monotonic_ns()
         if self._is_wanted and now_ns - self._shown_ns >= _PROGRESS_NS:
             self._shown_ns = now_ns
@@ -220,6 +226,6 @@ class Progress:
             click.echo(f"\r{line}\x1b[K", err=True, nl=False)
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown_ns:
             click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,6 +1,6 @@
-"""A bar for what takes long: on a terminal, on standard error, gone when it is done.
+"""A progress bar on standard error, for terminals only; it disappears when the work is done.
 
-rich is loaded only where a bar is drawn: it takes 50 ms, and more to be shown.
+rich is imported only where a bar is drawn, as the import takes 50 ms.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Advance = Callable[[int], None]
 
 @contextlib.contextmanager
 def progress(what: str, total: int, *, is_wanted: bool) -> Iterator[Advance]:
-    """Call what it gives with how many more of `total` are done.
+    """Yields a function to call with how many more of `total` are done.
 
-    Does nothing where there is no terminal, or it is not wanted.
+    Draws nothing if it is not wanted, or standard error is not a terminal.
     """
     if not is_wanted or not sys.stderr.isatty():
         yield _ignore
@@ -44,4 +44,4 @@ def progress(what: str, total: int, *, is_wanted: bool) -> Iterator[Advance]:
 
 
 def _ignore(count: int) -> None:
-    """Nobody looks."""
+    """There is no bar to advance."""

@@ -1,4 +1,4 @@
-"""One record as a line and as JSON, control records told apart (pure)."""
+"""A record, or a control record, as a line and as JSON (pure)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kdist.records.record import Record
 
 
 def record_text(header: BatchHeader, record: Record) -> str:
-    """Key and value, then headers; for a marker what it says."""
+    """Key and value, then headers; of a control record its type and coordinator epoch."""
     if header.is_control:
         said = _control(record)
         epoch = said.get("coordinator_epoch")
@@ -25,7 +25,10 @@ def record_text(header: BatchHeader, record: Record) -> str:
 
 
 def _control(record: Record) -> dict[str, object]:
-    """`type` and `coordinator_epoch` of an end marker; what else it is, or its fault, as `type`."""
+    """`type` and `coordinator_epoch` of a transaction marker.
+
+    For any other control record, `type` says what it is or why it cannot be read.
+    """
     try:
         if read_control_type(record.key) is ControlType.UNKNOWN:
             number = int.from_bytes((record.key or b"")[2:4], "big", signed=True)

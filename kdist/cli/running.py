@@ -1,4 +1,4 @@
-"""What the commands that run until a signal ends them share: `--config`, and `--log-level`."""
+"""Shared by the commands that run until a signal: `--config` and `--log-level`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ level_option = click.option(
 
 
 def config_option(whose: str, *, required: bool = True) -> Option:
-    """`--config FILE`, as `path`; `whose` settings it has, as "broker"."""
+    """`--config FILE`, passed as `path`; `whose` settings these are, such as "broker"."""
     return click.option(
         "--config",
         "path",

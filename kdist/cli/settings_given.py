@@ -8,7 +8,7 @@ import click
 
 
 def parse_given(texts: Iterable[str], option: str) -> dict[str, str]:
-    """The settings by name; a `click.BadParameter` about `option` if one cannot be read."""
+    """The settings by name; a `click.BadParameter` of `option` for a malformed or repeated one."""
     given: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -1,4 +1,4 @@
-"""Own settings of topics and brokers, for commands that show or change them."""
+"""Looks up settings of topics and brokers, for commands that show or change them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-    """What each topic has of its own, by topic; nothing if the brokers are too old to tell."""
+    """Each topic's own settings, by topic; empty if the brokers are too old to tell."""
     from kdist.client.admin.settings import OF_TOPIC, describe_topic_settings
 
     try:
@@ -30,9 +30,9 @@ async def own_settings(cluster: Cluster, topics: Iterable[str]) -> dict[str, dic
 
 
 async def require_known(cluster: Cluster, topic: str, names: Iterable[str]) -> None:
-    """`UserError` with the nearest name for a setting that a topic has not.
+    """`UserError`, with the nearest name, for a name that is not a setting of topics.
 
-    To unset it would be no mistake for a broker: then it has, as asked, no such setting.
+    A broker would accept it: unsetting what is not set succeeds.
     """
     from kdist.client.admin.settings import describe_topic_settings
 
@@ -44,7 +44,7 @@ async def require_known(cluster: Cluster, topic: str, names: Iterable[str]) -> N
 async def require_known_of_broker(
     cluster: Cluster, broker: int | None, names: Iterable[str]
 ) -> None:
-    """As `require_known`, for a broker; with None for all of them."""
+    """As `require_known`, for a broker's settings; None stands for all brokers."""
     from kdist.client.admin.settings import describe_broker_settings, describe_shared_settings
 
     wanted = list(names)

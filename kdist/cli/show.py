@@ -1,4 +1,4 @@
-"""Values as tables show them: sizes and times for people, bytes as text where they are text (pure).
+"""Formats values for people: sizes, times, counts, and bytes as text if they are text (pure).
 
 JSON has the raw values instead: bytes, milliseconds, and for keys and values `json_bytes`.
 """
@@ -24,7 +24,7 @@ def show_size(size_bytes: int) -> str:
 
 
 def show_time(timestamp_ms: int) -> str:
-    """`2026-11-20T11:40:43.123Z`; `-` for none, the number for what no calendar has."""
+    """`2026-11-20T11:40:43.123Z`; `-` for none, the number if `datetime` cannot express it."""
     if timestamp_ms == NO_TIMESTAMP:
         return "-"
     try:
@@ -35,7 +35,7 @@ def show_time(timestamp_ms: int) -> str:
 
 
 def show_bytes(data: bytes | None) -> str:
-    """`null`, `""`, `"text"` if all of it can be printed, else `0x` and hex."""
+    """`null`, `""`, `"text"` if it is printable UTF-8, else `0x` and hex."""
     if data is None:
         return "null"
     try:
@@ -48,7 +48,7 @@ def show_bytes(data: bytes | None) -> str:
 
 
 def printable(text: str) -> str:
-    """What a terminal would act on, or cannot show, escaped as Python does; all else as it is."""
+    """`text` with control and other unprintable characters escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(
@@ -79,9 +79,9 @@ def clip(text: str, width: int | None) -> str:
 
 
 def show_error(error: KdistError | OSError) -> str:
-    """The sentence for a person, who has no use for the wire's name of an `ApiError`."""
+    """The error as a sentence, for an `ApiError` without the error's name in the protocol."""
     if isinstance(error, OSError):
-        # A full disk under a file of ours is `DiskFull`.
+        # ENOSPC without a file's name is from standard output: our own files raise `DiskFull`.
         nameless = "standard output" if error.errno == errno.ENOSPC else "the system"
         return f"{error.filename or nameless}: {error.strerror or error}"
     return error.detail if isinstance(error, ApiError) else str(error)

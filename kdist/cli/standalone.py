@@ -16,7 +16,7 @@ DEFAULT_PORT = 9092
 @click.option(
     "--brokers",
     type=click.IntRange(1, 99),
-    help="How many brokers; else as many as DIR has data of, or 1. May be more than before.",
+    help="How many brokers; by default as many as DIR has data of, or 1. May be more than before.",
 )
 @click.option(
     "--data",
@@ -26,7 +26,7 @@ DEFAULT_PORT = 9092
     shell_complete=complete_files,
     default=DEFAULT_DATA,
     show_default=True,
-    help="Where all data is kept. A later start on it goes on with what is there.",
+    help="Where all data is kept. A later start with the same DIR goes on with this data.",
 )
 @click.option(
     "--port",
@@ -38,7 +38,7 @@ DEFAULT_PORT = 9092
 @click.option(
     "--zookeeper-port",
     type=click.IntRange(1, 65535),
-    help="ZooKeeper's port; else the one below --port, or any free one if that is taken.",
+    help="ZooKeeper's port; by default the one below --port, or a free one if that is taken.",
 )
 @click.option(
     "--config",
@@ -58,9 +58,9 @@ def standalone(
 ) -> int:
     """Run ZooKeeper and brokers on this machine, for development, demos and tests.
 
-    All listen on 127.0.0.1 only. Ctrl-C stops everything: the brokers first, then ZooKeeper; a
-    second one ends the brokers by force. If one of them ends by itself, all are stopped, and its
-    status is the command's. Their logs are in DIR/logs.
+    All listen on 127.0.0.1 only. Ctrl-C stops the brokers and then ZooKeeper; a second Ctrl-C
+    kills the brokers. If one of the processes ends by itself, all are stopped, and the command
+    exits with its status. Their logs are in DIR/logs.
 
     ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
 
@@ -70,6 +70,6 @@ def standalone(
       kdist standalone --brokers 3 --data /tmp/try --port 19092
     """
     settings = parse_given(given, "--config")
-    from kdist.cli.standalone_run import Wish, run  # takes 0.2 s
+    from kdist.cli.standalone_run import StandaloneOptions, run  # takes 0.2 s
 
-    return run(directory, Wish(brokers, port, zookeeper_port, settings, as_json))
+    return run(directory, StandaloneOptions(brokers, port, zookeeper_port, settings, as_json))

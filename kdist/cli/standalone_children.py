@@ -1,8 +1,8 @@
-"""The processes of a `kdist standalone`: a ZooKeeper, then brokers; stopped in the other order.
+"""The processes of a `kdist standalone`: ZooKeeper, then brokers; stopped in the reverse order.
 
 Each broker is `kdist broker --config FILE` in a session of its own, so that a Ctrl-C in the
-terminal reaches the parent alone. Whoever has a `Children` stops it; a child that ends before that
-is told by `first_death`.
+terminal reaches only the parent. Who creates a `Children` must stop it; `first_death` reports a
+child that ends before that.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from kdist.zk.server import ZooKeeperServer
 
 STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.2
-_BY_SIGNAL = 128  # a shell's status of a process that a signal ended: 128 and its number
+_BY_SIGNAL = 128  # a shell's exit status for a process killed by a signal: 128 plus its number
 
-_AS_ASKED = (0, -signal.SIGTERM, _BY_SIGNAL + signal.SIGTERM)  # the last two: before it was ready
+# A broker that gets SIGTERM before it is ready ends in one of the latter two ways.
+_ORDERLY = (0, -signal.SIGTERM, _BY_SIGNAL + signal.SIGTERM)
 
 
 class Death(NamedTuple):
-    """A child that ended: what it was, its status as `subprocess` has it, and its log."""
+    """A child that ended: its name, its status as in `subprocess`, its log and what that says."""
 
     name: str
     status: int
@@ -33,7 +34,7 @@ class Death(NamedTuple):
 
     @property
     def exit_status(self) -> int:
-        """The status to exit with for it; never 0."""
+        """The status that the command exits with; never 0."""
         if not self.status:
             return 1
         return self.status if self.status > 0 else _BY_SIGNAL - self.status
@@ -49,7 +50,7 @@ class Death(NamedTuple):
 
 
 class Children:
-    """The processes, once started. Owner: the command."""
+    """The started processes. Owner: the command."""
 
     def __init__(self, home: Home, zookeeper: ZooKeeperServer) -> None:
         self.zookeeper = zookeeper
@@ -58,12 +59,12 @@ class Children:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Process ids of those that were started, by name."""
+        """The started processes' ids, by name."""
         brokers = {plan.name: process.pid for plan, process in self._brokers.items()}
         return {"zookeeper": self.zookeeper.pid, **brokers}
 
     async def start_broker(self, plan: BrokerPlan) -> None:
-        """Start one; whether it lives is `first_death`'s to say."""
+        """Start a broker, without waiting; `first_death` reports if it ends."""
         log = self._home.new_log(plan)
         try:
             self._brokers[plan] = await asyncio.create_subprocess_exec(
@@ -77,7 +78,7 @@ class Children:
             log.close()
 
     async def first_death(self) -> Death:
-        """Wait until a child ends that nobody stopped."""
+        """Wait until a child ends without having been stopped."""
         waits = [asyncio.ensure_future(self._broker_death(*each)) for each in self._brokers.items()]
         waits.append(asyncio.ensure_future(self._zookeeper_death()))
         try:
@@ -94,15 +95,15 @@ class Children:
     async def _zookeeper_death(self) -> Death:
         while self.zookeeper.is_running:
             await asyncio.sleep(_POLL_S)
-        # A signal came from elsewhere, and the log knows nothing of it.
+        # After a signal the log's last words would be unrelated.
         status = self.zookeeper.status or 0
         words = self.zookeeper.last_words() if status >= 0 else ""
         return Death("ZooKeeper", status, self.zookeeper.settings.log_path, words)
 
     async def stop(self, hurry: Awaitable[object]) -> list[Death]:
-        """Stop the brokers together, then ZooKeeper; by force if it takes long or `hurry` comes.
+        """Stop the brokers together, then ZooKeeper; returns the brokers that did not end orderly.
 
-        Those that did not end as they should, in the order of their names.
+        Brokers still running after `STOP_TIMEOUT_S`, or when `hurry` is done, are killed.
         """
         processes = self._brokers.values()
         _signal(processes, signal.SIGTERM)
@@ -116,7 +117,7 @@ class Children:
         await ended
         await self.zookeeper.stop()
         deaths = [await self._broker_death(*each) for each in self._brokers.items()]
-        return [death for death in deaths if death.status not in _AS_ASKED]
+        return [death for death in deaths if death.status not in _ORDERLY]
 
 
 def _signal(processes: Iterable[asyncio.subprocess.Process], how: signal.Signals) -> None:

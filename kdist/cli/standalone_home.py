@@ -1,11 +1,11 @@
-"""The directory of a `kdist standalone`: what is where, whose it is, and what its brokers are told.
+"""The directory of a `kdist standalone`: its layout, its lock, and its brokers' settings.
 
-standalone.json    the marker: a version, and how many brokers have data here
+standalone.json    the marker: a version, how many brokers have data here, and process ids
 .lock              held while it runs
 zookeeper/         ZooKeeper's data
-d01/, d02/, ...    a broker's log directory each
-conf/d01.properties, ...    written anew at each start
-logs/d01.log, ..., zookeeper.log    what each says; of the run before, .log.1
+d01/, d02/, ...    a log directory for each broker
+conf/d01.properties, ...    rewritten at each start
+logs/d01.log, ..., zookeeper.log    each process's log; .log.1 is the previous run's
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _MARKER = "standalone.json"
 _LOCK = ".lock"
 _VERSION = 1
 _TAIL_BYTES = 1 << 16
-_ERROR = re.compile(r"kdist: |\S+Z (?:ERROR|CRITICAL) \S+: ")  # of the command, of diagnostics
+# Errors that the command prints, and those that `diagnostics` logs.
+_ERROR = re.compile(r"kdist: |\S+Z (?:ERROR|CRITICAL) \S+: ")
 _OWN = frozenset({"broker.id", "listeners", "log.dir", "log.dirs", "zookeeper.connect"})
-_LOST_AND_FOUND = "lost+found"  # of a filesystem that was made for this
+_LOST_AND_FOUND = "lost+found"  # if the directory is a filesystem of its own
 
 
 class BrokerPlan(NamedTuple):
@@ -42,12 +43,12 @@ class BrokerPlan(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Where it listens, as host:port."""
         return f"{HOST}:{self.port}"
 
 
 class Home:
-    """One such directory, by its absolute path. Owner: the command; `close` unlocks it."""
+    """The directory at an absolute path. Owner: the command; `close` unlocks it."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.path = path
@@ -57,11 +58,11 @@ class Home:
         self._lock: Lock | None = None
 
     def claim(self, wanted: int | None) -> int:
-        """How many brokers there are to be: `wanted`, else as before, else 1.
+        """How many brokers to start: `wanted`, else as many as before, else 1.
 
-        One that has data is locked. A new one is made and locked by `prepare`, so that a start that
-        is refused before that leaves nothing.
-        `UserError` if it is somebody else's, in use, or has more brokers' data than wanted.
+        Locks the directory if it has data. A new one is created and locked by `prepare`, so that a
+        start that is refused before that leaves nothing behind.
+        `UserError` if it is not ours, is in use, or has data of more brokers than wanted.
         """
         known = self._known_brokers()
         if known is not None and wanted is not None and wanted < known:
@@ -81,7 +82,7 @@ class Home:
             raise UserError(f"{self.path} is in use by another `kdist standalone`") from None
 
     def _require_no_leftovers(self) -> None:
-        """A run that was killed could stop nothing: its children may still be at work here."""
+        """`UserError` if processes of an earlier run, which was killed, still run here."""
         marker = self._marker()
         recorded = marker.pids if marker else {}
         left = {name: pid for name, pid in recorded.items() if self._is_ours(pid)}
@@ -97,19 +98,19 @@ class Home:
         return _read_marker(path, self._files.read(path)) if self._files.exists(path) else None
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process has this directory on its command line: a pid may be another's now."""
+        """Whether a process has this directory on its command line: pids are reused."""
         try:
             return f"{self.path}/".encode() in self._files.read(f"/proc/{pid}/cmdline")
         except OSError:
             return False
 
     def record(self, brokers: int, pids: Mapping[str, int]) -> None:
-        """Write the marker, with the processes that run."""
+        """Write the marker, with the running processes."""
         marker = json.dumps({"version": _VERSION, "brokers": brokers, "pids": dict(pids)})
         self._files.replace(f"{self.path}/{_MARKER}", f"{marker}\n".encode())
 
     def close(self) -> None:
-        """Others may have it."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
 
@@ -140,9 +141,9 @@ class Home:
     def prepare(
         self, count: int, port: int, zookeeper_address: str, given: Mapping[str, str]
     ) -> list[BrokerPlan]:
-        """Mark it as ours, with directories and configurations for `count` brokers.
+        """Write the marker, and directories and configurations for `count` brokers.
 
-        `UserError` if a setting of `given` is refused; then nothing was written.
+        `UserError` if a setting in `given` is refused; then nothing is written.
         """
         for name in _OWN.intersection(given):
             raise UserError(f"{name} cannot be set by --config: it is `kdist standalone`'s own")
@@ -164,7 +165,7 @@ class Home:
     def _plan(self, number: int, port: int) -> BrokerPlan:
         name = f"d{number:02d}"
         return BrokerPlan(
-            id=number - 1,  # from 0, as in Kafka's quickstart and as tests of clients expect
+            id=number - 1,  # from 0, as in Kafka's quickstart and as clients' tests expect
             name=name,
             port=port,
             data=f"{self.path}/{name}",
@@ -173,13 +174,13 @@ class Home:
         )
 
     def new_log(self, plan: BrokerPlan) -> File:
-        """An empty log for a broker; that of the run before is kept beside it."""
+        """Create an empty log for a broker; the previous run's is kept beside it."""
         if self._files.exists(plan.log):
             self._files.rename(plan.log, f"{plan.log}.1")
         return self._files.create(plan.log)
 
     def last_words(self, log: str) -> str:
-        """What a process said last in its log that tells why it ended; see `pick_last_words`."""
+        """The line of a process's log that tells best why it ended; see `pick_last_words`."""
         if not self._files.exists(log):
             return ""
         file = self._files.open_readonly(log)
@@ -191,9 +192,9 @@ class Home:
 
 
 def pick_last_words(log: str) -> str:
-    """The last line of an error, without its time and place; else the last line; else nothing.
+    """The last error in a log, without time and logger; else the last line; "" for an empty log.
 
-    Of a traceback, which is one line with `\\n` in it, the beginning and the end.
+    A traceback, which is logged as one line with `\\n` in it, is cut to its beginning and end.
     """
     lines = [line for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.match(line)]
@@ -205,7 +206,7 @@ def pick_last_words(log: str) -> str:
 
 
 class Marker(NamedTuple):
-    """What `standalone.json` says."""
+    """The content of `standalone.json`."""
 
     brokers: int
     pids: dict[str, int]
@@ -226,14 +227,14 @@ def _read_marker(path: str, content: bytes) -> Marker:
 def _settings(plan: BrokerPlan, zookeeper_address: str, given: Mapping[str, str]) -> dict[str, str]:
     return {
         "broker.id": str(plan.id),
-        # Each stands for a host of its own: replicas of a partition are never on one host.
+        # Each broker counts as a host: replicas of a partition are never placed on the same one.
         "broker.host": plan.name,
         "listeners": f"PLAINTEXT://{plan.address}",
         "log.dir": plan.data,
         "zookeeper.connect": zookeeper_address,
-        # Ephemeral znodes of a run that was killed are in the next one's way for so long.
+        # After a killed run, the next one has to wait this long for its ephemeral znodes to go.
         "zookeeper.session.timeout.ms": "6000",
-        "group.initial.rebalance.delay.ms": "0",  # nobody waits for more members on one machine
+        "group.initial.rebalance.delay.ms": "0",  # in development, groups should start at once
         **given,
     }
 

@@ -1,4 +1,4 @@
-"""One run of `kdist standalone`: what starts and stops when, and what it prints."""
+"""One run of `kdist standalone`: the order of starts and stops, and what it prints."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _POLL_S = 0.05
 _COLUMNS = (Column("NAME"), Column("ADDRESS"), Column("PID", is_number=True), Column("DATA"))
 
 
-class Wish(NamedTuple):
-    """What the command line asks for."""
+class StandaloneOptions(NamedTuple):
+    """The command line's options; None where a default depends on the directory or on ports."""
 
     brokers: int | None
     port: int
@@ -40,14 +40,14 @@ class Wish(NamedTuple):
     as_json: bool
 
 
-def run(directory: str, wish: Wish) -> int:
-    """Run until an interrupt; the status to exit with. `UserError` if it cannot begin."""
+def run(directory: str, options: StandaloneOptions) -> int:
+    """Run until an interrupt; the exit status. `UserError` if it cannot start."""
     files = Disk()
     find_java(files, os.environ)  # before anything is written
     find_jars(files)
     home = Home(files, os.path.abspath(directory))
     try:
-        return asyncio.run(Standalone(home, files, wish).run())
+        return asyncio.run(Standalone(home, files, options).run())
     finally:
         home.close()
 
@@ -55,33 +55,33 @@ def run(directory: str, wish: Wish) -> int:
 class Standalone:
     """One run. Owner: the command."""
 
-    def __init__(self, home: Home, files: Disk, wish: Wish) -> None:
+    def __init__(self, home: Home, files: Disk, options: StandaloneOptions) -> None:
         self._home = home
         self._files = files
-        self._wish = wish
+        self._options = options
         self._clock = SystemClock()
         self._start_ns = self._clock.monotonic_ns()
 
     async def run(self) -> int:
-        """Start, say where things are, wait for an interrupt, stop; the status to exit with."""
+        """Start, print the addresses, wait for an interrupt, stop; the exit status."""
         self._interrupt, self._hurry = asyncio.Event(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._heard)
         self._network = AsyncioNetwork(asyncio.get_running_loop())
-        count = self._home.claim(self._wish.brokers)
+        count = self._home.claim(self._options.brokers)
         zookeeper_port = await self._find_ports(count)
         home = self._home
         settings = ServerSettings(home.zookeeper, zookeeper_port, log=home.zookeeper_log)
-        plans = home.prepare(count, self._wish.port, settings.address, self._wish.settings)
+        plans = home.prepare(count, self._options.port, settings.address, self._options.settings)
         zookeeper = await start_server(settings, self._files, os.environ)
         children = Children(self._home, zookeeper)
         death: Death | None = None
         unclean: Sequence[Death] = ()
         try:
             death = await self._live(children, plans)
-            if not self._wish.as_json:
+            if not self._options.as_json:
                 click.echo("Stopping.")
-        finally:  # also when there is nobody to read what is said
+        finally:  # also if an `echo` fails, as nobody reads standard output any more
             unclean = await children.stop(self._hurry.wait())
             self._home.record(len(plans), {})
         return self._report(death, unclean)
@@ -93,23 +93,23 @@ class Standalone:
 
     async def _find_ports(self, brokers: int) -> int:
         """ZooKeeper's port. `UserError` if a port that was asked for is taken."""
-        wish = self._wish
-        if wish.port + brokers - 1 > 65535:
-            raise UserError(f"{brokers} brokers from port {wish.port} on go beyond 65535")
-        ports = range(wish.port, wish.port + brokers)
-        if wish.zookeeper_port in ports:
-            raise UserError(f"port {wish.zookeeper_port} is a broker's: give ZooKeeper another")
+        options = self._options
+        if options.port + brokers - 1 > 65535:
+            raise UserError(f"{brokers} brokers from port {options.port} on go beyond 65535")
+        ports = range(options.port, options.port + brokers)
+        if options.zookeeper_port in ports:
+            raise UserError(f"port {options.zookeeper_port} is a broker's: give ZooKeeper another")
         for port in ports:
             await self._try_port(port, "--port")
-        if wish.zookeeper_port is not None:
-            return await self._try_port(wish.zookeeper_port, "--zookeeper-port")
+        if options.zookeeper_port is not None:
+            return await self._try_port(options.zookeeper_port, "--zookeeper-port")
         try:
-            return await self._try_port(max(1, wish.port - 1), "")
+            return await self._try_port(max(1, options.port - 1), "")
         except UserError:
             return await self._try_port(0, "")
 
     async def _try_port(self, port: int, option: str) -> int:
-        """The port, if one can listen on it, and for 0 one that was found."""
+        """The port, if it is free; for 0, a free one. `UserError` if it is taken."""
         try:
             server = await self._network.listen(asyncio.Protocol, HOST, port)
         except UserError as error:
@@ -119,7 +119,7 @@ class Standalone:
         return found
 
     async def _live(self, children: Children, plans: Sequence[BrokerPlan]) -> Death | None:
-        """From the first start to the interrupt, or to the death of a child."""
+        """Run from the first start until an interrupt or a child's death, which it returns."""
         self._home.record(len(plans), children.pids)
         if not await self._uninterrupted(children.zookeeper.wait_until_ready()):
             return None
@@ -139,7 +139,7 @@ class Standalone:
             ready.cancel()
 
     async def _uninterrupted(self, work: Awaitable[object]) -> bool:
-        """Wait for `work`, or for an interrupt: whether it was done without one."""
+        """Wait for `work` or an interrupt; whether `work` was done without an interrupt."""
         working = asyncio.ensure_future(work)
         interrupted = asyncio.ensure_future(self._interrupt.wait())
         await _first(working, interrupted)
@@ -151,7 +151,10 @@ class Standalone:
         return False
 
     async def _await_ready(self, plans: Sequence[BrokerPlan]) -> None:
-        """Until each broker knows all of them, and the controller. `UserError` if it takes long."""
+        """Wait until each broker knows all brokers and the controller.
+
+        `UserError` after `READY_TIMEOUT_S`.
+        """
         end_s = self._network.loop.time() + READY_TIMEOUT_S
         for plan in plans:
             address = Address(HOST, plan.port)
@@ -174,7 +177,7 @@ class Standalone:
             ("zookeeper", zookeeper.settings.address, pids["zookeeper"], self._home.zookeeper),
             *((plan.name, plan.address, pids[plan.name], plan.data) for plan in plans),
         ]
-        if self._wish.as_json:
+        if self._options.as_json:
             titles = ("name", "address", "pid", "data")
             services = [dict(zip(titles, row, strict=True)) for row in rows]
             print_json({"data": self._home.path, "services": services})
@@ -194,13 +197,13 @@ class Standalone:
             click.echo(f"kdist: as it stopped, {each}", err=True)
         if unclean:
             return unclean[0].exit_status
-        if not self._wish.as_json:
+        if not self._options.as_json:
             click.echo("Stopped.")
         return 0
 
 
 async def _is_complete(cluster: Cluster, brokers: int) -> bool:
-    """Whether the broker that is asked knows so many, and which of them is the controller."""
+    """Whether the broker's metadata has that many brokers, and one of them as the controller."""
     try:
         answer = await cluster.metadata()
     except (NoBroker, ApiError):

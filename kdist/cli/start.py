@@ -1,6 +1,6 @@
-"""Where the command `kdist` starts: an interrupt is no traceback, even while modules are imported.
+"""Where the command `kdist` starts: a Ctrl-C during imports ends it without a traceback.
 
-That takes 0.1 s, and there is nothing to clean up yet; nor is there any more once all is done.
+The imports take 0.1 s. There is nothing to clean up yet, nor once the command is done.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 def main() -> None:
     """The entry point that the package installs."""
     before = signal.getsignal(signal.SIGINT)
-    is_heard = before is signal.default_int_handler  # in some shells' background it is ignored
-    alone = end_interrupted if is_heard else before
+    is_default = before is signal.default_int_handler  # some shells ignore it for background jobs
+    outside = end_interrupted if is_default else before  # the handler before and after the command
     try:
-        signal.signal(signal.SIGINT, alone)
+        signal.signal(signal.SIGINT, outside)
         sys.unraisablehook = _end_or_tell
         from kdist.cli.main import main as run
 
         signal.signal(signal.SIGINT, before)
         run()
-    except KeyboardInterrupt:  # before or behind what hears of it
+    except KeyboardInterrupt:  # where the command's own handling has not begun, or has ended
         end_interrupted()
     finally:
-        signal.signal(signal.SIGINT, alone)
+        signal.signal(signal.SIGINT, outside)
 
 
 def _end_or_tell(lost: UnraisableHookArgs) -> None:
-    """Python drops what is raised where no line waits for it, as between two imports."""
+    """A hook for exceptions that Python cannot raise to a caller, as in an import's callbacks."""
     if lost.exc_type is KeyboardInterrupt:
         end_interrupted()
     sys.__unraisablehook__(lost)

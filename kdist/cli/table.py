@@ -1,8 +1,8 @@
-"""Tables that stream: aligned columns without lines, each row printed as it comes.
+"""Streaming tables: aligned columns without rules, each row printed as it arrives.
 
-The first rows decide the widths, a later one that is wider pushes its line to the right: so a dump
-of a million batches takes no more memory than one of a hundred. Not rich's tables, which hold all
-rows before they print the first, and take 50 times as long.
+The first rows set the column widths; a later cell that is wider pushes the rest of its line to the
+right. So a dump of a million batches takes no more memory than one of a hundred. rich's tables hold
+all rows before they print the first, and take 50 times as long.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Column(NamedTuple):
     title: str
     is_number: bool = False
     width: int = 0
-    """At least so wide: what rows that come later will need."""
+    """The minimum width, for what later rows will need."""
 
 
 class Row(NamedTuple):
-    """A table's row: its cells, escaped where needed, and lines that follow it as they are."""
+    """A row: its cells, which are escaped for the terminal, and lines below it, which are not."""
 
     cells: Sequence[str]
     below: Iterable[str] = ()
     color: str | None = None
-    """Of the first cell."""
+    """The first cell's."""
 
 
 def print_table(
@@ -42,9 +42,9 @@ def print_table(
     indent: int = 0,
     rows_measured: int = ROWS_MEASURED,
 ) -> int:
-    """Print the rows under their titles; how many there were. Nothing at all for none.
+    """Print titles and rows, or nothing if there are no rows; returns how many there were.
 
-    `rows_measured` rows are taken before the first is printed.
+    Takes `rows_measured` rows, for the column widths, before it prints the first.
     """
     iterator = (row._replace(cells=list(map(printable, row.cells))) for row in rows)
     first = list(itertools.islice(iterator, rows_measured))
@@ -73,7 +73,7 @@ def _line(
     color: str | None = None,
 ) -> str:
     first, *rest = _aligned(columns, widths, cells)
-    # Colored only once it is aligned: escapes have a length and no width.
+    # Coloured after aligning: escape sequences have a length but no width.
     return "  ".join([click.style(first, fg=color) if color else first, *rest]).rstrip()
 
 

@@ -1,7 +1,7 @@
-"""Times and durations as a command line gives them.
+"""Parameter types for times and durations on the command line.
 
-A time is in milliseconds, or as ISO 8601 has it; a duration `90s`, `5m`, `1h30m`, `7d`, or again as
-ISO 8601: `P7DT3H`.
+A time is in milliseconds or ISO 8601; a duration is like `90s`, `5m`, `1h30m` or `7d`, or in ISO
+8601, like `P7DT3H`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import click
 
 TIME_FORMS = "milliseconds since 1970, or ISO 8601 (in UTC unless it names a zone)"
-"""A `Time`, as the help of its options says it."""
+"""The forms of a `Time`, for the help of options."""
 
 _NUMBER = "([0-9]{1,19})"
 _FORM = re.compile(f"(?:{_NUMBER}d)?t?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
@@ -34,7 +34,7 @@ class Time(click.ParamType):  # type: ignore[type-arg]  # generic as of click 8.
         except ValueError:
             self.fail(f"{text!r} is neither milliseconds nor ISO 8601.", param, ctx)
         if not 0 <= time_ms < 1 << 63:
-            self.fail(f"{text!r} is before 1970, or later than 64 bits can say.", param, ctx)
+            self.fail(f"{text!r} is before 1970, or does not fit in 64 bits.", param, ctx)
         return time_ms
 
 
@@ -56,7 +56,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic as of clic
         """In milliseconds."""
         found = _FORM.fullmatch(str(value).lower().removeprefix("p"))
         if found is None or not any(found.groups()):
-            self.fail(f"{value!r} is no duration: give one as 90s, 5m, 1h30m or 7d.", param, ctx)
+            self.fail(f"{value!r} is not a duration like 90s, 5m, 1h30m or 7d.", param, ctx)
         return sum(
             int(number or 0) * unit for number, unit in zip(found.groups(), _UNITS_MS, strict=True)
         )

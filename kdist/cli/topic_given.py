@@ -1,4 +1,4 @@
-"""The topic of a command: given as `TOPIC`, or as `--topic` as in Kafka's tools."""
+"""A command's topic, given as the argument `TOPIC`, or by `--topic` as in Kafka's tools."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _BY_OPTION = "kdist.topic"
 
 
 def topic_given(function: F) -> F:
-    """The command gets one `topic`, however it is given."""
+    """Decorates a command, which gets one `topic`, given either way."""
     option = click.option(
         "--topic",
         "topic_option",
         metavar="TOPIC",
         shell_complete=complete_topics,
         callback=_keep,
-        is_eager=True,  # before the argument is looked at
+        is_eager=True,  # parsed before the argument
         expose_value=False,
-        help="TOPIC, as it is given to Kafka's tools.",
+        help="The same as the argument TOPIC, as in Kafka's tools.",
     )
     argument = click.argument(
         "topic", metavar="TOPIC", required=False, shell_complete=complete_topics, callback=_choose
@@ -42,6 +42,6 @@ def _choose(ctx: click.Context, argument: click.Parameter, value: str | None) ->
     if value is not None and by_option is not None:
         raise click.UsageError(f"Give one topic: {value}, or --topic {by_option}.", ctx)
     topic = by_option if value is None else value
-    if topic is None and not ctx.resilient_parsing:  # completion parses what is begun
+    if topic is None and not ctx.resilient_parsing:  # completion parses incomplete commands
         raise click.MissingParameter(ctx=ctx, param=argument)
     return not_empty(ctx, argument, topic)

@@ -1,4 +1,4 @@
-"""`kdist topics`: list and describe topics; the files beside this one change them."""
+"""`kdist topics`: lists and describes topics; `topics_*.py` have the commands that change them."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ _PARTITIONS = (
 )
 
 
+_NO_TOPICS = "There are no topics: `kdist topics create NAME` creates one."
+
+
 @click.group(cls=CommandGroup)
 def topics() -> None:
     """Create, list, describe, alter and delete topics, or apply a file of them."""
@@ -76,7 +79,7 @@ def list_them(internal: bool, broker: str, as_json: bool) -> None:
                 }
             )
     elif not print_table(_TOPICS, (Row(_topic_cells(topic)) for topic in found)):
-        click.echo("There are no topics: `kdist topics create NAME` makes one.")
+        click.echo(_NO_TOPICS)
 
 
 def _topic_cells(topic: Topic) -> tuple[str, ...]:
@@ -98,10 +101,10 @@ def _id(topic: Topic) -> str | None:
 @broker_option
 @json_option
 def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
-    """Show leader, replicas, in-sync replicas and offsets of each partition, and own settings.
+    """Show each partition's leader, replicas, ISR and offsets, and the topic's own settings.
 
-    Without a name, of every topic that is not internal. RECORDS counts offsets, which compaction
-    leaves gaps in. All settings in force: `kdist configs describe topic TOPIC`.
+    Without a name, shows every topic that is not internal. RECORDS counts offsets, so after
+    compaction there are fewer records. `kdist configs describe topic TOPIC` shows all settings.
     """
 
     async def work(cluster: Cluster) -> None:
@@ -118,7 +121,7 @@ def describe(names: tuple[str, ...], broker: str, as_json: bool) -> None:
         for topic in shown:
             show(topic, await _offsets(cluster, topic), settings.get(topic.name))
         if not shown and not as_json:
-            click.echo("There are no topics: `kdist topics create NAME` makes one.")
+            click.echo(_NO_TOPICS)
 
     ask_cluster(broker, work)
 
@@ -127,7 +130,7 @@ Offsets = dict[int, OffsetRange]  # by partition
 
 
 async def _offsets(cluster: Cluster, topic: Topic) -> Offsets:
-    """Of the partitions that have a leader to ask."""
+    """The offsets of the partitions that have a leader."""
     from kdist.client.offsets import find_ranges
 
     led = [

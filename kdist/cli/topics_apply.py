@@ -1,4 +1,4 @@
-"""`kdist topics apply`: topics as code, from a JSON file; shows the plan, then carries it out."""
+"""`kdist topics apply`: brings topics to the state in a JSON file, or shows the plan."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _NOTHING_TO_DO = "Every topic is as it shall be."
 
 @click.command()
 @click.argument("path", metavar="FILE", callback=not_empty, shell_complete=complete_files)
-@click.option("--plan", "is_plan", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--plan", "is_plan", is_flag=True, help="Show what would change, and change nothing.")
 @click.option(
     "--delete",
     "deletable",
     metavar="TOPIC",
     multiple=True,
-    help="Confirm that this one, which FILE wants absent, is deleted; may be repeated.",
+    help="Confirm the deletion of this topic, which is absent in FILE; may be repeated.",
 )
 @click.option(
     "--zookeeper",
     hidden=True,
     expose_value=False,
-    help="Ignored: the brokers keep settings now. Playbooks of earlier releases give it.",
+    help="Ignored: settings are now changed through the brokers. Earlier playbooks give it.",
 )
 @broker_option
 @json_option
@@ -46,12 +46,12 @@ def apply(
     broker: str,
     as_json: bool,
 ) -> int:
-    """Create topics, add partitions and set settings, until the cluster has what FILE says.
+    """Create topics, add partitions, alter settings and delete topics as FILE says.
 
     FILE is a JSON list of {name, partitions, replication_factor, config, state}; state is present
-    or absent. Topics that it does not name are left alone. If FILE takes something away (fewer
-    partitions, other numbers of replicas, a topic whose deletion --delete does not confirm), or the
-    cluster refuses a part of it, nothing is done, and the exit status is 1.
+    or absent. Topics that it does not name are left alone. If FILE asks for a change that is not
+    allowed (fewer partitions, another replication factor, a deletion that --delete does not
+    confirm), or the cluster refuses a step, nothing is changed and the exit status is 1.
     """
     wanted = _read(path)
 
@@ -78,11 +78,11 @@ def _read(path: str) -> list[Wanted]:
     try:
         return parse_wanted(json.loads(readonly_files().read(path)))
     except FileNotFoundError:
-        raise UserError(f"{path} is not there") from None
+        raise UserError(f"{path} does not exist") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from None
     except RecursionError:
-        raise UserError(f"{path} is no list of topics: it is nested too deeply") from None
+        raise UserError(f"{path} is not a list of topics: it is nested too deeply") from None
 
 
 async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existing]:
@@ -100,7 +100,7 @@ async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existin
 
 
 async def _require_possible(steps: Sequence[Step], cluster: Cluster) -> None:
-    """`ApiError` for the first step that the cluster would refuse: then none is carried out."""
+    """`ApiError` for the first step that the cluster would refuse; nothing is changed."""
     from kdist.client.admin.topics import create_topics
     from kdist.client.topic_plan import Create
 
@@ -113,7 +113,7 @@ async def _require_possible(steps: Sequence[Step], cluster: Cluster) -> None:
 
 
 async def _carry_out_all(steps: Sequence[Step], cluster: Cluster, as_json: bool) -> None:
-    """Carry the steps out and say which were, also if one of them fails."""
+    """Carry out the steps, and print those that were, even if a later one fails."""
     done: list[str] = []
     try:
         for step in steps:
@@ -140,7 +140,7 @@ async def _carry_out(step: Step, cluster: Cluster, *, validate_only: bool = Fals
             await grow_topics(cluster, {name: partitions}, validate_only=validate_only)
         case Configure(name, settings):
             await alter_topic_settings(cluster, name, settings, validate_only=validate_only)
-        case Delete(name) if not validate_only:  # nothing can be asked before
+        case Delete(name) if not validate_only:  # the protocol cannot validate a deletion
             await delete_topic(cluster, name)
 
 

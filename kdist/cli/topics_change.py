@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, callback=not_empty)
 @click.option(
-    "--partitions", type=click.IntRange(min=1), help="How many; else the broker's num.partitions."
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="How many; by default the brokers' num.partitions.",
 )
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),
-    help="Replicas of each partition; else the broker's default.",
+    help="Replicas of each partition; by default the brokers' default.replication.factor.",
 )
 @click.option(
     "--config", "given", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
@@ -76,7 +78,7 @@ def create(
 
 
 async def _require_possible(cluster: Cluster, wanted: list[NewTopic], if_not_exists: bool) -> None:
-    """`ApiError` for the first topic that could not be created: then none is."""
+    """`ApiError` for the first topic that could not be created; none is created."""
     from kdist.client.admin.outcomes import SomeFailed
     from kdist.client.admin.topics import create_topics
 
@@ -94,7 +96,11 @@ def _id(made: CreatedTopic) -> str | None:
 
 @click.command()
 @click.argument("name", metavar="TOPIC", callback=not_empty, shell_complete=complete_topics)
-@click.option("--partitions", type=click.IntRange(min=1), help="How many in all; only more.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="The new number of partitions, larger than the present one.",
+)
 @click.option(
     "--config",
     "given",
@@ -122,7 +128,7 @@ def alter(
 ) -> None:
     """Add partitions to a topic, or change its settings.
 
-    Adding partitions moves no records, but many keys go to another partition from then on.
+    Adding partitions moves no records, but from then on many keys go to another partition.
 
     \b
     Examples:
@@ -143,7 +149,7 @@ def alter(
         if settings or removed:
             await require_known(cluster, name, removed)
             await alter_topic_settings(cluster, name, settings, removed, validate_only=True)
-        if partitions is not None:  # may be refused, and then the settings are as they were
+        if partitions is not None:  # first, as a refusal must leave the settings unchanged
             await grow_topics(cluster, {name: partitions})
             sentence = f"Topic {name} has {show_count(partitions, 'partition')} now."
             _say(as_json, sentence, topic=name, partitions=partitions)
@@ -170,14 +176,14 @@ def alter(
 @broker_option
 @json_option
 def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) -> None:
-    """Delete topics with all their records. Nothing brings them back."""
+    """Delete topics with all their records. This cannot be undone."""
 
     async def work(cluster: Cluster) -> None:
         from kdist.client.admin.topics import delete_topics, describe_topics, list_topics
 
         known = {topic.name for topic in await list_topics(cluster)}
         if not if_exists:
-            await describe_topics(cluster, names)  # all or none
+            await describe_topics(cluster, names)  # if one is unknown, none is deleted
         for name in dict.fromkeys(names):
             if name in known:
                 await delete_topics(cluster, [name])

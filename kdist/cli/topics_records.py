@@ -1,4 +1,4 @@
-"""`kdist topics delete-records`: delete the oldest records of a topic early."""
+"""`kdist topics delete-records`: deletes a topic's oldest records before retention does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TRIMS = (
 
 
 class Trim(NamedTuple):
-    """What goes from a partition: the offsets from `start` up to `new_start`."""
+    """What is deleted from a partition: the offsets from `start` up to `new_start`, exclusive."""
 
     partition: TopicPartition
     start: int
@@ -40,7 +40,7 @@ class Trim(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many, in which compaction leaves gaps."""
+        """How many offsets; after compaction there are fewer records."""
         return self.new_start - self.start
 
 
@@ -53,14 +53,14 @@ class Trim(NamedTuple):
     required=True,
     shell_complete=complete_topics,
 )
-@click.option("--before-offset", type=click.IntRange(min=0), help="Those before this offset.")
+@click.option("--before-offset", type=click.IntRange(min=0), help="Records before this offset.")
 @click.option(
     "--before-time",
     type=Time(),
-    help=f"Those before the first record of this time: {TIME_FORMS}.",
+    help=f"Records before the first one of this time: {TIME_FORMS}.",
 )
-@click.option("--all", "takes_all", is_flag=True, help="All there are.")
-@click.option("--dry-run", is_flag=True, help="Show what would go, and do nothing.")
+@click.option("--all", "takes_all", is_flag=True, help="All records.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @broker_option
 @json_option
 def delete_records(
@@ -72,9 +72,9 @@ def delete_records(
     broker: str,
     as_json: bool,
 ) -> None:
-    """Delete the oldest records of topics. Nothing brings them back.
+    """Delete the oldest records of topics. This cannot be undone.
 
-    The topic stays, and its next record has the offset that it would have had.
+    The topic stays, and the offsets of later records are not affected.
 
     \b
     Examples:
@@ -115,11 +115,11 @@ async def _plan(
             if before_offset > ranges[each].end:
                 end = ranges[each].end
                 raise UserError(f"{each} ends at offset {end}, before {before_offset}")
-    return [Trim(each, *ranges[each], _within(ranges[each], goals[each])) for each in partitions]
+    return [Trim(each, *ranges[each], _clamp(goals[each], ranges[each])) for each in partitions]
 
 
-def _within(there: OffsetRange, goal: int) -> int:
-    return there.end if goal == NO_OFFSET else max(there.start, min(goal, there.end))
+def _clamp(goal: int, offsets: OffsetRange) -> int:
+    return offsets.end if goal == NO_OFFSET else max(offsets.start, min(goal, offsets.end))
 
 
 def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:

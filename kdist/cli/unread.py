@@ -1,4 +1,4 @@
-"""A command that waits for records, and whose output nobody reads any more, as behind `| head`."""
+"""Ends a command that waits for records once nobody reads its output, as with `| head`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def ended_when_unread() -> Iterator[None]:
-    """Inside, BrokenPipeError is raised once the pipe that is written to has no reader.
+    """Raise BrokenPipeError inside the block once standard output is a pipe without a reader.
 
-    A write would find out too, but only with the next record, which may never come.
+    A write would fail too, but only with the next record, which may never come.
     """
     if sys.stdout.isatty():
-        yield  # `end` would be called for what is typed, too
+        yield  # a terminal becomes readable by typing, which would call `end`
         return
     loop, task, is_unread = asyncio.get_running_loop(), asyncio.current_task(), False
     assert task is not None
@@ -30,9 +30,9 @@ def ended_when_unread() -> Iterator[None]:
 
     try:
         descriptor = sys.stdout.fileno()
-        loop.add_reader(descriptor, end)  # called only once the pipe has no reader
+        loop.add_reader(descriptor, end)  # a pipe's write end reports only that the reader is gone
     except OSError:
-        yield  # a file, or nothing that the system knows
+        yield  # a regular file, or no descriptor at all
         return
     try:
         yield

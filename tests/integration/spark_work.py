@@ -19,7 +19,7 @@ from kdist.config.load_job import LoadJob, load_job
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
 from kdist.spark.load.commit import Reached, go_on
-from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, Wish
+from kdist.spark.load.job import Loaded, LoadRun, LoadWorld, RunOptions
 from kdist.spark.load.spark_session import settings_of
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +92,17 @@ class Job(NamedTuple):
         return load_job("".join(f"{name}={text}\n" for name, text in given.items()), "test")
 
     def run(
-        self, topic: str, wish: Wish | None = None, reached: Reached = go_on, **settings: str
+        self,
+        topic: str,
+        options: RunOptions | None = None,
+        reached: Reached = go_on,
+        **settings: str,
     ) -> Loaded:
         """One run over one topic."""
         job = self.job(topic, **settings)
         environment = dict(os.environ)
         world = LoadWorld(Disk(), SystemClock(), environment, os.getpid(), "test", reached)
-        (outcome,) = LoadRun(job, world, self.spark).run(wish or Wish(), lambda _: None)
+        (outcome,) = LoadRun(job, world, self.spark).run(options or RunOptions(), lambda _: None)
         return outcome
 
     def rows(self, topic: str) -> int:

@@ -19,7 +19,7 @@ from standalone_process import Standalone, standalone
 
 from kdist.config.load_job import Step
 from kdist.runtime.disk import Disk
-from kdist.spark.load.job import Wish
+from kdist.spark.load.job import RunOptions
 from kdist.spark.load.layout import MANIFEST
 from kdist.spark.load.verify import verify
 from lab.shell import wait_until
@@ -119,10 +119,10 @@ def test_a_replay_killed_at_any_step_leaves_every_record_there_once(job: Job) ->
 
         numbers = [int(name.removeprefix("load=")) for name in job.directories("replayed")]
         with pytest.raises(Killed):
-            job.run("replayed", Wish(replay_from={"replayed": numbers[-1]}), kill)
+            job.run("replayed", RunOptions(replay_from={"replayed": numbers[-1]}), kill)
         assert job.run("replayed").error is None
         assert job.times_seen("replayed") == {1: 30}
-    made = job.run("replayed", Wish(replay_from={"replayed": 1})).manifest
+    made = job.run("replayed", RunOptions(replay_from={"replayed": 1})).manifest
     assert made is not None
     assert (made.load, made.rows) == (1, 30)
     assert job.directories("replayed") == ["load=000001"]

@@ -45,7 +45,7 @@ class LoadWorld(NamedTuple):
     reached: Reached = go_on
 
 
-class Wish(NamedTuple):
+class RunOptions(NamedTuple):
     """What a run is asked for besides what its job says."""
 
     topics: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class LoadRun:
         self._session = session
         self._resources = ExitStack()
 
-    def run(self, wish: Wish, tell: Callable[[Loaded], object]) -> list[Loaded]:
+    def run(self, options: RunOptions, tell: Callable[[Loaded], object]) -> list[Loaded]:
         """Load every topic, and `tell` of each; what became of them.
 
         `UserError` if it could not be told to Prometheus in the end. What is a bug, or interrupted,
@@ -85,17 +85,17 @@ class LoadRun:
         is_over = False
         try:
             with self._resources:
-                for topic in wish.topics or self._job.topics:
-                    outcomes.append(self._attempt(topic, wish))
+                for topic in options.topics or self._job.topics:
+                    outcomes.append(self._attempt(topic, options))
                     tell(outcomes[-1])
             is_over = True
         finally:
             self._report(started_ms, outcomes, is_over=is_over)
         return outcomes
 
-    def _attempt(self, topic: str, wish: Wish) -> Loaded:
+    def _attempt(self, topic: str, options: RunOptions) -> Loaded:
         try:
-            return Loaded(topic, self._load(topic, wish))
+            return Loaded(topic, self._load(topic, options))
         except (KdistError, OSError) as error:
             return Loaded(topic, error=error)
 
@@ -111,7 +111,7 @@ class LoadRun:
 
     # One topic
 
-    def _load(self, name: str, wish: Wish) -> Manifest | None:
+    def _load(self, name: str, options: RunOptions) -> Manifest | None:
         world = self._world
         self._look_at(name)  # no directory is made for a topic that is not there
         ledger = Ledger(world.files, self._job.output, name)
@@ -119,7 +119,7 @@ class LoadRun:
         try:
             ledger.sweep()
             # Again: another run may have loaded more, until it gave the lock free.
-            plan = _planned(ledger, self._look_at(name), wish)
+            plan = _planned(ledger, self._look_at(name), options)
             if plan.is_empty:
                 return None
             world.reached("planned")
@@ -223,11 +223,11 @@ class LoadRun:
         return manifest
 
 
-def _planned(ledger: Ledger, topic: Topic, wish: Wish) -> Plan:
+def _planned(ledger: Ledger, topic: Topic, options: RunOptions) -> Plan:
     """The next load, or with a replay the one in the place of some."""
-    start = wish.replay_from.get(topic.name)
+    start = options.replay_from.get(topic.name)
     if start is None:
-        return plan_load(topic, ledger.last(), accept_loss=wish.accept_loss)
+        return plan_load(topic, ledger.last(), accept_loss=options.accept_loss)
     numbers = ledger.numbers()
     if start not in numbers:
         there = f"loads {numbers[0]} to {numbers[-1]}" if numbers else "no loads"

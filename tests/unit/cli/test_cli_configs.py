@@ -59,7 +59,7 @@ def test_a_brokers_settings_are_shown(cluster: CliCluster) -> None:
     assert cluster.refused("configs", "describe", "broker", "7") == (
         "there is no broker 7: the cluster has 1, 2"
     )
-    assert "is no broker's id" in cluster.refused("configs", "describe", "broker", "one")
+    assert "is not a broker id" in cluster.refused("configs", "describe", "broker", "one")
 
 
 def test_what_topics_have_of_their_own_is_listed(cluster: CliCluster) -> None:

@@ -103,7 +103,7 @@ def test_a_group_with_members_is_not_committed_for(
     cluster: CliCluster, topic: str, busy: str
 ) -> None:
     sentence = cluster.refused("consume", topic, "--group", busy, "--until-end")
-    assert sentence == "group busy has 1 member: its offsets are theirs to commit"
+    assert sentence == "group busy has 1 member: stop all members to change its offsets"
 
 
 def test_a_misspelt_group_gets_the_nearest(cluster: CliCluster, topic: str, busy: str) -> None:

@@ -62,7 +62,7 @@ def test_dump_of_a_range_that_holds_nothing_is_refused(log: Path) -> None:
     for end in (4, 5):
         result = run("dump", log, "--from", 5, "--to", end)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "--to ends before --from begins" in result.stderr
+        assert "--to must be greater than --from" in result.stderr
 
 
 def test_dump_in_json_has_raw_values(log: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_path_that_is_no_text_is_escaped_in_json(log: Path) -> None:
 
 def test_nothing_found_exits_with_1_and_says_so(log: Path) -> None:
     result = run("find", log, "--offset", END_OFFSET)
-    assert (result.exit_code, result.stdout) == (1, "Nothing is there, at it or behind it.\n")
+    assert (result.exit_code, result.stdout) == (1, "There is no such record, and none after it.\n")
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)

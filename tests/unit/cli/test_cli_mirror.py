@@ -56,7 +56,7 @@ def test_a_file_that_is_wrong_is_refused_by_all_with_its_line(
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = run("check", "--config", str(tmp_path / "x"))
-    assert str(done.exception) == f"{tmp_path}/x is not there"
+    assert str(done.exception) == f"{tmp_path}/x does not exist"
 
 
 def test_a_flow_that_is_not_in_the_file_is_refused(good: str) -> None:
@@ -87,11 +87,11 @@ def test_a_place_to_seek_is_one_that_every_partition_has(
         text.write("flow.s.prefix=copy.\n")
     words = ("mirror", "seek", "--config", file, "--flow", "s", "--topic", "sought", "--to")
     assert cluster.refused(*words, 2) == (
-        "sought-1 has no offset 2: it begins at 0 and ends at 0 now"
+        "sought-1 has no offset 2: it now begins at 0 and ends at 0"
     )
     assert "no group" in cluster.refused("groups", "describe", "kdist-mirror-s")
     assert cluster.refused(*words, 3, "--partition", 0) == (
-        "sought-0 has no offset 3: it begins at 0 and ends at 2 now"
+        "sought-0 has no offset 3: it now begins at 0 and ends at 2"
     )
     assert cluster.done(*words, 2, "--partition", 0) == "sought-0 goes on from offset 2.\n"
 
@@ -123,7 +123,7 @@ def test_a_flow_that_cannot_be_asked_leaves_the_others_shown(
     file.write_text("\n".join([*lines, "flow.well.prefix=w."]))
     result = cluster.run("mirror", "status", "--config", file)
     assert result.exit_code == 1
-    assert result.stdout == "well: no topic of the source is to be mirrored.\n"
+    assert result.stdout == "well: there is no topic to mirror in the source.\n"
     assert result.stderr.startswith("kdist: flow cut: no broker answers at 127.0.0.1:1 ")
     result = cluster.run("mirror", "status", "--config", file, "--json")
     assert [flow["flow"] for flow in json.loads(result.stdout)] == ["well"]
@@ -137,7 +137,7 @@ def test_a_flow_without_topics_is_not_said_to_be_up_to_date(
     lines = [f"flow.f.{name}={value}\n" for name, value in given.items()]
     file.write_text("".join(lines) + "flow.f.topics=not-there\n")
     assert cluster.done("mirror", "status", "--config", file) == (
-        "f: no topic of the source is to be mirrored.\n"
+        "f: there is no topic to mirror in the source.\n"
     )
 
 

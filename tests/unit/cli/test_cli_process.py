@@ -146,8 +146,8 @@ def test_a_file_of_settings_that_cannot_be_read_is_one_sentence(
     missing, binary = tmp_path / "missing", tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     for path, sentence in (
-        (missing, f"{missing} is not there"),
-        (binary, f"{binary} is not text in UTF-8"),
+        (missing, f"{missing} does not exist"),
+        (binary, f"{binary} is not UTF-8 text"),
         (tmp_path, f"{tmp_path}: Is a directory"),
     ):
         done = run(command, "--config", str(path))

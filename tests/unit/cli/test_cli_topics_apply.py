@@ -108,8 +108,8 @@ def test_what_was_done_before_a_step_failed_is_said(
 def test_a_file_that_cannot_be_read_is_named(cluster: CliCluster, tmp_path: Path) -> None:
     file = tmp_path / "topics.json"
     words = ("topics", "apply", file)
-    assert cluster.refused(*words) == f"{file} is not there"
+    assert cluster.refused(*words) == f"{file} does not exist"
     file.write_text("[")
     assert cluster.refused(*words).startswith(f"{file} is not JSON: ")
     file.write_text("[" * 100_000)
-    assert cluster.refused(*words) == f"{file} is no list of topics: it is nested too deeply"
+    assert cluster.refused(*words) == f"{file} is not a list of topics: it is nested too deeply"
