@@ -60,5 +60,6 @@ class StreamMetrics(Metrics):
         "kdist_mirror_lag_seconds", "Age of the oldest record that is not in the target yet."
     )
     is_stopped: int = gauge(
-        "kdist_mirror_stopped", "1 if the partition is mirrored no more until somebody sees to it."
+        "kdist_mirror_stopped",
+        "1 if the partition's mirror has stopped, until somebody sees to it.",
     )

@@ -1,12 +1,12 @@
-"""How far a flow is behind, partition by partition.
+"""The lag of a flow, for each partition.
 
-    records   the source's log end, less the position
-    bytes     those records, each as large as those that were looked at last
-    seconds   the age of the first record that is not in the target; 0 when all are, or if it has
-              no time
+    records   the source's log end offset, less the position
+    bytes     an estimate: those records, times the mean record size of the first batch of them
+    seconds   the age of the first record that is not in the target; 0 if there is none, or if it
+              has no timestamp
 
-Records that only count offsets, markers of transactions and what was compacted away, are counted
-until they are passed; what retention took is not.
+Offsets of control records and of records compacted away count until the position is past them;
+records that retention has deleted do not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Lag(NamedTuple):
-    """Of one partition; `bytes_about` is an estimate."""
+    """The lag of one partition; `bytes_about` is an estimate."""
 
     records: int
     bytes_about: float
@@ -35,7 +35,7 @@ NO_LAG = Lag(0, 0.0, 0.0)
 
 
 async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
-    """Bring the metrics of a running flow's partitions up to date. `ApiError`."""
+    """Update the lag metrics of a running flow's partitions. `ApiError`."""
     positions = await _positions(flow)
     ranges = await find_ranges(flow.source, positions, is_committed_only=True)
     for partition, position in positions.items():
@@ -44,7 +44,7 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
         if lag is None:
             lag = await look_behind(flow.source, partition, (max(position, start), end), now_ms)
         if partition not in flow.streams:
-            continue  # given to another meanwhile
+            continue  # revoked meanwhile
         metrics = flow.measures.streams[flow.labels(partition)]
         metrics.lag_records = lag.records
         metrics.lag_bytes = lag.bytes_about
@@ -52,9 +52,10 @@ async def measure_lag(flow: RunningFlow, now_ms: int) -> None:
 
 
 async def _positions(flow: RunningFlow) -> dict[TopicPartition, int]:
-    """Where the streams stand; of those that are still finding it out, by what was committed.
+    """The streams' positions; for a stream that does not know its own yet, the committed offset.
 
-    A partition that is new is behind by all that it has, if it begins with the earliest.
+    Without that, 0 for a partition that is to be mirrored from the earliest record, and none for
+    one from the latest.
     """
     known = {partition: stream.position for partition, stream in flow.streams.items()}
     unknown = [partition for partition, position in known.items() if position is None]
@@ -69,7 +70,7 @@ async def _positions(flow: RunningFlow) -> dict[TopicPartition, int]:
 
 
 def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:
-    """The lag by what the stream holds, which is the first that is behind; None if nothing."""
+    """The lag, by the oldest batch that the stream holds; None if it holds none."""
     held = stream.oldest if stream is not None else None
     if stream is None or held is None or stream.position is None:
         return None
@@ -80,7 +81,7 @@ def _held_lag(stream: Stream | None, end: int, now_ms: int) -> Lag | None:
 async def look_behind(
     cluster: Cluster, partition: TopicPartition, span: tuple[int, int], now_ms: int
 ) -> Lag:
-    """The lag of a partition whose position and log end are `span`. `ApiError`."""
+    """The lag of a partition, whose position and log end offset are `span`. `ApiError`."""
     position, end = span
     if end <= position:
         return NO_LAG
@@ -94,5 +95,5 @@ async def look_behind(
 
 
 def _age_s(timestamp_ms: int, now_ms: int) -> float:
-    """How old a record is; 0 for one without a time, as producers before Kafka 0.10 send them."""
+    """A record's age; 0 for one without a timestamp, as written by producers before Kafka 0.10."""
     return max(0.0, (now_ms - timestamp_ms) / 1000) if timestamp_ms >= 0 else 0.0

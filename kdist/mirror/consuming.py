@@ -1,4 +1,4 @@
-"""The consumer that a flow reads its source with: its settings, and its calls of the flow."""
+"""The consumer with which a flow reads its source: its settings, and how it calls listeners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FETCH_BYTES = 16 << 20
 
 
 def core_of(flow: Flow, settings: MirrorSettings, network: Network, chance: random.Random) -> Core:
-    """A member of the flow's group, which commits only what it is told to."""
+    """A member of the flow's group that commits nothing by itself."""
     given = {
         "group_id": flow.group,
         "client_id": flow.group,
@@ -31,10 +31,10 @@ def core_of(flow: Flow, settings: MirrorSettings, network: Network, chance: rand
         "metadata_max_age_ms": settings.refresh_interval_ms,
     }
     addresses = parse_addresses(flow.settings.source)
-    return Core(network, addresses, read_settings(given), chance, (None, None), _tell)
+    return Core(network, addresses, read_settings(given), chance, (None, None), _call)
 
 
-async def _tell(function: Callable[[Partitions], object], partitions: Partitions) -> None:
+async def _call(function: Callable[[Partitions], object], partitions: Partitions) -> None:
     outcome = function(partitions)
     if inspect.isawaitable(outcome):
         await outcome

@@ -1,7 +1,7 @@
-"""A source's topics as they are to be in the target: partitions, and settings of their own.
+"""Creates a source's topics in the target, and adds partitions to them.
 
-Settings that a topic has by itself in its source are given to the topic that is made in the target.
-Later changes are not followed, nor are the settings of a topic that was there before.
+A topic is created with the settings that the source's topic overrides. Later changes of settings
+are not copied, nor are settings of a topic that the target already had.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kdist.errors import ApiError, Error
 logger = logging.getLogger(__name__)
 
 _NOT_COPIED = (
-    "message.timestamp.type",  # times pass as the source has them
+    "message.timestamp.type",  # batches keep the timestamps that they have in the source
     "follower.replication.throttled.replicas",  # these name brokers
     "leader.replication.throttled.replicas",
     "min.insync.replicas",  # fits the source's number of replicas
@@ -25,7 +25,7 @@ _NOT_COPIED = (
 
 
 async def count_partitions(cluster: Cluster) -> dict[str, int]:
-    """Every topic that is no internal one, and how many partitions it has."""
+    """The number of partitions of every topic that is not internal."""
     topics = await list_topics(cluster)
     return {each.name: len(each.partitions) for each in topics if not each.is_internal}
 
@@ -33,24 +33,24 @@ async def count_partitions(cluster: Cluster) -> dict[str, int]:
 async def follow_topics(
     source: Cluster, target: Cluster, names: Mapping[str, str], counts: Mapping[str, int]
 ) -> dict[str, str]:
-    """Create the topics that the target lacks, and grow those that have too few partitions.
+    """Create the topics that the target lacks, and add partitions to those that have too few.
 
-    `names` are the target's by the source's, `counts` the source's partitions. Why some of them
-    cannot be as they should. `ApiError` for what may pass.
+    `names` maps the source's names to the target's, `counts` has the source's partitions. Returns
+    why the target refused, by topic. `ApiError` for an error that may be transient.
     """
-    there = await count_partitions(target)
+    existing = await count_partitions(target)
     refused: dict[str, str] = {}
     for topic, name in names.items():
         try:
-            if name not in there:
+            if name not in existing:
                 await _create(source, target, topic, name, counts[topic])
-            elif there[name] < counts[topic]:
+            elif existing[name] < counts[topic]:
                 await grow_topics(target, {name: counts[topic]})
                 logger.info("%s of the target has %d partitions now", name, counts[topic])
         except ApiError as error:
             if error.error.retriable:
                 raise
-            refused[topic] = f"the target refuses to have it so: {error.detail}"
+            refused[topic] = f"the target refuses to create it or to add partitions: {error.detail}"
     return refused
 
 
@@ -59,7 +59,7 @@ async def _create(source: Cluster, target: Cluster, topic: str, name: str, count
     try:
         await create_topic(target, name, count, settings=own)
     except ApiError as error:
-        if error.error is not Error.TOPIC_ALREADY_EXISTS:  # another mirror was faster
+        if error.error is not Error.TOPIC_ALREADY_EXISTS:  # which another mirror has created
             raise
     else:
         said = ", ".join(f"{key}={value}" for key, value in sorted(own.items()))
@@ -67,13 +67,13 @@ async def _create(source: Cluster, target: Cluster, topic: str, name: str, count
 
 
 async def _own_settings(source: Cluster, topic: str) -> dict[str, str | None]:
-    """What the topic sets itself. A broker too old to tell has none to copy."""
+    """The settings that the topic overrides; none if the broker is too old to tell."""
     try:
         found = (await describe_topic_settings(source, [topic]))[topic]
     except ApiError as error:
         if error.error is not Error.UNSUPPORTED_VERSION:
             raise
-        logger.warning("the settings of %s cannot be asked for: the target's defaults hold", topic)
+        logger.warning("the source cannot tell the settings of %s: it gets the defaults", topic)
         return {}
     return {
         each.name: each.value

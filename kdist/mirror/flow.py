@@ -1,9 +1,8 @@
-"""One flow, running: a consumer group of its source, with a stream for each partition it is given.
+"""One running flow: a member of a consumer group in its source, with a stream for each partition.
 
-What it does at once: reads batches and gives them to their streams; commits where these stand;
-looks for topics and partitions that are new. How much is held is bounded: a partition whose stream
-holds its share of `mirror.buffer.bytes`, or 1 MiB if that is more, is not read until half of that
-is acknowledged.
+It concurrently reads batches and passes them to their streams, commits the streams' positions, and
+looks for new topics and partitions. Memory is bounded: a partition whose stream holds its share of
+`mirror.buffer.bytes`, or 1 MiB if that is more, is paused until half of that is acknowledged.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ logger = logging.getLogger(__name__)
 
 _STREAM_BYTES_MIN = 1 << 20
 _POLL_S = 0.5
-_BATCHES_MAX = 200  # of one poll: between two of them answers get their turn
+_BATCHES_MAX = 200  # per poll, so that answers of the target are handled in between
 _PAUSE_S = 0.5
 _COMMIT_S_MAX = 10.0
 DRAIN_S = 10.0
 
 
 class MirrorWorld(NamedTuple):
-    """What a mirror is given (design D7)."""
+    """The outside world of a mirror, passed in."""
 
     network: Network
     clock: Clock
@@ -64,7 +63,7 @@ class MirrorMeasures:
 
 
 class RunningFlow(RebalanceListener):
-    """Owner: the loop. It is the `Source` of its streams."""
+    """A flow while it runs, and the `Source` of its streams. Owner: the loop."""
 
     def __init__(
         self, flow: Flow, settings: MirrorSettings, world: MirrorWorld, measures: MirrorMeasures
@@ -73,7 +72,7 @@ class RunningFlow(RebalanceListener):
         self.streams: dict[TopicPartition, Stream] = {}
         self.metrics = measures.flows[flow.name,]
         self.measures = measures
-        self.topics: FlowTopics | None = None  # once both clusters have answered
+        self.topics: FlowTopics | None = None  # set once both clusters have answered
         self.loss: Loss | None = None
         self.trouble = Trouble(f"flow {flow.name}")
         self.reading = Trouble(f"flow {flow.name}, reading")
@@ -86,19 +85,20 @@ class RunningFlow(RebalanceListener):
         self.target = Target(world.network, parse_addresses(flow.settings.target), client)
         self._consumer = Consumer.over(core_of(flow, settings, world.network, world.chance))
         self._source_id = ""
-        self._wanted: frozenset[str] | None = None  # the topics to be subscribed, by the last look
+        self._wanted: frozenset[str] | None = None  # the topics to subscribe to, by the last look
         self._subscribed: frozenset[str] | None = None
-        self._committed: dict[TopicPartition, tuple[int | None, bool]] = {}  # and is it stopped
-        self._looked_at_s = self._read_at_s = self._now_s()  # when that last went well
+        self._committed: dict[TopicPartition, tuple[int | None, bool]] = {}  # position, is stopped
+        self._refreshed_at_s = self._read_at_s = self._now_s()  # when each last succeeded
         self._paused: set[TopicPartition] = set()
-        self._read_here: set[TopicPartition] = set()  # what the consumer is assigned
+        self._assigned: set[TopicPartition] = set()  # to the consumer
 
     # Its life
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`, or a `Loss` that stops the mirror. `UserError` for what cannot be."""
+        """Run until `stop`. Raises a `Loss` that stops the mirror; `UserError` if misconfigured."""
         work = [
-            asyncio.create_task(each) for each in (self._live(), self._commit_on(), stop.wait())
+            asyncio.create_task(each)
+            for each in (self._live(), self._keep_committing(), stop.wait())
         ]
         try:
             done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
@@ -111,8 +111,8 @@ class RunningFlow(RebalanceListener):
             await self._end()
 
     async def _live(self) -> None:
-        await self._meet()
-        refreshing = asyncio.create_task(self._refresh_on())
+        await self._identify_clusters()
+        refreshing = asyncio.create_task(self._keep_refreshing())
         try:
             while not refreshing.done():
                 await self._read()
@@ -121,8 +121,8 @@ class RunningFlow(RebalanceListener):
             refreshing.cancel()
             await asyncio.gather(refreshing, return_exceptions=True)
 
-    async def _meet(self) -> None:
-        """Wait until both clusters have answered."""
+    async def _identify_clusters(self) -> None:
+        """Wait until both clusters have answered. `UserError` for a mirror into itself."""
         while True:
             try:
                 source_id = id_of(await self.source.metadata(), "source")
@@ -134,7 +134,7 @@ class RunningFlow(RebalanceListener):
                 break
         if source_id == target_id and not self.flow.settings.prefix:
             raise UserError(
-                f"flow {self.flow.name}: source and target are one cluster, {source_id}:"
+                f"flow {self.flow.name}: source and target are the same cluster, {source_id}:"
                 " without a prefix each topic would be mirrored into itself"
             )
         self.trouble.end()
@@ -143,8 +143,8 @@ class RunningFlow(RebalanceListener):
             self.flow, self.source, self.target.cluster, (source_id, target_id)
         )
 
-    async def _refresh_on(self) -> None:
-        """Follow topics, tell how far behind we are, again and again."""
+    async def _keep_refreshing(self) -> None:
+        """Periodically look for new topics and partitions, and measure the lag."""
         assert self.topics is not None
         while True:
             try:
@@ -155,17 +155,17 @@ class RunningFlow(RebalanceListener):
                 for partition, stream in self.streams.items():
                     if (loss := self.topics.loss(partition.topic)) is not None:
                         stream.fail(loss)
-                    if self.topics.is_copy_replaced(partition.topic):
+                    if self.topics.is_copy_recreated(partition.topic):
                         stream.doubt()
                 await measure_lag(self, self._world.clock.now_ms())
-                self._looked_at_s = self._now_s()
+                self._refreshed_at_s = self._now_s()
                 self.trouble.end()
             except (ApiError, NoBroker) as error:
                 self.trouble.begin(error)
             await asyncio.sleep(self._settings.refresh_interval_ms / 1000)
 
     async def _subscribe(self) -> None:
-        """Read the topics that are wanted now. Not while a poll may be within a rebalance."""
+        """Subscribe to the wanted topics. Called only between polls, never amid a rebalance."""
         name, topics = self.flow.name, self._wanted
         if topics == self._subscribed:
             return
@@ -173,19 +173,19 @@ class RunningFlow(RebalanceListener):
             logger.info("flow %s: topics to mirror: %s", name, len(topics))
             self._consumer.subscribe(sorted(topics), self)
         else:
-            logger.warning("flow %s: no topic of the source is to be mirrored", name)
+            logger.warning("flow %s: there is no topic to mirror in the source", name)
             await self._consumer.unsubscribe()
         self._subscribed = topics
 
     async def _read(self) -> None:
-        """One poll. What is wrong with a partition stops that one, all else passes."""
+        """Poll once. An error of a partition stops its stream; other errors are retried."""
         if self.loss is not None:
             raise self.loss
         try:
             await self._subscribe()
             batches = await self._consumer.poll_batches(_POLL_S, _BATCHES_MAX)
         except OffsetOutOfRange as error:
-            await self._lose(error)
+            await self._handle_loss(error)
         except CorruptFetch as error:
             stream = self.streams.get(error.partition)
             if stream is not None:
@@ -199,7 +199,7 @@ class RunningFlow(RebalanceListener):
             self.reading.end()
             self._read_at_s = self._now_s()
             self._put(batches)
-            await asyncio.sleep(0)  # a poll that finds all it wants lets nobody else in
+            await asyncio.sleep(0)  # a poll with enough batches buffered never yields to the loop
 
     def _put(self, batches: list[Batch]) -> None:
         found: dict[TopicPartition, list[Batch]] = {}
@@ -212,10 +212,10 @@ class RunningFlow(RebalanceListener):
                 if stream.wants_more:
                     self._balance(stream)
 
-    # Holding no more than is allowed
+    # Bounding memory
 
     def _balance(self, stream: Stream) -> None:
-        """Read on, or not for now."""
+        """Pause or resume a partition, by how much its stream holds."""
         partition = stream.route.source
         share = max(_STREAM_BYTES_MIN, self._settings.buffer_bytes // max(len(self.streams), 1))
         if stream.held_bytes >= share and partition not in self._paused:
@@ -228,7 +228,7 @@ class RunningFlow(RebalanceListener):
     def _stream_changed(self, stream: Stream) -> None:
         partition = stream.route.source
         if not self._is_read(partition):
-            return  # it is being dropped
+            return  # the partition has been revoked
         if stream.wants_more:
             self._balance(stream)
         elif stream.state is State.STOPPED:
@@ -238,8 +238,8 @@ class RunningFlow(RebalanceListener):
 
     @property
     def heard_at_s(self) -> float:
-        """When both clusters had last answered, and the source had let us read."""
-        return min(self._looked_at_s, self._read_at_s)
+        """The older of the times of the last successful refresh and the last successful poll."""
+        return min(self._refreshed_at_s, self._read_at_s)
 
     def _now_s(self) -> float:
         return self._world.network.loop.time()
@@ -249,15 +249,15 @@ class RunningFlow(RebalanceListener):
         """What all streams hold."""
         return sum(each.held_bytes for each in self.streams.values())
 
-    # What is wrong with a partition
+    # Errors of a partition
 
-    async def _lose(self, error: OffsetOutOfRange) -> None:
+    async def _handle_loss(self, error: OffsetOutOfRange) -> None:
         stream = self.streams.get(error.partition)
         if stream is None or stream.state is not State.FLOWING:
             return
         try:
             ends = [await self._offset(error.partition, which) for which in ("earliest", "latest")]
-        except (ApiError, NoBroker) as why:  # nobody can say what is lost: a later poll asks again
+        except (ApiError, NoBroker) as why:  # what is lost is unknown: a later poll raises again
             self.reading.begin(why)
             await asyncio.sleep(_PAUSE_S)
             return
@@ -271,7 +271,7 @@ class RunningFlow(RebalanceListener):
     async def commits(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the flow's group has committed."""
+        """The offsets that the flow's group has committed."""
         return await self._consumer.committed(partitions)
 
     async def start_offset(self, partition: TopicPartition) -> int:
@@ -303,17 +303,17 @@ class RunningFlow(RebalanceListener):
             self._consumer.pause(partition)
 
     def _is_read(self, partition: TopicPartition) -> bool:
-        return partition in self._read_here
+        return partition in self._assigned
 
     # The group
 
     def on_assigned(self, partitions: Partitions) -> None:
-        """Have a stream for each find where it stands; until then it is not read."""
+        """Start a stream for each partition, which is paused until its stream has a position."""
         assert self.topics is not None, "subscribed with the first refresh"
-        self._read_here.update(partitions)
+        self._assigned.update(partitions)
         for partition in sorted(partitions):
             self.read_no_more(partition)
-            self._consumer.seek(partition, 0)  # so that nobody looks for a committed one
+            self._consumer.seek(partition, 0)  # keeps the consumer from asking for committed ones
             target = TopicPartition(self.flow.renamed(partition.topic), partition.partition)
             route = Route(partition, target, mark_of(self._source_id, partition))
             stream = Stream(route, self, self.target, self.metrics, self._stream_changed)
@@ -322,15 +322,15 @@ class RunningFlow(RebalanceListener):
             stream.start()
 
     async def on_revoked(self, partitions: Partitions) -> None:
-        """Let what flies arrive, and commit it."""
+        """Wait for the answers to batches in flight, and commit."""
         try:
             await self._drain([self.streams[each] for each in partitions if each in self.streams])
         finally:
-            self._read_here.difference_update(partitions)  # also if it is cut short
+            self._assigned.difference_update(partitions)  # also if this is cancelled
         await self._drop(partitions)
 
     async def on_lost(self, partitions: Partitions) -> None:
-        """Another may have them by now: the target takes each batch once, whosever it is."""
+        """Drop them without a commit: another member may have them, and the target deduplicates."""
         await self._drop(partitions)
 
     async def _drain(self, streams: list[Stream]) -> None:
@@ -338,12 +338,12 @@ class RunningFlow(RebalanceListener):
         try:
             await self._commit(streams)
         except (ApiError, NoBroker) as error:
-            logger.info("flow %s: positions are not committed: %s", self.flow.name, error)
+            logger.info("flow %s: positions were not committed: %s", self.flow.name, error)
 
     async def _drop(self, partitions: Partitions) -> None:
         for partition in partitions:
             stream = self.streams.pop(partition, None)
-            self._read_here.discard(partition)
+            self._assigned.discard(partition)
             self._paused.discard(partition)
             self._committed.pop(partition, None)
             self.measures.streams.pop(self.labels(partition), None)
@@ -351,21 +351,21 @@ class RunningFlow(RebalanceListener):
                 await stream.stop()
 
     def labels(self, partition: TopicPartition) -> tuple[str, str, str]:
-        """Those of its metrics."""
+        """The labels of a partition's metrics."""
         return (self.flow.name, partition.topic, str(partition.partition))
 
     # Committing
 
-    async def _commit_on(self) -> None:
+    async def _keep_committing(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_interval_ms / 1000)
             try:
                 await self._commit(list(self.streams.values()))
             except (ApiError, NoBroker) as error:
-                logger.debug("flow %s: positions are not committed: %s", self.flow.name, error)
+                logger.debug("flow %s: positions were not committed: %s", self.flow.name, error)
 
     async def _commit(self, streams: list[Stream]) -> None:
-        """Where the streams stand, of those that went on, or stopped, since the last time."""
+        """Commit the positions of the streams that have moved or stopped since the last commit."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         noted: dict[TopicPartition, tuple[int | None, bool]] = {}
         for stream in streams:
@@ -382,7 +382,7 @@ class RunningFlow(RebalanceListener):
             self._committed |= noted
 
     async def _end(self) -> None:
-        """Let what flies arrive, commit, leave the group."""
+        """Wait for the answers to batches in flight, commit, and leave the group."""
         await self._drain(list(self.streams.values()))
         await self._drop(list(self.streams))
         try:
@@ -390,7 +390,7 @@ class RunningFlow(RebalanceListener):
                 await self._consumer.unsubscribe()
         except (KdistError, TimeoutError) as error:
             why = str(error) or "no answer in time"
-            logger.warning("flow %s: the group was not left: %s", self.flow.name, why)
+            logger.warning("flow %s: could not leave the group: %s", self.flow.name, why)
         await self._consumer.close(DRAIN_S)
         self.source.close()
         self.target.close()

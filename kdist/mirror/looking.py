@@ -1,6 +1,6 @@
-"""Looking into a partition's log: the headers of the batches at an offset.
+"""Reads a few batches of a partition at an offset.
 
-For where a mirror stands, and how far behind it is; what is mirrored is fetched by a consumer.
+Used to find a mirror's position and lag; the records to mirror are fetched by a consumer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _LOOK_BYTES = 1 << 20
 
 
 class Looked(NamedTuple):
-    """The whole batches that one fetch gave."""
+    """The complete batches that one fetch returned."""
 
     buffer: Buffer
 
     def headers(self) -> Iterator[BatchHeader]:
-        """In order; the first may begin before the offset that was asked for."""
+        """The batches' headers, in order; the first may begin before the requested offset."""
         for _, _, header in iter_fetched(self.buffer, 0):
             yield header
 

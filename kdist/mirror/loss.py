@@ -1,4 +1,4 @@
-"""Records that are gone from the source before they were mirrored, in a sentence (pure)."""
+"""Sentences about records that are gone from the source before they were mirrored (pure)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from kdist.errors import KdistError
 
 
 class Loss(KdistError):
-    """A partition cannot go on without passing over something."""
+    """A partition cannot be mirrored further without skipping records."""
 
 
 def loss_of(error: OffsetOutOfRange, start: int, end: int) -> Loss:
-    """What `error` means for a mirror, by where the source's log begins and ends now."""
+    """What `error` means for a mirror, if the source's log now has offsets `start` to `end`."""
     offset = error.offset
     if isinstance(error, LogTruncated):
         return Loss(error.detail)
@@ -21,15 +21,15 @@ def loss_of(error: OffsetOutOfRange, start: int, end: int) -> Loss:
             " mirrored: retention was faster. `kdist mirror seek` goes on without them"
         )
     return Loss(
-        f"the source's log ends at {end}, and was mirrored up to {offset}: it lost records, or"
-        " the topic was made anew. What it has before that is only mirrored into a new topic"
+        f"the source's log ends at {end}, but was mirrored up to {offset}: it lost records, or the"
+        " topic was recreated. Only a new topic in the target can take records before that offset"
     )
 
 
 def loss_of_topic(topic: str) -> Loss:
-    """What it means for a mirror that a topic of the source is another than it was."""
+    """What it means for a mirror that a topic of the source was recreated."""
     return Loss(
-        f"{topic} of the source was deleted and made anew: its records do not follow on what was"
-        " mirrored. `kdist mirror seek` goes on with it all the same; delete the target's topic"
-        " before, to have all of it"
+        f"{topic} of the source was deleted and recreated: its records do not continue those that"
+        " were mirrored. `kdist mirror seek` goes on with it all the same; to have all of its"
+        " records, delete the target's topic first"
     )

@@ -1,4 +1,4 @@
-"""A mirror's life: all flows of its file at once, and what it shows of them over HTTP."""
+"""Runs all flows of a mirror's file, and serves their metrics and health over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kdist.network.world import Server
 
 logger = logging.getLogger(__name__)
 
-_SILENT_S_MAX = 60.0  # a flow that heard nothing for longer is not well
+_SILENT_S_MAX = 60.0  # a flow without an answer for longer is unhealthy
 
 
 class Mirror:
@@ -39,10 +39,10 @@ class Mirror:
         )
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`. `ready` is called once it is under way, whether clusters answer or not.
+        """Run until `stop`. `ready` is called after the start, whether clusters answer or not.
 
-        Raises what ends a mirror: a flow that cannot be (`UserError`), records that were lost with
-        `mirror.on.loss` stop-mirror, and what is a bug. The other flows are stopped in order then.
+        Raises what ends a mirror: `UserError` for a flow that is misconfigured, a `Loss` with
+        `mirror.on.loss=stop-mirror`, and bugs. The other flows are then stopped in good order.
         """
         await self._listen()
         running = [asyncio.create_task(flow.run(stop)) for flow in self.flows]
@@ -70,7 +70,7 @@ class Mirror:
             self._server.close()
         self._pages.close()
 
-    # What it shows
+    # Pages
 
     def _metrics_page(self) -> Page:
         now_s = self._world.network.loop.time()
@@ -80,7 +80,7 @@ class Mirror:
         return Page(200, CONTENT_TYPE, self.exposition.render())
 
     def _health_page(self) -> Page:
-        """503 while a flow has long heard nothing of a cluster, or a partition is stopped."""
+        """503 while a flow has had no answer for `_SILENT_S_MAX`, or a partition is stopped."""
         flows = {flow.flow.name: self._health(flow) for flow in self.flows}
         is_well = all(each["status"] == "ok" for each in flows.values())
         body = {"status": "ok" if is_well else "trouble", "flows": flows}

@@ -1,13 +1,14 @@
 """The topic `__kdist_mirror_origins` of a cluster: which of its topics are mirrored, from where.
 
-    key     the topic's name here
-    value   {"topic": its name there, "through": [cluster id, ...], "id": its id there,
-            "old_partitions": how many it had when its mirror began}, the first home first;
+    key     the topic's name in this cluster
+    value   {"topic": its name in the source, "id": its id in the source,
+            "through": [id of the first cluster, ..., id of the source],
+            "old_partitions": how many it had when its mirror began};
             null: the topic is this cluster's own from now on
 
-One partition, compacted; the last record of a key counts. A flow writes a topic's origin to its
-target before it sends the first record, and then reads what its source has: of two flows that would
-mirror one topic into each other, one at least sees the other.
+It has one partition and is compacted; the last record of a key counts. A flow first writes a
+topic's origin to its target, then reads the origins in its source, and only then sends records: so
+if two flows would mirror a topic into each other, at least one of them sees the other's origin.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from kdist.records.record import Record
 
 TOPIC = "__kdist_mirror_origins"
 _PARTITION = TopicPartition(TOPIC, 0)
-_NAMES_MAX = 1_000  # the longest there are, of so many topics, are less than a broker takes at once
+_NAMES_MAX = 1_000  # per batch: even with the longest names it is smaller than a broker's limit
 
 
 async def read_origins(cluster: Cluster) -> dict[str, Origin]:
-    """What a cluster knows of its mirrored topics; nothing where none was ever mirrored to it."""
+    """The origins of a cluster's mirrored topics, by name; empty if nothing was mirrored to it."""
     (topic,) = (await cluster.metadata([TOPIC])).topics
     if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
         return {}
@@ -47,14 +48,14 @@ async def read_origins(cluster: Cluster) -> dict[str, Origin]:
             for record in read_batch(buffer, at) if not header.is_control else ():
                 _apply(record, origins)
         if offset == begin:
-            break  # what is left was compacted away
+            break  # the remaining offsets were compacted away
     return origins
 
 
 async def write_origins(
     cluster: Cluster, origins: Mapping[str, Origin | None], now_ms: int
 ) -> None:
-    """Note where topics of this cluster come from, or with None that they are its own."""
+    """Write the origins of topics of this cluster; None makes a topic the cluster's own."""
     (topic,) = (await cluster.metadata([TOPIC])).topics
     if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
         try:
@@ -90,4 +91,4 @@ def _apply(record: Record, origins: dict[str, Origin]) -> None:
             said["topic"], tuple(said["through"]), said.get("id", ""), said.get("old_partitions")
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRecords(f"{TOPIC} has a record that is no origin: {error!r}") from None
+        raise CorruptRecords(f"{TOPIC} has a record that is not an origin: {error!r}") from None

@@ -1,13 +1,13 @@
-"""A batch of the source made ready for the target (pure): a new header, the same records.
+"""A batch of the source prepared for the target (pure): a new header, the same records.
 
-Of the header change: base offset and leader epoch, which the target's broker assigns; producer id,
-epoch and sequence, which become the mirror's trace; the bit of transactions, since only what was
-committed is read; and for all of these the CRC. The records are not looked at, nor decompressed,
-but for batches that a producer may not send, which are built anew:
+The header's changes: base offset and leader epoch, which the target's broker assigns; producer id,
+epoch and sequence, which become the mirror's trace; the transactional bit, which is cleared, since
+only committed records are read; and so the CRC. The records are neither decoded nor decompressed,
+except in batches that a producer may not send as they are. These are rebuilt:
 
-    records are missing in it          compacted away, or before where the mirror begins
-    log append time                    the target would not take it; each record gets that time
-    the delete horizon is its time     a cleaner's mark, of no use in another log
+    records are missing         compacted away, or before the offset at which the mirror begins
+    log append time             refused by brokers; each record gets that time as its own
+    a delete horizon is set     written by the log cleaner, and meaningless in another log
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _PRODUCER_POSITION = 43
 
 
 class Parcel:
-    """A batch on its way: `data` is sent, and stands for source offsets up to `end`.
+    """A batch to send: `data`, which covers the source's offsets up to `end`, exclusive.
 
-    `start` is `end` less the records in it.
+    `start` is `end` less the number of records.
     """
 
     __slots__ = ("count", "data", "end", "is_rebuilt", "leader_epoch", "timestamp")
@@ -54,7 +54,7 @@ class Parcel:
 
     @property
     def start(self) -> int:
-        """Where the run that it belongs to must be."""
+        """The `next_offset` that a run must have for this batch to continue it."""
         return self.end - self.count
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ def _may_pass(batch: Batch) -> bool:
 
 
 def _copied(batch: Batch) -> bytearray:
-    """The batch's own bytes. They are let go with this: what is fetched is not kept for long."""
+    """A copy of the batch's bytes, so that the buffer of the whole fetch can be freed."""
     data, header = bytearray(batch.encoded), batch.header
     _BASE_OFFSET.pack_into(data, 0, 0)
     _LEADER_EPOCH.pack_into(data, LENGTH_PREFIX_SIZE, NO_EPOCH)

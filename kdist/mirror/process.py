@@ -1,4 +1,4 @@
-"""A mirror as a process: the real world around it, signals, systemd."""
+"""A mirror as a process: real clock and network, signals, systemd."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kdist.runtime.sd_notify import ServiceManager
 
 
 def run_mirror(config: MirrorConfig, environment: Mapping[str, str]) -> None:
-    """Run a mirror until SIGTERM or SIGINT. `KdistError` for what ended it, or the bug that did."""
+    """Run a mirror until SIGTERM or SIGINT. Raises the `KdistError`, or the bug, that ended it."""
     asyncio.run(_run(config, ServiceManager(environment)))
 
 
@@ -32,7 +32,7 @@ async def _run(config: MirrorConfig, manager: ServiceManager) -> None:
     bugs: list[Exception] = []
 
     def hear_bug(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What no task or callback has caught ends the mirror; a connection's troubles do not."""
+        """End the mirror after an uncaught bug; not after an uncaught error of a connection."""
         loop.default_exception_handler(context)
         error = context.get("exception")
         if isinstance(error, Exception) and not isinstance(error, KdistError | OSError):

@@ -1,7 +1,7 @@
-"""A position that somebody chose: a commit with a note that wins over the target's log.
+"""A position chosen by an operator: a commit with a note that overrides the target's log.
 
-It never wins backwards. Batches under the sequences of before would be taken for those of before.
-Who seeks in a topic that was made anew wants that one from now on.
+It never moves a mirror back: the target's brokers would take batches with old sequences for
+duplicates. A seek in a recreated topic also makes the new topic the origin of the target's.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ async def seek(
     offsets: Mapping[TopicPartition, int],
     now_ms: int,
 ) -> dict[TopicPartition, int]:
-    """Have the flow's mirror go on from here; from where it will, by what the target has.
+    """Commit `offsets` as positions; returns those from which the mirror will really go on.
 
-    `ApiError`, also while the mirror runs. `UserError` for some partitions of a topic that was
-    made anew.
+    They are larger where the target has later records already. `ApiError`, also if the mirror is
+    running. `UserError` for only some of the partitions of a recreated topic.
     """
     origins = await _origins(flow, source, target, offsets)
     cluster_id = (await source.metadata()).cluster_id or ""
@@ -47,7 +47,7 @@ async def seek(
         await alter_group_offsets(source, flow.group, offsets, SOUGHT)
     except ApiError as error:
         if error.error in HAS_MEMBERS:
-            sentence = f"the mirror of group {flow.group} runs: stop it first"
+            sentence = f"the mirror of group {flow.group} is running: stop it first"
             raise ApiError(error.error, sentence) from None
         raise
     if origins:
@@ -58,7 +58,7 @@ async def seek(
 async def _origins(
     flow: Flow, source: Cluster, target: Cluster, sought: Collection[TopicPartition]
 ) -> dict[str, Origin | None]:
-    """The origins to note for topics that were made anew, by their names in the target."""
+    """The new origins of recreated topics, by their names in the target."""
     noted = await read_origins(target)
     found: dict[str, Origin | None] = {}
     for topic in (await describe_topics(source, {each.topic for each in sought})).values():
@@ -66,9 +66,9 @@ async def _origins(
         if name not in noted or topic.id is None:
             continue
         origin = noted[name]._replace(id=str(topic.id))
-        if noted[name].is_made_anew(origin):
+        if noted[name].is_recreated(origin):
             if any((topic.name, each.number) not in sought for each in topic.partitions):
-                raise UserError(f"{topic.name} was made anew: seek in all of its partitions")
+                raise UserError(f"{topic.name} was recreated: seek in all of its partitions")
             found[name] = origin
     return found
 

@@ -1,4 +1,4 @@
-"""Which topics of its source a flow mirrors, under which names, and which it must not (pure)."""
+"""Which topics of its source a flow mirrors, under which names, and which it may not (pure)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal, NamedTuple
 from kdist.config.mirror import Flow
 from kdist.model import TopicPartition, topic_name_fault
 
-INTERNAL = "__"  # topics whose names begin so are a cluster's own
+INTERNAL = "__"  # the prefix of internal topics' names
 
 
 class Origin(NamedTuple):
-    """Where a topic was mirrored from: the clusters on its way, its first home first.
+    """Where a topic was mirrored from. `through` are the ids of the clusters, the first one first.
 
-    `id` is the topic's in the cluster that it was last mirrored from; empty if that is not known.
-    Its first `old_partitions` are older than their mirror, all of them if that is not known.
+    `topic` and `id` are its name and id in the last of them; `id` is empty if unknown. The first
+    `old_partitions` partitions existed when the mirror began; None, for unknown, means all of them.
     """
 
     topic: str
@@ -23,24 +23,24 @@ class Origin(NamedTuple):
     id: str = ""
     old_partitions: int | None = None
 
-    def is_made_anew(self, now: Origin) -> bool:
-        """Whether `now` is another topic of the same name in the same place."""
-        return self._is_same_place(now) and "" not in (self.id, now.id) and self.id != now.id
+    def is_recreated(self, now: Origin) -> bool:
+        """Whether `now` is another topic of the same name in the same cluster."""
+        return self._is_same_way(now) and "" not in (self.id, now.id) and self.id != now.id
 
     def seen_again(self, now: Origin) -> Origin:
-        """`now`, with the `old_partitions` noted here if it is the same place."""
-        return now._replace(old_partitions=self.old_partitions) if self._is_same_place(now) else now
+        """`now`, but with our `old_partitions` if it has our name and came the same way."""
+        return now._replace(old_partitions=self.old_partitions) if self._is_same_way(now) else now
 
-    def _is_same_place(self, now: Origin) -> bool:
+    def _is_same_way(self, now: Origin) -> bool:
         return (self.topic, self.through) == (now.topic, now.through)
 
 
 def begin_at(
     flow: Flow, partition: TopicPartition, origins: Mapping[str, Origin]
 ) -> Literal["earliest", "latest"]:
-    """Where a partition of the source begins to be mirrored; `origins` are what its target knows.
+    """From where to mirror a partition of the source; `origins` are the target's.
 
-    What is newer than its mirror is mirrored whole.
+    A partition that was added after the mirror began is mirrored from its first record.
     """
     noted = origins.get(flow.renamed(partition.topic))
     if noted is None or noted.old_partitions is None or partition.partition < noted.old_partitions:
@@ -49,7 +49,7 @@ def begin_at(
 
 
 class Selection(NamedTuple):
-    """The topics to mirror with their names in the target, and why others are held back."""
+    """The topics to mirror, with their names in the target; and why others are held back."""
 
     mirrored: dict[str, str]
     held: dict[str, str]
@@ -58,7 +58,7 @@ class Selection(NamedTuple):
 def select(
     flow: Flow, topics: Collection[str], origins: Mapping[str, Origin], target_id: str
 ) -> Selection:
-    """Judge a source's topics; `origins` are what is known of those that were mirrored to it."""
+    """Select from a source's topics; `origins` are those of topics that were mirrored to it."""
     mirrored: dict[str, str] = {}
     held: dict[str, str] = {}
     for topic in sorted(topics):
@@ -74,10 +74,10 @@ def select(
 
 def _held(flow: Flow, topic: str, origin: Origin | None, target_id: str) -> str | None:
     if origin is not None and target_id in origin.through:
-        return "it came from this flow's target, and is not sent back"
+        return "it was mirrored from this flow's target, and is not mirrored back"
     prefix = flow.settings.prefix
     if prefix and topic.startswith(prefix):
-        return f"it has the prefix {prefix} already"
+        return f"it already has the prefix {prefix}"
     fault = topic_name_fault(flow.renamed(topic))
     return f"as {flow.renamed(topic)} its name {fault}" if fault else None
 

@@ -1,4 +1,4 @@
-"""The source of a flow as its streams use it: commits, offsets, and from where it is read."""
+"""The interface through which streams use their flow's source: commits, offsets, reading."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from kdist.model import TopicPartition
 
 
 class Source(Protocol):
-    """The source as a stream uses it."""
+    """A flow's source. `RunningFlow` implements it."""
 
     async def committed(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """What the flow's group has committed."""
+        """The offset that the flow's group has committed, if any."""
         ...
 
     async def start_offset(self, partition: TopicPartition) -> int:
-        """Where to begin with a partition that was never mirrored."""
+        """The first offset to mirror of a partition that was never mirrored."""
         ...
 
     def fault_of(self, partition: TopicPartition) -> KdistError | None:
-        """Why what it has does not follow on what was mirrored, if it does not."""
+        """Why the source's records do not continue those that were mirrored; None if they do."""
         ...
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit, now."""
+        """Commit these offsets for the flow's group."""
         ...
 
     def read_from(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Give batches from here on, to `Stream.put`."""
+        """Pass the partition's batches from `offset` on to `Stream.put`."""
         ...
 
     def read_no_more(self, partition: TopicPartition) -> None:
-        """Give none until `read_from`."""
+        """Pass no more batches until the next `read_from`."""
         ...

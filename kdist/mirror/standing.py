@@ -1,11 +1,12 @@
-"""Where a mirror stands in a partition: found out from the target's own log, whenever in doubt.
+"""Finds a mirror's position in a partition, from the target's own log.
 
-The last batch of the target partition that bears the mirror's mark says it (`trace.py`). It is the
-very last one, unless others write there too: then the log is read from where it ended when the
-mirror last committed, a note that every commit to the source carries. A commit by `kdist mirror
-seek` carries another note, and wins over the log; so does the mirror's own commit of such a
-position, and of one that nothing but markers lead to, until the log says it, too. A partition that
-is mirrored no more has the reason in its note, for `kdist mirror status`, until it goes on.
+The last batch of the target partition with the mirror's mark has the position (`trace.py`). That is
+the log's last batch, unless others write there too. Then the log is read from where it ended at the
+mirror's last commit, which is noted in the metadata of each commit to the source.
+
+Some commits override the log, and say so in their note: those of `kdist mirror seek`; and, until a
+batch is sent, the mirror's own commits of such a position, or of one that it reached only past
+control records. The note of a stopped partition has the reason, for `kdist mirror status`.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ from kdist.model import NO_EPOCH, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-SOUGHT = "sought"  # what the note begins with of a commit that wins over the target's log
+SOUGHT = "sought"  # the beginning of the note of a commit that overrides the target's log
 _NOTE = re.compile(rf"(?:{SOUGHT} )?target=(\d+)(?: stopped: (.*))?", re.DOTALL)
-_REASON_LENGTH_MAX = 1000  # a broker takes 4096 characters beside an offset
+_NOTE_LENGTH_MAX = 1000  # a broker accepts 4096 characters of metadata with an offset
 
 
 class Standing(NamedTuple):
-    """Where to go on reading the source; `run` is what the target's log ends with, if it is ours.
+    """A mirror's position, and the source's leader epoch there, or `NO_EPOCH`.
 
-    `position` None: the partition was never mirrored. `target_end` is the target's log end.
+    `position` is None if the partition was never mirrored. `run` is that of our last batch in the
+    target, None if there is none. `target_end` is the target's log end offset.
     """
 
     position: int | None
@@ -40,17 +42,17 @@ class Standing(NamedTuple):
     target_end: int
 
 
-def note_of(target_end: int, *, wins: bool = False, stopped: object = None) -> str:
-    """The note of a commit: where the target's log ended then, and whether it wins over that.
+def note_of(target_end: int, *, overrides: bool = False, stopped: object = None) -> str:
+    """The note of a commit: the target's log end offset, and whether it overrides that log.
 
-    `stopped` is why the partition is mirrored no more, if it is not.
+    `stopped` is why the partition has stopped, if it has.
     """
-    note = f"{SOUGHT} target={target_end}" if wins else f"target={target_end}"
-    return note if stopped is None else f"{note} stopped: {stopped}"[:_REASON_LENGTH_MAX]
+    note = f"{SOUGHT} target={target_end}" if overrides else f"target={target_end}"
+    return note if stopped is None else f"{note} stopped: {stopped}"[:_NOTE_LENGTH_MAX]
 
 
 def why_stopped(note: str) -> str | None:
-    """Why a partition with this note is mirrored no more; None if it is, for all that is known."""
+    """Why the partition with this note has stopped; None if the note does not say so."""
     noted = _NOTE.fullmatch(note)
     return noted[2] if noted else None
 
@@ -61,16 +63,17 @@ async def find_standing(
     mark: int,
     committed: OffsetAndMetadata | None,
 ) -> Standing:
-    """Ask the target. `UserError` if it no longer has what was acknowledged; `ApiError`."""
+    """Ask the target. `UserError` if it has lost records that it acknowledged; `ApiError`."""
     start, end = (await find_ranges(cluster, [target]))[target]
     noted = _NOTE.fullmatch(committed.metadata) if committed else None
     noted_end = int(noted[1]) if noted else None
     run = await _find_run(cluster, target, mark, noted_end, (start, end))
     has_lost = noted_end is not None and end < noted_end
-    # What an unclean election took takes the position back; what goes on from it had another log.
+    # After an unclean election our last batch is not beyond the committed offset, and we go on from
+    # it. If there is none, or one beyond it, this is another log, that of a recreated topic.
     if has_lost and (run is None or committed is None or run.next_offset > committed.offset):
-        raise copy_made_anew(target, end, noted_end or 0, has_ours=run is not None)
-    if _wins(committed, run) and not has_lost:
+        raise copy_recreated(target, end, noted_end or 0, has_ours=run is not None)
+    if _overrides(committed, run) and not has_lost:
         return Standing(committed.offset, committed.leader_epoch, run, end)
     if run is not None:
         same = committed is not None and committed.offset == run.next_offset
@@ -84,9 +87,9 @@ async def find_standing(
 async def find_end(
     cluster: Cluster, target: TopicPartition, mark: int, run: Run | None, known_end: int
 ) -> int:
-    """The target's log end now. `run` was its last of ours, or None, when it ended at `known_end`.
+    """The target's log end offset now. When that was `known_end`, `run` was of our last batch.
 
-    `ApiError` if another mirror has gone on meanwhile, or the log has lost its end.
+    `ApiError` if another mirror has written since, or the log has lost its end.
     """
     bounds = (await find_ranges(cluster, [target]))[target]
     _, end = bounds
@@ -94,25 +97,30 @@ async def find_end(
     if end < known_end or found not in (None, run):
         raise ApiError(
             Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"another mirror has gone on with {target} of the target, or it has lost its end",
+            f"another mirror has written to {target} of the target, or that has lost its end",
         )
     return end
 
 
-def copy_made_anew(
+def copy_recreated(
     target: TopicPartition, end: int, known_end: int, *, has_ours: bool
 ) -> UserError:
-    """What is said of a target that lacks what it had; `has_ours` if it got more of ours since."""
+    """The error for a target that lacks records that it had.
+
+    `has_ours`: it already has batches of ours again, and earlier ones cannot follow them.
+    """
     before = "stop the mirror, delete it once more, and then " if has_ours else ""
     return UserError(
         f"{target} of the target ends at offset {end}, but was mirrored into up to {known_end}:"
-        f" was it deleted and made anew? {before}`kdist mirror seek` says from where to fill it"
+        f" was it deleted and recreated? {before}`kdist mirror seek` says from where to fill it"
         " again"
     )
 
 
-def _wins(committed: OffsetAndMetadata | None, run: Run | None) -> TypeGuard[OffsetAndMetadata]:
-    """Whether somebody said to go on from further than the target's log says."""
+def _overrides(
+    committed: OffsetAndMetadata | None, run: Run | None
+) -> TypeGuard[OffsetAndMetadata]:
+    """Whether the committed offset overrides the target's log, and is beyond it."""
     if committed is None or not committed.metadata.startswith(SOUGHT):
         return False
     return run is None or run.next_offset < committed.offset
@@ -133,11 +141,11 @@ async def _find_run(
         return run
     offset = start if noted_end is None else min(max(start, noted_end - 1), end)
     if end - offset > 1:
-        logger.info("others write to %s: looking for our last batch from %d on", target, offset)
+        logger.info("others write to %s: searching our last batch from %d on", target, offset)
     while offset < end:
         headers = list((await look_at(cluster, target, offset)).headers())
         if not headers:
-            break  # what is left was compacted away
+            break  # the remaining offsets were compacted away
         run = last_run(headers, mark) or run
         offset = headers[-1].next_offset
     return run

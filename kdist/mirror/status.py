@@ -1,7 +1,7 @@
-"""How far a flow is behind, found out from both clusters without asking the mirror.
+"""The lag of a flow, from both clusters, without asking the mirror.
 
-Positions are what the flow's group has committed to its source. A partition that was never mirrored
-is behind by all that it has, from where the flow starts.
+Positions are the offsets that the flow's group has committed in its source. A partition that was
+never mirrored is behind by all its records from where the flow would start.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from kdist.model import TopicPartition
 
 
 class PartitionStatus(NamedTuple):
-    """One partition; `position` is None before it was mirrored. `lost` records are gone unread.
+    """One partition. `position` is None if it was never mirrored.
 
-    `stopped` is why it was mirrored no more when that was last said, or None.
+    `lost` counts the records that were deleted before they were mirrored. `stopped` is the reason,
+    by the last commit, for which its mirror has stopped, or None.
     """
 
     source: TopicPartition
@@ -37,7 +38,7 @@ class PartitionStatus(NamedTuple):
 
 
 class FlowStatus(NamedTuple):
-    """One flow."""
+    """One flow: its partitions, and why topics are held back."""
 
     name: str
     partitions: list[PartitionStatus]
@@ -45,7 +46,7 @@ class FlowStatus(NamedTuple):
 
 
 async def flow_status(flow: Flow, source: Cluster, target: Cluster, now_ms: int) -> FlowStatus:
-    """Ask. `ApiError`, `NoBroker`."""
+    """Ask source and target. `ApiError`, `NoBroker`."""
     counts = await count_partitions(source)
     selection = await _selection(flow, source, target, counts)
     committed = await group_commits(source, flow.group)

@@ -1,17 +1,16 @@
-"""One partition on its way: batches of the source go to the target, in order, each exactly once.
+"""Mirrors one partition: sends the source's batches to the target, in order, each exactly once.
 
-    FINDING -- the target says where we stand --> FLOWING -- anything fails --> FINDING
+    FINDING -- the target's log gives the position --> FLOWING -- anything fails --> FINDING
     FINDING, FLOWING -- records are gone, or are refused for good --> STOPPED
 
-Where the source cannot be read on, what it gave before is sent first: it may be gone from there.
+Every doubt (a lost answer, a new leader, a sequence that does not follow, a restart) ends the same
+way: drop what is in flight, find the position in the target's log, read on from it.
 
-There is one way back from every doubt (a lost answer, a new leader, a sequence that does not
-follow, a restart): forget what is under way, ask the target's log where it stands, read on from
-there. The first batch of a run flies alone, since a broker that does not know a producer id takes
-whatever sequence comes first; so does the first one after a doubt, and after a silence, in which
-the broker may have forgotten the id. After a long one, in which this process may have been frozen,
-the target's log is asked first whether another mirror has gone on. An answer that says that a batch
-lies where the log had others before stops the stream: it is another log, which takes any sequence.
+While a broker may not know the producer id it accepts whatever sequence comes first, so then only
+one batch is in flight: for the first of a run, the first after a doubt, and the first after a
+silence, in which the id may have been forgotten. After a long silence, in which this process may
+have been frozen, the target's log is first checked for batches of another mirror. A batch appended
+at an offset that the log had already reached stops the stream: the topic has been recreated.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from kdist.errors import ApiError, CorruptRecords, Error, KdistError, UserError
 from kdist.metrics.mirror import FlowMetrics
 from kdist.mirror.parcel import Parcel
 from kdist.mirror.source import Source
-from kdist.mirror.standing import copy_made_anew, find_end, find_standing, note_of
+from kdist.mirror.standing import copy_recreated, find_end, find_standing, note_of
 from kdist.mirror.target import Target, result_of
 from kdist.mirror.trace import Run, run_for
 from kdist.mirror.trouble import FROM_TARGET, Trouble, may_pass
@@ -39,15 +38,15 @@ from kdist.runtime.tasks import raise_bug
 
 logger = logging.getLogger(__name__)
 
-IN_FLIGHT_MAX = 5  # so many batches of a producer a broker remembers
+IN_FLIGHT_MAX = 5  # a broker remembers that many batches of a producer
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
-_SILENCE_S = 1.0  # brokers may forget a producer whose records are old at any time it is idle
-_PROOF_S = 60.0  # well under the 10 minutes after which brokers look what to forget
+_SILENCE_S = 1.0  # brokers may forget an idle producer at any time if its records are old
+_PROOF_S = 60.0  # well under the 10 minutes at which brokers expire producer ids
 
 
 class State(enum.Enum):
-    """What a stream does."""
+    """A stream's state."""
 
     FINDING = "finding its position"
     FLOWING = "flowing"
@@ -55,7 +54,7 @@ class State(enum.Enum):
 
 
 class Route(NamedTuple):
-    """From where to where, and the mark on the way."""
+    """A partition's source and target, and the mark of its batches."""
 
     source: TopicPartition
     target: TopicPartition
@@ -63,7 +62,7 @@ class Route(NamedTuple):
 
 
 class _Flight(NamedTuple):
-    """A parcel that was posted, and when: its answer tells of no later moment, however late."""
+    """A parcel in flight. Its answer, however late, proves our position as of `posted_at_s`."""
 
     parcel: Parcel
     answered: asyncio.Future[Any]
@@ -71,7 +70,7 @@ class _Flight(NamedTuple):
 
 
 class Stream:
-    """Owner: the loop. `start` it, `put` what was read, and in the end `stop` it."""
+    """One partition's stream: `start`, then `put` what was read, `stop`. Owner: the loop."""
 
     def __init__(
         self,
@@ -81,40 +80,40 @@ class Stream:
         metrics: FlowMetrics,
         on_change: Callable[[Stream], None],
     ) -> None:
-        """`on_change` is called when less is held, and when the stream has stopped."""
+        """`on_change` is called when a batch is acknowledged, and when the stream has stopped."""
         self.route = route
         self.state = State.FINDING
-        self.position: int | None = None  # all before it is in the target
+        self.position: int | None = None  # the source offset before which all is in the target
         self.target_end = 0
         self.leader_epoch = NO_EPOCH
-        self.held_bytes = 0  # what waits and flies
-        self.failure: KdistError | None = None  # why it is stopped, or is to be once all is sent
+        self.held_bytes = 0  # waiting and in flight
+        self.failure: KdistError | None = None  # why it has stopped, or will once all is sent
         self.trouble = Trouble(str(route.source))
         self._source = source
         self._target = target
         self._metrics = metrics
         self._on_change = on_change
         self._waiting: deque[Parcel] = deque()
-        self._flying: deque[_Flight] = deque()
+        self._in_flight: deque[_Flight] = deque()
         self._run: Run | None = None
-        self._is_alone = True  # whether the next batch is to fly alone
-        self._is_ahead = False  # `position` is further than the target's log says
-        self._read_to = -1  # where the next batch is to begin; -1: none is wanted
-        self._proven_at_s = 0.0  # when the question was asked that the target last answered
+        self._is_alone = True  # whether the next batch must be the only one in flight
+        self._is_ahead = False  # whether `position` is beyond what the target's log says
+        self._read_to = -1  # where the next batch read should begin; -1: none is wanted
+        self._proven_at_s = 0.0  # when the last request that the target answered was sent
         self._news = asyncio.Event()
         self._is_draining = False
-        self._is_doubted = False  # whether the target's log may be another than it was
+        self._is_doubted = False  # whether the target's topic may have been recreated
         self._task: asyncio.Task[None] | None = None
 
-    # From outside
+    # What the flow calls
 
     def start(self) -> None:
-        """Find the position, and send what comes."""
+        """Start the task that finds the position, and then sends what is `put`."""
         self._task = asyncio.get_running_loop().create_task(self._live())
         self._task.add_done_callback(raise_bug)
 
     def put(self, batches: Iterable[Batch]) -> None:
-        """The next batches of the source. What was read before a doubt is passed over."""
+        """Queue the next batches of the source; those before the wanted offset are ignored."""
         if self._read_to < 0:
             return
         for batch in batches:
@@ -132,59 +131,59 @@ class Stream:
 
     @property
     def wants_more(self) -> bool:
-        """Whether the source is to be read on."""
+        """Whether the source should be read further."""
         return self._read_to >= 0
 
     @property
     def oldest(self) -> Parcel | None:
-        """The first that was read and is not acknowledged, if there is one."""
-        if self._flying:
-            return self._flying[0].parcel
+        """The first batch that was read and is not acknowledged, if there is one."""
+        if self._in_flight:
+            return self._in_flight[0].parcel
         return self._waiting[0] if self._waiting else None
 
     @property
     def is_idle(self) -> bool:
         """Whether all that was read is acknowledged."""
-        return self.state is State.FLOWING and not self._waiting and not self._flying
+        return self.state is State.FLOWING and not self._waiting and not self._in_flight
 
     @property
     def note(self) -> str:
-        """What a commit of `position` is to say beside it."""
+        """The metadata to commit with `position`."""
         stopped = self.failure if self.state is State.STOPPED else None
-        return note_of(self.target_end, wins=self._is_ahead, stopped=stopped)
+        return note_of(self.target_end, overrides=self._is_ahead, stopped=stopped)
 
     def note_position(self, position: int) -> None:
-        """The source has nothing for us before `position`: markers, or what compaction left."""
+        """Move to `position`, up to which the source has only control records or gaps."""
         if self.is_idle and self.position is not None and self._read_to == self.position:
             self.trouble.end()
             self._is_ahead |= position > self.position
             self.position = self._read_to = max(position, self.position)
 
     async def drain(self, timeout_s: float) -> None:
-        """Send nothing more, and wait until what flies is answered."""
+        """Send nothing more, and wait for the answers to batches in flight."""
         self._is_draining = True
         self._news.set()
-        if self._task is not None and self._flying:
-            await asyncio.wait([each.answered for each in self._flying], timeout=timeout_s)
-            await asyncio.sleep(0)  # its task takes the answers in
+        if self._task is not None and self._in_flight:
+            await asyncio.wait([each.answered for each in self._in_flight], timeout=timeout_s)
+            await asyncio.sleep(0)  # lets the stream's task handle the answers
             self._settle_quietly()
 
     async def stop(self) -> None:
-        """End at once; what flies is not waited for."""
+        """Stop at once, without waiting for batches in flight."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._forget()
 
     def fail(self, error: KdistError) -> None:
-        """The source cannot be read on; the stream stops once all that it gave is in the target."""
+        """Stop with `error`, but first send what was read: the source may no longer have it."""
         if self.state is State.FLOWING:
             self.failure = error
             self._read_no_more()
             self._news.set()
 
     def doubt(self) -> None:
-        """Ask the target where we stand, before anything more is sent."""
+        """Find the position in the target again, before anything more is sent."""
         self._is_doubted = True
         self._news.set()
 
@@ -211,7 +210,7 @@ class Stream:
             await asyncio.sleep(pause_s)
 
     async def _find(self) -> None:
-        """Ask where we stand, and have the source give what comes behind it."""
+        """Find the position in the target, and read the source from there."""
         route, asked_at_s, self._is_doubted = self.route, _now_s(), False
         committed = await self._source.committed(route.source)
         standing = await find_standing(self._target.cluster, route.target, route.mark, committed)
@@ -219,7 +218,8 @@ class Stream:
         if position is None:
             position = await self._source.start_offset(route.source)
         if committed is None:
-            # Before the first batch: with others' batches behind ours, it says where to look.
+            # Before the first batch is sent: its note says where to search for our batches, if
+            # others write behind them.
             first = OffsetAndMetadata(position, note_of(standing.target_end))
             await self._source.commit({route.source: first})
         self._run = run = standing.run
@@ -235,7 +235,10 @@ class Stream:
         self._source.read_from(route.source, position, standing.leader_epoch)
 
     async def _flow(self) -> KdistError:
-        """Send and take in answers until something is wrong; what is wrong with the source."""
+        """Send batches and handle answers; returns the source's failure once all is sent.
+
+        `ApiError` for a doubt.
+        """
         connection = await self._target.connection(self.route.target)
         while self.failure is None or self.oldest is not None:
             await self._news.wait()
@@ -244,23 +247,23 @@ class Stream:
             if self._is_doubted:
                 raise ApiError(
                     Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"topic {self.route.target.topic} of the target is another than it was",
+                    f"topic {self.route.target.topic} of the target was recreated",
                 )
-            while self._waiting and not self._flying and self._silence_s() > _PROOF_S:
+            while self._waiting and not self._in_flight and self._silence_s() > _PROOF_S:
                 await self._prove()
             while (parcel := self._next()) is not None:
                 self._waiting.popleft()
                 posted_at_s = _now_s()
                 answered = connection.post(self.route.target, parcel.data)
                 answered.add_done_callback(lambda _: self._news.set())
-                self._flying.append(_Flight(parcel, answered, posted_at_s))
+                self._in_flight.append(_Flight(parcel, answered, posted_at_s))
         return self.failure
 
     def _silence_s(self) -> float:
         return _now_s() - self._proven_at_s
 
     async def _prove(self) -> None:
-        """Ask the target whether we still stand where we stood. `ApiError` if we do not."""
+        """Check in the target's log that our position is still right. `ApiError` if it is not."""
         route, asked_at_s = self.route, _now_s()
         known = (self._run, self.target_end)
         self.target_end = await find_end(self._target.cluster, route.target, route.mark, *known)
@@ -268,31 +271,31 @@ class Stream:
         self._is_alone = True
 
     def _next(self) -> Parcel | None:
-        """The parcel to be sent now, stamped; None while none may be."""
-        if not self._waiting or len(self._flying) >= IN_FLIGHT_MAX or self._is_draining:
+        """The parcel to send now, stamped; None if none may be sent yet."""
+        if not self._waiting or len(self._in_flight) >= IN_FLIGHT_MAX or self._is_draining:
             return None
         silence_s = self._silence_s()
         if silence_s > _PROOF_S:
-            return None  # not before it is proven where we stand
-        if not self._flying and silence_s > _SILENCE_S:
+            return None  # not before `_prove`
+        if not self._in_flight and silence_s > _SILENCE_S:
             self._is_alone = True
         parcel = self._waiting[0]
         run = run_for(self.route.mark, self._run, parcel.start, parcel.end)
         if run is not self._run:
             self._is_alone = True
-        if self._is_alone and self._flying:
+        if self._is_alone and self._in_flight:
             return None
         parcel.stamp(run)
         self._run = run._replace(next_offset=parcel.end)
         return parcel
 
     def _settle(self) -> None:
-        """Take in the answers that are there, in order. `ApiError` for the first that is bad.
+        """Handle the answers that have arrived, in order. `ApiError` for the first refusal.
 
-        `UserError` if the log is another than it was.
+        `UserError` if the target's topic was recreated.
         """
-        while self._flying and self._flying[0].answered.done():
-            parcel, answered, posted_at_s = self._flying[0]
+        while self._in_flight and self._in_flight[0].answered.done():
+            parcel, answered, posted_at_s = self._in_flight[0]
             try:
                 result = result_of(answered, self.route.target, parcel)
             except ApiError as error:
@@ -300,9 +303,9 @@ class Stream:
                     raise
             else:
                 if 0 <= (base := result.base_offset) < self.target_end:
-                    raise copy_made_anew(self.route.target, base, self.target_end, has_ours=True)
+                    raise copy_recreated(self.route.target, base, self.target_end, has_ours=True)
                 self.target_end = base + parcel.count
-            self._flying.popleft()
+            self._in_flight.popleft()
             self._proven_at_s = posted_at_s
             self._acknowledge(parcel)
 
@@ -310,7 +313,7 @@ class Stream:
         try:
             self._settle()
         except ApiError:
-            pass  # whoever has the partition next asks the target
+            pass  # the partition's next owner finds the position in the target
         except UserError as error:
             self._halt(error)
 
@@ -328,7 +331,7 @@ class Stream:
         metrics.rebuilt_batches += parcel.is_rebuilt
         self._on_change(self)
 
-    # What goes wrong
+    # Failures
 
     def _doubt(self, error: Exception) -> None:
         if isinstance(error, ApiError) and error.error in FROM_TARGET:
@@ -340,10 +343,10 @@ class Stream:
         self.trouble.begin(error)
 
     def _forget(self) -> None:
-        """Nothing is under way any more; what the source gives is not wanted until `_find`."""
-        for flight in self._flying:
+        """Drop what is waiting and in flight, and read no more until `_find`."""
+        for flight in self._in_flight:
             flight.answered.add_done_callback(_retrieve)
-        self._flying.clear()
+        self._in_flight.clear()
         self._waiting.clear()
         self.held_bytes = 0
         self.failure = None
@@ -357,7 +360,7 @@ class Stream:
         self.state = State.STOPPED
         self._forget()
         self.failure = error
-        logger.error("%s is mirrored no more: %s", self.route.source, error)
+        logger.error("mirroring of %s has stopped: %s", self.route.source, error)
         self._on_change(self)
 
 
@@ -366,6 +369,6 @@ def _now_s() -> float:
 
 
 def _retrieve(answered: asyncio.Future[Any]) -> None:
-    """Look at an answer that nobody waits for, so that asyncio does not complain."""
+    """Retrieve the error of an answer that nobody awaits, so that asyncio does not log it."""
     if not answered.cancelled():
         answered.exception()

@@ -1,8 +1,7 @@
-"""The target as a flow's streams reach it: a connection to each leader, for produce requests only.
+"""A flow's connections to its target: one to each leader, for produce requests only.
 
-Requests go out at once and in the order in which they are posted, whether the socket takes them at
-that moment or not: a stream's batches must not overtake each other. What waits in a connection is
-bounded by who posts.
+Requests are written at once, in the order in which they are posted, even if the socket's buffer is
+full: a stream's batches must not overtake each other. The callers bound what a connection buffers.
 """
 
 from __future__ import annotations
@@ -28,24 +27,27 @@ from kdist.protocol.produce import (
 )
 from kdist.wire.varint import Buffer
 
-RETRY_MS = 2_000  # what passes sooner, as a new topic without a leader, is nobody's trouble
-_ACKNOWLEDGE_MS = 20_000  # what the target's broker may wait for its replicas
-_VERSION_MIN = 3  # from then on record batches
+RETRY_MS = 2_000  # errors that pass sooner, as a new topic's missing leader, are not logged
+_ACKNOWLEDGE_MS = 20_000  # how long the target's broker may wait for its replicas
+_VERSION_MIN = 3  # the first version with record batches
 _LIMITS = {
     Error.MESSAGE_TOO_LARGE.code: "max.message.bytes",
     Error.RECORD_LIST_TOO_LARGE.code: "segment.bytes",
 }
-"""The topic's setting that a refused batch is larger than."""
+"""The topic's setting that a refused batch exceeds, by the broker's error."""
 
 
 class ProduceConnection(Client):
     """A connection to one broker."""
 
     def post(self, partition: TopicPartition, batch: Buffer) -> asyncio.Future[Any]:
-        """Send one batch. The answer's `ProduceResponse`, or `ApiError`; `result_of` reads it."""
+        """Send one batch. The future has the `ProduceResponse`, which `result_of` reads.
+
+        `ApiError` if the broker is too old.
+        """
         version = self.version_of(produce.API)
         if version < _VERSION_MIN:
-            raise ApiError(Error.UNSUPPORTED_VERSION, f"{self.name} takes no record batches")
+            raise ApiError(Error.UNSUPPORTED_VERSION, f"{self.name} accepts no record batches")
         part = ProducePartition(index=partition.partition, records=batch)
         request = ProduceRequest(
             acks=ACKS_ALL,
@@ -58,7 +60,7 @@ class ProduceConnection(Client):
 def result_of(
     answered: asyncio.Future[Any], partition: TopicPartition, parcel: Parcel
 ) -> ProducePartitionResult:
-    """What the broker says of a batch that was posted; `ApiError` if it refused it."""
+    """The broker's result for a posted batch; `ApiError` if it refused the batch."""
     (topic,) = answered.result().responses
     (result,) = cast(Sequence[ProducePartitionResult], topic.partition_responses)
     limit = _LIMITS.get(result.error_code)
@@ -66,15 +68,15 @@ def result_of(
         raise ApiError(
             Error.of(result.error_code),
             f"{partition} of the target refuses the batch that ends at source offset {parcel.end}:"
-            f" let topic {partition.topic} of the target have a {limit} of {len(parcel)} or more,"
-            " as large as the source's, and restart the mirror",
+            f" raise {limit} of topic {partition.topic} in the target to the source's value, at"
+            f" least {len(parcel)}, and restart the mirror",
         )
     raise_for(result.error_code, str(partition), result.error_message)
     return result
 
 
 class Target:
-    """Owner: the loop. `cluster` answers everything else, on connections of its own."""
+    """The target. `cluster` has connections of its own for all other requests. Owner: the loop."""
 
     def __init__(
         self, network: Network, bootstrap: Sequence[Address], settings: ClientSettings
@@ -86,7 +88,7 @@ class Target:
         self._locks: defaultdict[Address, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def connection(self, partition: TopicPartition) -> ProduceConnection:
-        """The connection to a partition's leader, by metadata. `ApiError`, `NoBroker`."""
+        """The connection to a partition's leader, opened if need be. `ApiError`, `NoBroker`."""
         cluster = self.cluster
         if cluster.leaders.get(partition, NO_LEADER) == NO_LEADER:
             await cluster.metadata([partition.topic])
@@ -106,7 +108,7 @@ class Target:
             return connection
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """Have it looked up anew."""
+        """Forget a partition's leader, so that `connection` looks it up again."""
         self.cluster.leaders.pop(partition, None)
 
     def close(self) -> None:

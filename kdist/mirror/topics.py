@@ -1,9 +1,9 @@
-"""A flow's topics: chosen anew at each look, with their origins noted and their copies there.
+"""A flow's topics: selects them, writes their origins, and creates their copies.
 
-A topic is mirrored only after its origin is written to the target, and the source's origins are
-read after that: see `origins.py` for why in this order. The id that is noted with it tells a topic
-from one of the same name that was made when it was deleted: the records of the two do not follow on
-each other, though the offsets may.
+A topic is mirrored only after its origin is written to the target and the source's origins are
+read again after that; `origins.py` says why in this order. The topic id in the origin distinguishes
+a topic from a later one of the same name: the records of the two do not continue each other, even
+if their offsets seem to.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ logger = logging.getLogger(__name__)
 
 
 class FlowTopics:
-    """Owner: the flow."""
+    """The topics of one flow. Owner: the flow."""
 
     def __init__(
         self, flow: Flow, source: Cluster, target: Cluster, cluster_ids: tuple[str, str]
     ) -> None:
-        """`cluster_ids` of source and target."""
+        """`cluster_ids` are the ids of source and target."""
         self.selection = Selection({}, {})
         self._flow = flow
         self._source = source
         self._target = target
         self._source_id, self._target_id = cluster_ids
-        self._first_seen: frozenset[str] | None = None  # the source's topics at the first look
-        self._noted: dict[str, Origin] | None = None  # what the target knows
-        self._made_anew: frozenset[str] = frozenset()  # since they were mirrored first
-        self._copies: dict[str, str] = {}  # ids of the target's topics, as they were seen last
-        self._replaced_copies: frozenset[str] = frozenset()  # by the last look
+        self._first_seen: frozenset[str] | None = None  # the source's topics at the first refresh
+        self._noted: dict[str, Origin] | None = None  # the origins in the target
+        self._recreated: frozenset[str] = frozenset()  # the source's, since they were mirrored
+        self._copies: dict[str, str] = {}  # ids of the target's topics, as last seen
+        self._recreated_copies: frozenset[str] = frozenset()  # the target's, by the last refresh
 
     async def refresh(self, now_ms: int) -> Selection:
-        """Look, note, create and grow; what is to be mirrored. `ApiError`, `NoBroker`."""
+        """Select topics, write origins, create and grow copies. `ApiError`, `NoBroker`."""
         topics = [each for each in await list_topics(self._source) if not each.is_internal]
         counts = {each.name: len(each.partitions) for each in topics}
         ids = {each.name: str(each.id or "") for each in topics}
@@ -64,31 +64,31 @@ class FlowTopics:
                     "flow %s: topic %s is not mirrored: %s", self._flow.name, topic, reason
                 )
         self.selection = selection
-        await self._look_at_copies()
+        await self._check_copies()
         return selection
 
-    async def _look_at_copies(self) -> None:
-        """See which topics of the target were made anew since the last look, by us or others."""
+    async def _check_copies(self) -> None:
+        """Find the target's topics that were recreated since the last refresh, by anyone."""
         now = {each.name: str(each.id or "") for each in await list_topics(self._target)}
         before = self._copies
-        self._replaced_copies = frozenset(
+        self._recreated_copies = frozenset(
             name
             for name, id_ in now.items()
             if (known := before.get(name)) and id_ and id_ != known
         )
         self._copies = before | now
 
-    def is_copy_replaced(self, topic: str) -> bool:
-        """Whether the target had another topic for this one of the source at the look before."""
-        return self._flow.renamed(topic) in self._replaced_copies
+    def is_copy_recreated(self, topic: str) -> bool:
+        """Whether the target's topic for this one of the source was recreated, by `refresh`."""
+        return self._flow.renamed(topic) in self._recreated_copies
 
     def begin_at(self, partition: TopicPartition) -> Literal["earliest", "latest"]:
-        """Where a partition of the source begins that was never mirrored."""
+        """Where to begin with a partition of the source that was never mirrored."""
         return begin_at(self._flow, partition, self._noted or {})
 
     def loss(self, topic: str) -> Loss | None:
-        """Why a topic of the source does not follow on its copy, if it does not."""
-        return loss_of_topic(topic) if topic in self._made_anew else None
+        """Why a topic of the source does not continue its copy; None if it does."""
+        return loss_of_topic(topic) if topic in self._recreated else None
 
     def _origins_of(
         self,
@@ -97,7 +97,7 @@ class FlowTopics:
         ids: Mapping[str, str],
         old: Mapping[str, int],
     ) -> dict[str, Origin]:
-        """What the target is to know of the topics, by their names there."""
+        """The origins that the target should have, by its names of the topics."""
         found = {}
         for topic, name in selection.mirrored.items():
             before = origins[topic].through if topic in origins else ()
@@ -107,15 +107,14 @@ class FlowTopics:
     async def _note(self, wanted: Mapping[str, Origin], now_ms: int) -> bool:
         """Write the origins that the target lacks; whether there were any.
 
-        Where a topic was made anew the old one stays noted, for as long as the target has its
-        records.
+        For a recreated topic the old origin stays as long as the target has the old copy.
         """
         if self._noted is None or self._replaced(wanted, self._noted):
             self._noted = await read_origins(self._target)
         kept = self._replaced(wanted, self._noted)
         if kept:
             kept &= (await count_partitions(self._target)).keys()
-        self._made_anew = frozenset(wanted[name].topic for name in kept)
+        self._recreated = frozenset(wanted[name].topic for name in kept)
         new = {}
         for name, origin in wanted.items():
             noted = self._noted.get(name)
@@ -132,13 +131,13 @@ class FlowTopics:
         return {
             name
             for name, origin in wanted.items()
-            if name in noted and noted[name].is_made_anew(origin)
+            if name in noted and noted[name].is_recreated(origin)
         }
 
 
 def id_of(metadata: object, which: str) -> str:
-    """A cluster's id, as its metadata says it. `UserError` if it does not."""
+    """The cluster id in a metadata response. `UserError` if there is none."""
     cluster_id: str | None = getattr(metadata, "cluster_id", None)
     if cluster_id is None:
-        raise UserError(f"the {which} does not say which cluster it is: Kafka does from 0.10.1 on")
+        raise UserError(f"the {which} has no cluster id: Kafka has one from 0.10.1 on")
     return cluster_id

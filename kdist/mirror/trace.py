@@ -1,18 +1,18 @@
-"""Where a mirror stands, written in each batch's header, and read back from it (pure).
+"""A mirror's position, written into each batch's header and read back from it (pure).
 
     field            bits    holds
-    producer id      62      1: no cluster's own ids, which count up from 0, get there
+    producer id      62      1: clusters assign ids from 0 upward, and never get there
                      32-61   the mark: CRC-32C of the source's cluster id, topic and partition
-                     0-31    the run: where it began, the lowest bits
+                     0-31    the run: the lowest bits of the source offset at which it began
     producer epoch   0-14    bits 31 to 45 of the source offset of the batch's last record
     last sequence    0-30    bits 0 to 30 of it
 
-A broker appends a batch of a producer it knows only if its sequence follows, so under one producer
-id it takes just the next records of the source, whoever sends them and how often. A run is as many
-batches as follow each other without a gap in the source's offsets; behind a gap (a marker of a
-transaction, records compacted away) a new run begins, with an id of its own, which is the same for
-whoever comes to this gap. Sources: KIP-98; that a broker lets a producer it does not know begin at
-any sequence: KAFKA-7190, Kafka 2.5.
+A broker appends a batch of a producer id that it knows only if the sequence follows. So under one
+id it accepts just the next records of the source, whoever sends them and however often. A run is a
+series of batches without a gap in the source's offsets. After a gap (a transaction marker, records
+compacted away) a new run begins, with an id of its own, which any mirror that reaches this gap
+computes alike. Sources: KIP-98; that a producer id unknown to a broker may begin at any sequence:
+KAFKA-7190, Kafka 2.5.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kdist.model import TopicPartition
 from kdist.records.batch import BatchHeader
 from kdist.wire.crc32c import crc32c
 
-OFFSETS_MAX = 1 << 46  # 70 thousand billion records in a partition
+OFFSETS_MAX = 1 << 46  # 70 trillion records in a partition
 
 _OURS = 1 << 62
 _MARK_BITS, _RUN_BITS, _SEQUENCE_BITS = 30, 32, 31
@@ -35,7 +35,7 @@ _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 
 
 class Run(NamedTuple):
-    """Under which id and epoch batches are sent, and which source offset the next must begin at."""
+    """The producer id and epoch of a run, and the source offset at which its next batch begins."""
 
     producer_id: int
     epoch: int
@@ -43,12 +43,12 @@ class Run(NamedTuple):
 
     @property
     def base_sequence(self) -> int:
-        """Of the batch that comes next."""
+        """The base sequence of the next batch."""
         return self.next_offset & _SEQUENCE_MASK
 
 
 def mark_of(cluster_id: str, partition: TopicPartition) -> int:
-    """The mark of batches from this partition of this cluster."""
+    """The mark of batches from this partition of the source."""
     name = f"{cluster_id}/{partition.topic}/{partition.partition}"
     return crc32c(name.encode()) & _MARK_MASK
 
@@ -59,7 +59,7 @@ def run_for(mark: int, last: Run | None, start: int, end: int) -> Run:
     `start` is `end` less the number of records, so that the last record's sequence tells `end`.
     """
     if end > OFFSETS_MAX:
-        raise UserError(f"source offset {end} is more than a mirror can keep in a batch's header")
+        raise UserError(f"source offset {end} is too large for a mirror to keep in batch headers")
     epoch = end - 1 >> _SEQUENCE_BITS
     if last is not None and last.next_offset == start and last.epoch == epoch:
         return last
@@ -68,7 +68,7 @@ def run_for(mark: int, last: Run | None, start: int, end: int) -> Run:
 
 
 def read_run(header: BatchHeader, mark: int) -> Run | None:
-    """The run that a batch of the target belongs to, as it goes on behind it; None: not ours."""
+    """The run of a batch in the target, as it is after that batch; None if it is not ours."""
     if header.producer_id < 0 or header.producer_id >> _RUN_BITS != _OURS >> _RUN_BITS | mark:
         return None
     last_offset = header.producer_epoch << _SEQUENCE_BITS | header.last_sequence
@@ -76,7 +76,7 @@ def read_run(header: BatchHeader, mark: int) -> Run | None:
 
 
 def last_run(headers: Iterable[BatchHeader], mark: int) -> Run | None:
-    """The run of the last of some batches that is ours."""
+    """The run after the last of these batches that is ours; None if none is."""
     found = None
     for header in headers:
         found = read_run(header, mark) or found

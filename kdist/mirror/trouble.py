@@ -1,4 +1,4 @@
-"""What may pass: which errors do; logged when it begins and when it is over, not at every try."""
+"""Errors that are retried: which ones, and logging only when they begin and when they are over."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from kdist.errors import ApiError, Error
 
 logger = logging.getLogger(__name__)
 
-FROM_TARGET = frozenset(  # what the target refuses since it knows better where we stand
+FROM_TARGET = frozenset(  # the target refuses a batch, as our idea of the position is wrong
     (
         Error.OUT_OF_ORDER_SEQUENCE_NUMBER,
         Error.INVALID_PRODUCER_EPOCH,
         Error.UNKNOWN_PRODUCER_ID,
     )
 )
-_OVERTAKEN = frozenset(  # what was asked was right just before
+_OUTDATED = frozenset(  # the request was valid a moment before
     (
-        Error.OFFSET_OUT_OF_RANGE,  # retention of the target, since it said where its log begins
+        Error.OFFSET_OUT_OF_RANGE,  # retention has moved the target's log start offset meanwhile
         Error.REBALANCE_IN_PROGRESS,  # a commit came between two generations of the group
     )
 )
 
 
 def may_pass(error: ApiError | NoBroker) -> bool:
-    """Whether to ask again. A commit that failed: the partition is about to be another's."""
+    """Whether to retry. `CommitFailed` means only that the partition is being reassigned."""
     if isinstance(error, NoBroker | CommitFailed):
         return True
-    return error.error.retriable or error.error in FROM_TARGET | _OVERTAKEN
+    return error.error.retriable or error.error in FROM_TARGET | _OUTDATED
 
 
 class Trouble:
-    """Of one thing that is tried again for as long as it takes. Owner: who tries."""
+    """The present error of something that is retried for as long as it takes. Owner: its task."""
 
     def __init__(self, about: str) -> None:
-        self.said = ""  # while it lasts
+        self.said = ""  # the last error; "" if all is well
         self._about = about
 
     def begin(self, error: Exception) -> None:
         """It failed, for the first time or again."""
         if not self.said:
-            logger.warning("%s: %s; trying on", self._about, error)
+            logger.warning("%s: %s; retrying", self._about, error)
         self.said = str(error)
 
     def end(self) -> None:
-        """It works."""
+        """It succeeded."""
         if self.said:
-            logger.info("%s: goes on", self._about)
+            logger.info("%s: works again", self._about)
         self.said = ""

@@ -100,7 +100,7 @@ def test_a_link_that_is_cut_again_and_again_loses_and_doubles_nothing(
             ends = [end_of(source.address, "cut", each) for each in range(PARTITIONS)]
             await_ends(target.address, "cut", ends)
             assert mirror.stop() == 0
-    assert 0 < mirror.text.count("trying on") <= 4 * link.cuts
+    assert 0 < mirror.text.count("retrying") <= 4 * link.cuts
     assert_same(source.address, target.address, "cut")
 
 
@@ -131,7 +131,7 @@ def test_a_flow_without_topics_says_so_and_mirrors_one_that_comes(
     mirror = MirrorProcess(tmp_path, "early", given)
     with ended(mirror):
         mirror.start()
-        settled(lambda: "flow early: no topic of the source is to be mirrored" in mirror.text)
+        settled(lambda: "flow early: there is no topic to mirror in the source" in mirror.text)
         create(source.address, "early", 1)
         produce_one(source, "early", 0)
         await_ends(target.address, "early", [1])
@@ -169,7 +169,7 @@ def test_a_topic_is_not_sent_back_to_where_it_came_from(clusters: Clusters, tmp_
             kdist("mirror", "status", "--config", str(back.file), "--json").stdout
         )
     assert found["held_topics"] == {
-        "around-a": "it came from this flow's target, and is not sent back"
+        "around-a": "it was mirrored from this flow's target, and is not mirrored back"
     }
 
 
@@ -250,4 +250,4 @@ def test_source_and_target_of_one_cluster_are_refused(clusters: Clusters, tmp_pa
     with ended(mirror):
         mirror.start()
         assert mirror.running.wait(30) == 1
-    assert "source and target are one cluster" in mirror.text
+    assert "source and target are the same cluster" in mirror.text

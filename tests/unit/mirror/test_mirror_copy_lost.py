@@ -1,4 +1,4 @@
-"""A target that was made anew under a stream: one batch may get into it, and none behind it."""
+"""A target that was recreated under a stream: one batch may get into it, and none behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kdist.records.batch import read_header
 from kdist.records.build import build_batch
 
 
-def test_a_batch_that_a_target_that_was_made_anew_takes_stops_the_stream_for_good() -> None:
+def test_a_batch_that_a_target_that_was_recreated_takes_stops_the_stream_for_good() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 20, 0.0)
         mirror = scene.mirror()

@@ -62,7 +62,7 @@ def test_a_record_that_is_no_origin_is_not_passed_over(value: bytes) -> None:
         log = scene.brokers.log(TopicPartition(TOPIC, 0))
         log.append(bytes(build_batch([value], [b"t"], timestamp_ms=0)))
         cluster = cluster_of(scene)
-        with pytest.raises(CorruptRecords, match="is no origin"):
+        with pytest.raises(CorruptRecords, match="is not an origin"):
             await read_origins(cluster)
         cluster.close()
 

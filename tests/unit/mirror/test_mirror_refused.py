@@ -29,8 +29,8 @@ def test_a_batch_that_is_too_large_for_the_target_stops_the_stream_and_says_what
         end, size = scene.source[0].end, scene.source[0].header.size
         sentence = (
             f"{error.name}: t-0 of the target refuses the batch that ends at source offset {end}:"
-            f" let topic t of the target have a {limit} of {size} or more,"
-            " as large as the source's, and restart the mirror"
+            f" raise {limit} of topic t in the target to the source's value, at least {size},"
+            " and restart the mirror"
         )
         assert str(mirror.stream.failure) == sentence
         assert mirror.stream.held_bytes == 0

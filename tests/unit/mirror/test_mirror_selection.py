@@ -40,7 +40,7 @@ def test_patterns_match_whole_names_and_never_internal_ones(
 def test_with_a_prefix_names_change_and_what_has_it_is_held() -> None:
     found = select(flow(prefix="dc1."), TOPICS, {}, "B")
     assert found.mirrored["ops.host"] == "dc1.ops.host"
-    assert found.held == {"dc1.flights": "it has the prefix dc1. already"}
+    assert found.held == {"dc1.flights": "it already has the prefix dc1."}
 
 
 def test_a_name_that_gets_too_long_is_held() -> None:

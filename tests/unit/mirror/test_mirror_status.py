@@ -43,7 +43,7 @@ def test_why_a_partition_is_stopped_is_told_until_it_goes_on() -> None:
         found = await status(scene)
         assert (found.position, found.lag.records) == (1, 1)
         assert found.stopped is not None
-        assert "let topic copy.t of the target have a max.message.bytes of 1" in found.stopped
+        assert "raise max.message.bytes of topic copy.t in the target" in found.stopped
         await limit(scene, 1000)
         scene.start()
         await scene.until_copied("t", b"1", b"2" * 100)

@@ -86,7 +86,7 @@ def test_batches_without_gaps_fly_five_at_once_but_for_the_first() -> None:
 
         async def watch() -> None:
             while True:
-                flying.append(len(mirror.stream._flying))
+                flying.append(len(mirror.stream._in_flight))
                 await asyncio.sleep(0.01)
 
         watching = asyncio.create_task(watch())
@@ -110,7 +110,7 @@ def test_the_first_batch_behind_a_gap_flies_alone() -> None:
         slow(scene)
         mirror = scene.mirror()
         while len(scene.arrived) < len(values_of(scene.source)):
-            assert len(mirror.stream._flying) <= 1
+            assert len(mirror.stream._in_flight) <= 1
             await asyncio.sleep(0.01)
         await mirror.die()
         ids = {read_header(each).producer_id for each in scene.brokers.log().data}
@@ -151,7 +151,7 @@ def test_a_mirror_that_was_frozen_sends_nothing_twice_under_an_id_that_was_forgo
         expected = values_of(scene.source)
         slow(scene)
         frozen = scene.mirror()
-        await scene.until(lambda: bool(frozen.stream._flying and frozen.stream._waiting))
+        await scene.until(lambda: bool(frozen.stream._in_flight and frozen.stream._waiting))
         woken, frozen.stream._news = frozen.stream._news, asyncio.Event()
         other = scene.mirror()
         await scene.until(lambda: scene.arrived == expected)
@@ -188,7 +188,7 @@ def test_what_comes_after_a_long_silence_goes_on_where_nobody_else_did() -> None
     play(work)
 
 
-def test_a_target_that_was_made_anew_stops_the_stream_with_a_sentence() -> None:
+def test_a_target_that_was_recreated_stops_the_stream_with_a_sentence() -> None:
     async def work(scene: Scene) -> None:
         scene.committed = OffsetAndMetadata(500, "target=400")
         mirror = scene.mirror()

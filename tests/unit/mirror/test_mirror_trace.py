@@ -100,5 +100,5 @@ def test_marks_differ_by_cluster_topic_and_partition() -> None:
 
 def test_offsets_that_a_header_cannot_hold_are_refused() -> None:
     run_for(MARK, None, OFFSETS_MAX - 1, OFFSETS_MAX)
-    with pytest.raises(UserError, match="more than a mirror can keep"):
+    with pytest.raises(UserError, match="too large for a mirror to keep"):
         run_for(MARK, None, OFFSETS_MAX, OFFSETS_MAX + 1)

@@ -1,4 +1,4 @@
-"""A topic of the source, or its copy, deleted and made anew: no records are passed over."""
+"""A topic of the source, or its copy, deleted and recreated: no records are skipped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def mirrored(scene: FlowScene) -> None:
     await scene.until_copied("t", *OLD)
 
 
-def test_a_topic_that_was_made_anew_stops_and_says_so_also_after_a_restart() -> None:
+def test_a_topic_that_was_recreated_stops_and_says_so_also_after_a_restart() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
         await scene.stop()
@@ -53,12 +53,12 @@ def test_a_topic_that_was_made_anew_stops_and_says_so_also_after_a_restart() -> 
         cluster = asking(scene)
         found = await flow_status(flow_of(mirror).flow, cluster, cluster, 0)
         (row,) = found.partitions
-        assert "was deleted and made anew" in (row.stopped or "")
+        assert "was deleted and recreated" in (row.stopped or "")
 
     play(work)
 
 
-def test_a_topic_that_is_made_anew_while_it_is_mirrored_stops() -> None:
+def test_a_topic_that_is_recreated_while_it_is_mirrored_stops() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
         await make_anew(scene)
@@ -112,7 +112,7 @@ def test_a_copy_that_is_deleted_while_nothing_comes_stops_its_topic() -> None:
         assert await scene.values("copy.t") == []
         stream = stream_of(scene.mirror)
         assert stream is not None
-        assert "was it deleted and made anew?" in str(stream.failure)
+        assert "was it deleted and recreated?" in str(stream.failure)
         await scene.stop()
 
     play(work)
