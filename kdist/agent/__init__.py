@@ -1,5 +1,5 @@
-"""The agent: publishes each host's operational data, and what its ZooKeeper and disks say.
+"""The agent: publishes a host's operational data, and the state of its ZooKeeper and disks.
 
-One record for each interval goes to a topic (docs/formats/ops-host.md). Metrics that the node
-exporter does not have are written to a file that it shows to Prometheus.
+It writes one record per interval to a topic (docs/formats/ops-host.md), and metrics that the node
+exporter does not have to a file for its textfile collector.
 """

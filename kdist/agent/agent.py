@@ -1,7 +1,7 @@
-"""The agent's life: at each interval it looks at the host, queues a record, and has it sent.
+"""The agent's tasks: at each interval it looks at the host and queues a record, which it sends.
 
-Looking and sending do not wait for each other, nor for slow disks: a broker that is away costs
-nothing but the oldest records, a disk that takes its time only the freshness of its health.
+Looking, sending and asking disks do not wait for each other: while no broker answers, only the
+oldest records are lost; while a disk is slow to answer, only its health is out of date.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from kdist.runtime.host import Look
 
 logger = logging.getLogger(__name__)
 
-_LAST_SEND_S = 2.0  # what a stop gives the records that still wait
+_LAST_SEND_S = 2.0  # how long a stop waits for queued records to be sent
 _ZOOKEEPER_MS = 2_000
 
 
 class AgentWorld(NamedTuple):
-    """What an agent is given (design D7). `look` blocks, and is called on a thread."""
+    """The outside world of an agent, passed in. `look` blocks, and is called in a thread."""
 
     clock: Clock
     files: Files
@@ -58,10 +58,10 @@ class Agent:
         self._sequence = 0
         self._is_filled = asyncio.Event()
         self._is_ending = False
-        self._is_writing = True  # so that one failure is told, and not each
+        self._is_writing = True  # so that only the first of several failures is logged
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Until `stop`; `ready` is called once the host was looked at. Raises what is a bug."""
+        """Run until `stop`; `ready` is called after the first look. Raises only bugs."""
         self._is_ending = False
         looking: list[Coroutine[Any, Any, None]] = [self._look_on(ready)]
         if self._settings.smartctl:
@@ -75,7 +75,7 @@ class Agent:
         await self._end(sending)
 
     async def look_once(self) -> None:
-        """Look at the host, queue the record, write what Prometheus wants."""
+        """Look at the host, queue the record, write the metrics file."""
         now = await asyncio.to_thread(self._world.look, self._world.clock.now_ms())
         self._sequence += 1
         progress = Progress(self._sequence, self.queue.dropped)
@@ -93,7 +93,7 @@ class Agent:
         await self.look_once()
         ready()
         while True:
-            # After a look that took longer than the interval, the next one is a whole one away.
+            # After a look that took longer than the interval, wait for a whole interval.
             due_s = max(due_s, loop.time() - interval_s) + interval_s
             await asyncio.sleep(due_s - loop.time())
             await self.look_once()
@@ -115,7 +115,7 @@ class Agent:
         return read_mntr(await ask_mntr(self._zookeeper, _ZOOKEEPER_MS))
 
     def _write_metrics(self, path: str, zookeeper: ZooKeeperMetrics | None) -> None:
-        """Write the file. A full disk is no reason to stop telling of it by record."""
+        """Write the metrics file. A failure, as on a full disk, does not stop the records."""
         self.metrics.dropped_records = self.queue.dropped
         self.metrics.queued_records = len(self.queue)
         content = exported(self.metrics, self._health, zookeeper)
@@ -123,15 +123,15 @@ class Agent:
             self._world.files.replace(path, content, durable=False)
         except (OSError, KdistError) as error:
             if self._is_writing:
-                logger.warning("%s is not written: %s", path, error)
+                logger.warning("%s could not be written: %s", path, error)
             self._is_writing = False
         else:
             self._is_writing = True
 
     async def _end(self, sending: asyncio.Task[None]) -> None:
-        """Send what waits, if that is quick, and leave no figures that nobody renews.
+        """Send queued records, for up to `_LAST_SEND_S`, and remove the metrics, now outdated.
 
-        A send under way is let finish: one that is cut off would come twice after the next start.
+        A send in progress is awaited too: a record whose acknowledgement is lost may be duplicated.
         """
         self._is_ending = True
         self._is_filled.set()

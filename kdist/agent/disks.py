@@ -1,4 +1,4 @@
-"""Asks smartctl for the health of every disk, now and then: a disk may take seconds to answer."""
+"""Asks smartctl for the health of every disk. A disk may take seconds to answer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Run = Callable[[Sequence[str], float], Awaitable[bytes]]
 
 
 async def ask_disks(smartctl: str, run: Run) -> tuple[DiskHealth, ...]:
-    """The health of every disk that tells it, one after another."""
+    """The health of every disk with SMART, asked one after another."""
     found: list[DiskHealth] = []
     for device in read_scan(await run((smartctl, "--json", "--scan"), _TIMEOUT_MS)):
         output = await run((smartctl, "--json", *_WHAT, device), _TIMEOUT_MS)
         if (health := read_health(device, output)) is None:
-            logger.debug("%s says nothing of its health", device)
+            logger.debug("%s reports no SMART health", device)
         else:
             found.append(health)
     return tuple(found)

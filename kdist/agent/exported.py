@@ -1,4 +1,4 @@
-"""What the agent knows, in Prometheus's text format, for the node exporter to show (pure)."""
+"""The agent's metrics in Prometheus's text format, for the node exporter's collector (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kdist.metrics.exposition import Exposition
 def exported(
     agent: AgentMetrics, health: Iterable[DiskHealth], zookeeper: ZooKeeperMetrics | None
 ) -> bytes:
-    """The file's content; what there is none of (disks with SMART, ZooKeeper) has no samples."""
+    """The file's content; without disks with SMART or a ZooKeeper, it has no samples of these."""
     shown = Exposition()
     shown.add(agent)
     disks = Family(SmartMetrics, "device", "serial")

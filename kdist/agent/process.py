@@ -1,4 +1,4 @@
-"""An agent as a process: the real world around it, signals, systemd."""
+"""An agent as a process: real clock, disk and network, signals, systemd."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_RETRY_MS = 0  # the next interval is the retry
 
 
 def run_agent(settings: AgentSettings, environment: Mapping[str, str]) -> None:
-    """Run an agent until SIGTERM or SIGINT. `UserError` for addresses that are none."""
+    """Run an agent until SIGTERM or SIGINT. `UserError` for malformed addresses."""
     asyncio.run(_run(settings, ServiceManager(environment)))
 
 

@@ -1,7 +1,7 @@
-"""Sends what the queue has to the topic, in order, until it is empty or a broker refuses.
+"""Sends the queued records to the topic, in order, until the queue is empty or a send fails.
 
-At least once: a record whose acknowledgement got lost is sent again. Host and timestamp say which
-record it is.
+Delivery is at least once: a record whose acknowledgement is lost is sent again. Readers can
+recognise duplicates by host and timestamp.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kdist.records.compression import Codec
 
 logger = logging.getLogger(__name__)
 
-_BATCH_BYTES_MAX = 500_000  # half of what a topic takes by default, before compression
-_NEVER = (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE, Error.INVALID_RECORD)
+_BATCH_BYTES_MAX = 500_000  # before compression: half of a topic's default max.message.bytes
+_PERMANENT = (Error.MESSAGE_TOO_LARGE, Error.RECORD_LIST_TOO_LARGE, Error.INVALID_RECORD)
 
 
 class Publisher:
-    """Owner: the loop. `cluster` tries nothing again: the next record's turn is soon enough."""
+    """Sends the queue. `cluster` does not retry: the next interval does. Owner: the loop."""
 
     def __init__(
         self, cluster: Cluster, topic: str, host: str, queue: Queue, metrics: AgentMetrics
@@ -39,7 +39,7 @@ class Publisher:
         self._told = ""
 
     async def send_all(self) -> bool:
-        """Send all that waits; whether that went well. What could not be sent waits on."""
+        """Send all queued records; whether that succeeded. Those not sent stay in the queue."""
         while taken := self._queue.take(_BATCH_BYTES_MAX):
             try:
                 await self._send(taken)
@@ -68,18 +68,18 @@ class Publisher:
 
     def _fail(self, taken: list[Queued], error: ApiError | UserError) -> None:
         self._metrics.failed_sends += 1
-        self._partition = None  # the topic may have been made anew, with more partitions
-        if isinstance(error, ApiError) and error.error in _NEVER:
+        self._partition = None  # the topic may have been recreated, or have more partitions
+        if isinstance(error, ApiError) and error.error in _PERMANENT:
             self._queue.dropped += len(taken)
         else:
             self._queue.put_back(taken)
         self._tell(str(error))
 
     def _tell(self, trouble: str) -> None:
-        """One line when it begins, one when it ends: not one for each record."""
+        """Log when trouble begins and when it ends, but not for each record."""
         if bool(trouble) != bool(self._told):
             if trouble:
-                logger.warning("records wait: %s", trouble)
+                logger.warning("records cannot be sent: %s", trouble)
             else:
-                logger.info("records are taken again")
+                logger.info("records are sent again")
         self._told = trouble

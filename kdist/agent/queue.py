@@ -14,7 +14,7 @@ class Queued(NamedTuple):
 
 
 class Queue:
-    """Records in their order, `limit` at most. Owner: the loop."""
+    """Records in order, at most `limit`. Owner: the loop."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -25,12 +25,12 @@ class Queue:
         return len(self._records)
 
     def add(self, record: Queued) -> None:
-        """One more at the end."""
+        """Append a record."""
         self._records.append(record)
         self._keep_limit()
 
     def take(self, bytes_max: int) -> list[Queued]:
-        """The oldest ones, as many as fit into `bytes_max`, and one at least if there is any."""
+        """Remove the oldest records, as many as fit into `bytes_max`, but at least one."""
         taken: list[Queued] = []
         size = 0
         while self._records and (not taken or size + len(self._records[0].value) <= bytes_max):
@@ -39,7 +39,7 @@ class Queue:
         return taken
 
     def put_back(self, taken: list[Queued]) -> None:
-        """What was taken and not sent is the oldest again."""
+        """Return records that were taken and not sent, as the oldest."""
         self._records.extendleft(reversed(taken))
         self._keep_limit()
 

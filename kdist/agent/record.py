@@ -1,8 +1,8 @@
-"""From two looks at a host to the record that is published (pure).
+"""Makes the record to publish from a look at the host and the look before it (pure).
 
-The record's fields and units are in docs/formats/ops-host.md. Counters pass through as the kernel
-counts them, so that a record that got lost takes nothing along; only the two `busy_ratio` compare
-a look with the one before, and are None in an agent's first record.
+The record's fields and units are in docs/formats/ops-host.md. Counters are the kernel's, not
+differences, so that nothing is missing if a record is lost. Only the two `busy_ratio` compare a
+look with the one before; in an agent's first record they are None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA = 1
 
 
 class Identity(NamedTuple):
-    """Whose records they are."""
+    """The host that a record is from."""
 
     host: str
     datacenter: str
@@ -26,7 +26,7 @@ class Identity(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How the agent itself does: the record's number since its start, and what it lost."""
+    """The agent's own counters since its start: the record's number, and records dropped."""
 
     sequence: int
     dropped_records: int
@@ -39,9 +39,9 @@ def make_record(
     before: Look | None,
     health: Iterable[DiskHealth],
 ) -> dict[str, Any]:
-    """The record of the look `now`; `before` is the one before it, of the same boot."""
+    """The record of the look `now`; `before` is the one before it, since the same boot."""
     if before is not None and not before.timestamp_ms < now.timestamp_ms:
-        before = None  # the clock was set back: nothing can be said of the time between
+        before = None  # the clock was set back, so the time between them is unknown
     return {
         "schema": SCHEMA,
         **identity._asdict(),
@@ -77,9 +77,9 @@ def _cpu(now: Look, before: Look | None) -> dict[str, Any]:
 
 
 def _busy_processors(now: Look, before: Look) -> float | None:
-    """The share of all processors' time that was neither idle nor waiting for a disk.
+    """The share of all processors' time that was neither idle nor iowait.
 
-    The kernel counts a guest's time in `user` too, so it is left out of the sum.
+    `guest` and `guest_nice` are left out of the sum: the kernel includes them in `user` and `nice`.
     """
     deltas = {
         mode: max(0.0, seconds - getattr(before.cpu_seconds, mode))
@@ -115,7 +115,7 @@ def _interface(name: str, of: Any) -> dict[str, Any]:
 
 
 def _is_used(of: Any) -> bool:
-    """Devices that were never asked for anything, as spare loop devices, are left out."""
+    """Whether a device has ever been read or written; spare loop devices, for example, are not."""
     return bool(of.read_count or of.write_count)
 
 

@@ -1,6 +1,6 @@
-"""What `smartctl --json` says of a disk (pure). ATA by attribute number, NVMe by its health log.
+"""Parses the output of `smartctl --json` (pure): ATA attributes by number, NVMe's health log.
 
-Source: smartctl(8); the numbers are the ones that vendors agree on.
+Source: smartctl(8); these attribute numbers mean the same with all vendors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _REALLOCATED, _PENDING, _UNCORRECTABLE, _LINK = 5, 197, 198, 199
 
 
 class DiskHealth(NamedTuple):
-    """One disk's; None for what it does not say."""
+    """One disk's health; None for values that it does not report."""
 
     device: str
     model: str
@@ -28,7 +28,7 @@ class DiskHealth(NamedTuple):
 
 
 def read_scan(output: bytes) -> Iterator[str]:
-    """The devices that `smartctl --json --scan` found; none if it said nothing to be read."""
+    """The devices that `smartctl --json --scan` found; none if its output is invalid."""
     devices = _parsed(output).get("devices")
     for each in devices if isinstance(devices, list) else ():
         if isinstance(each, dict) and "name" in each:
@@ -36,14 +36,14 @@ def read_scan(output: bytes) -> Iterator[str]:
 
 
 def read_health(device: str, output: bytes) -> DiskHealth | None:
-    """What `smartctl --json --info --health --attributes` said; None for no disk with SMART."""
+    """Parse `smartctl --json --info --health --attributes`; None for a disk without SMART."""
     said = _parsed(output)
     if "smart_status" not in said:
         return None
     try:
         return _health(device, said)
     except (AttributeError, KeyError, TypeError, ValueError):
-        return None  # not as smartctl writes it
+        return None  # an unknown format
 
 
 def _health(device: str, said: dict[str, Any]) -> DiskHealth:
@@ -72,5 +72,5 @@ def _parsed(output: bytes) -> dict[str, Any]:
     try:
         said = json.loads(output)
     except ValueError:
-        return {}  # it wrote nothing, or was ended in the middle
+        return {}  # smartctl wrote nothing, or was killed while it wrote
     return said if isinstance(said, dict) else {}

@@ -1,7 +1,7 @@
-"""What this host's ZooKeeper server says of itself: `mntr`, a four-letter command.
+"""Asks this host's ZooKeeper server for its state, by the four-letter command `mntr`.
 
-Source: ZooKeeper's administrator's guide. `mntr` is asked and not `ruok`, which says imok before
-the server serves; one that does not serve yet answers with a sentence without tabs.
+Source: ZooKeeper's administrator's guide. Not `ruok`, which answers imok before the server is
+serving. A server that is not serving yet answers `mntr` with a sentence without tabs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ANSWER_BYTES_MAX = 1 << 20
 
 
 async def ask_mntr(address: Address, timeout_ms: float) -> str:
-    """The server's answer; nothing from one that gives none."""
+    """The server's answer; "" if it does not answer in time."""
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             reader, writer = await asyncio.open_connection(*address, limit=_ANSWER_BYTES_MAX)
@@ -30,7 +30,7 @@ async def ask_mntr(address: Address, timeout_ms: float) -> str:
 
 
 def read_mntr(answer: str) -> ZooKeeperMetrics:
-    """The answer's lines, `name<TAB>value`, as metrics (pure)."""
+    """Parse the answer, lines of `name<TAB>value` (pure)."""
     said = dict(line.split("\t", 1) for line in answer.splitlines() if "\t" in line)
     state = said.get("zk_server_state", "")
     read = ZooKeeperMetrics()

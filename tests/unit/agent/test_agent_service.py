@@ -160,7 +160,7 @@ def test_a_metrics_file_that_cannot_be_written_is_told_once(
         assert len(agent.queue) == 2
 
     asyncio.run(run())
-    assert caplog.text.count("/nowhere/x.prom is not written") == 1
+    assert caplog.text.count("/nowhere/x.prom could not be written") == 1
 
 
 def test_a_bug_ends_the_agent() -> None:
