@@ -1,4 +1,4 @@
-"""Where Spark finds the data source `kdist`: it imports what is named `pyspark_*` and looks."""
+"""Where Spark finds the data source `kdist`: it imports every package named `pyspark_*`."""
 
 from kdist.spark.source import KdistDataSource as DefaultSource
 

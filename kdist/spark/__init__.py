@@ -1,9 +1,9 @@
 """Spark: the PySpark data source `kdist`, and the load of topics into Parquet files.
 
-`source` is the data source. Driver's side: `options` (what was asked for), `offsets` (its JSON),
-`resolving` (which offsets that is now, asked through `asking`), `ranges` (cut for the tasks).
-Executors' side: `reading` (records of a range) and `columns` (as Arrow). The load is in
-`kdist.spark.load`.
+`source` is the data source. On the driver, `options` parses its options, `offsets` the JSON in
+them; `resolving` asks the cluster, through `asking`, which offsets they mean; `ranges` cuts these
+into tasks. On the executors, `reading` reads the batches of a range, and `columns` turns them into
+Arrow. The load is in `kdist.spark.load`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `kdist` known to a session, as it is where Spark finds it by itself."""
+    """Register the format `kdist` with a session; only needed if Spark does not find it itself."""
     from kdist.spark.source import KdistDataSource
 
     spark.dataSource.register(KdistDataSource)

@@ -1,4 +1,4 @@
-"""Asking a cluster from Spark's driver, which has no loop of its own."""
+"""Asking a cluster from Spark's driver, which has no event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _RETRY_MS = 10_000
 
 
 def ask_once(bootstrap: str, client_id: str, work: Callable[[Cluster], Awaitable[T]]) -> T:
-    """What `work` gives, on a loop and with connections of its own. `UserError`: no broker."""
+    """Run `work` on an event loop and connections of its own, and return its result.
+
+    `UserError` if no broker answers.
+    """
 
     async def run() -> T:
         network = AsyncioNetwork(asyncio.get_running_loop())

@@ -44,15 +44,15 @@ _FIELDS = [
 SCHEMA = pyarrow.schema(_FIELDS)
 SCHEMA_WITH_HEADERS = pyarrow.schema([*_FIELDS, ("headers", pyarrow.list_(_HEADER))])
 
-# Spark takes a batch for a unit of work: small ones cost more each than their records, and large
-# ones wait in memory on both sides of the socket.
+# Spark has a cost for each Arrow batch, which for small ones exceeds that of their records. Large
+# ones are held in memory on both sides of the socket between Python and Java.
 _ROWS_MIN = 8_192
 _BYTES_MAX = 4 << 20
 _TIME_MS_MAX = ((1 << 63) - 1) // 1000  # Spark counts microseconds
 
 
 class Rows:
-    """Records of one partition that become one Arrow batch."""
+    """Collects records of one partition for one Arrow batch."""
 
     def __init__(self, partition: TopicPartition, with_headers: bool) -> None:
         self._partition = partition
@@ -70,11 +70,11 @@ class Rows:
 
     @property
     def is_enough(self) -> bool:
-        """Whether to give them away before more are added."""
+        """Whether the Arrow batch is large enough."""
         return len(self) >= _ROWS_MIN or self._size_bytes >= _BYTES_MAX
 
     def add(self, batch: Batch) -> None:
-        """Add a batch's records; there may be none between the offsets that it is cut to."""
+        """Add a batch's records; there may be none, if it was cut to some offsets."""
         count, body, numbers = len(batch), batch.body, batch.numbers
         if count < len(numbers[0]):
             body, numbers = _of_some(batch.raw_records())
@@ -88,7 +88,7 @@ class Rows:
         self._size_bytes += len(body)
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """Them all."""
+        """All records as one Arrow batch."""
         count = len(self)
         arrays = [
             binary(pyarrow, self._keys),
@@ -109,13 +109,13 @@ class Rows:
         try:
             return integers(pyarrow, in_ms, self._timestamps).cast(in_us)
         except pyarrow.ArrowInvalid:
-            # A producer took nanoseconds for milliseconds, say: its records shall not stop a load.
+            # Out of range, as when a producer sends nanoseconds. That must not stop a load.
             held = [each if abs(each) <= _TIME_MS_MAX else None for each in self._timestamps]
             return pyarrow.array(held, in_ms).cast(in_us)
 
 
 def _of_some(records: list[Record]) -> tuple[bytearray, tuple[array[int], array[int]]]:
-    """Body and numbers of a batch that would hold these records."""
+    """The body, offsets and timestamps of a batch of these records."""
     body = encode_records([each.value for each in records], [each.key for each in records])
     offsets = array("q", [each.offset for each in records])
     return body, (offsets, array("q", [each.timestamp for each in records]))
@@ -124,7 +124,7 @@ def _of_some(records: list[Record]) -> tuple[bytearray, tuple[array[int], array[
 def to_arrow(
     partition: TopicPartition, batches: Iterable[Batch], with_headers: bool
 ) -> Iterator[pyarrow.RecordBatch]:
-    """The batches of one partition as Arrow's, small ones put together."""
+    """The batches of one partition as Arrow batches, with small ones merged."""
     rows = Rows(partition, with_headers)
     for batch in batches:
         rows.add(batch)

@@ -1,4 +1,4 @@
-"""Offsets and times as Spark's options have them: JSON by topic and partition (pure).
+"""The JSON of Spark's options for partitions, offsets and times (pure).
 
     {"clicks": {"0": 23, "1": -2}}        offsets; -2 is earliest, -1 latest
     {"clicks": {"0": 1672531200000}}      times, ms since the epoch
@@ -50,7 +50,7 @@ Place = Everywhere | AtOffsets | AtTime | AtTimes
 
 
 def parse_offsets(name: str, text: str) -> ByPartition:
-    """Numbers by partition; `UserError` names the option."""
+    """The offsets or times by partition; `UserError`, which names the option `name`."""
     example = '{"topic": {"0": 23}}'
     found: ByPartition = {}
     for topic, numbers in _topics(name, text, example).items():
@@ -65,7 +65,7 @@ def parse_offsets(name: str, text: str) -> ByPartition:
 
 
 def parse_assign(name: str, text: str) -> tuple[TopicPartition, ...]:
-    """Partitions by topic; `UserError` names the option."""
+    """The partitions; `UserError`, which names the option `name`."""
     example = '{"topic": [0, 1]}'
     found: set[TopicPartition] = set()
     for topic, partitions in _topics(name, text, example).items():
@@ -77,7 +77,7 @@ def parse_assign(name: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def show_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """The JSON that `parse_offsets` reads again."""
+    """The JSON for `parse_offsets`."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -85,7 +85,7 @@ def show_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def show_assign(partitions: Iterable[TopicPartition]) -> str:
-    """The JSON that `parse_assign` reads again."""
+    """The JSON for `parse_assign`."""
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         found.setdefault(topic, []).append(partition)

@@ -1,8 +1,8 @@
 """The options of the format `kdist`: those of Spark's Kafka connector for batch reads (pure).
 
-Names are compared without regard to case, as Spark does. What that connector refuses is refused,
-and so is a name that it does not know. A `kafka.` option is a setting of kdist's consumer, in
-Kafka's spelling; some that only tune Java's consumer are taken and do nothing.
+Names are case-insensitive, as in Spark. Values that the connector refuses are refused, and so are
+unknown names. A `kafka.` option is a setting of kdist's consumer, in Kafka's spelling; some that
+only tune Java's consumer are accepted and ignored.
 Source: `KafkaSourceProvider` of Spark 4, and its integration guide.
 """
 
@@ -45,12 +45,12 @@ NAMES = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
-    # These tune or name what this source has not: a pool of consumers, groups, an offset fetcher.
+    # Ignored: they concern a consumer pool, groups and an offset fetcher, which kdist has not.
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
-    # These are for streams; that connector passes over them in a batch.
+    # Ignored: they are for streams, and Spark's connector ignores them in batch reads, too.
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -76,7 +76,7 @@ _FIXED = {
     "enable.auto.commit": "this source commits nothing",
     "key.deserializer": "keys are bytes",
     "value.deserializer": "values are bytes",
-    "interceptor.classes": "records are given as they are",
+    "interceptor.classes": "records are read as they are",
 }
 
 
@@ -89,7 +89,7 @@ class Selection(NamedTuple):
 
 
 class ReadOptions(NamedTuple):
-    """One read, as it was asked for. `consumer` are settings of `Consumer`."""
+    """The parsed options of one read. `consumer` are settings of `Consumer`."""
 
     bootstrap: str
     selection: Selection
@@ -104,7 +104,7 @@ class ReadOptions(NamedTuple):
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options as given, checked; `UserError` for the first that is wrong."""
+    """Parse and check the options; `UserError` for the first that is wrong."""
     options = {name.lower(): text for name, text in given.items()}
     for name in options:
         _require_known(name)
@@ -131,7 +131,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def wants_headers(given: Mapping[str, str]) -> bool:
-    """Whether the column `headers` is there, which the schema says before anything is read."""
+    """Whether the schema has the column `headers`; Spark asks before any option is checked."""
     return _flag({name.lower(): text for name, text in given.items()}, "includeHeaders", False)
 
 
@@ -175,7 +175,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
     try:
         re.compile(text)
     except re.error as error:
-        raise UserError(f"subscribePattern is no regular expression: {error}") from None
+        raise UserError(f"subscribePattern is not a regular expression: {error}") from None
     if not text:
         raise UserError("subscribePattern is empty")
     return Selection(pattern=text)
@@ -208,7 +208,7 @@ def _end(options: Mapping[str, str]) -> Place:
 
 
 def _place(options: Mapping[str, str], which: str) -> Place | None:
-    """The first of three options that is given, as Spark has them in order."""
+    """The first of three options that is given, in the order in which Spark looks for them."""
     if (text := options.get(f"{which}timestamp")) is not None:
         return AtTime(_number(f"{which}Timestamp", text, minimum=0))
     if (text := options.get(f"{which}offsetsbytimestamp")) is not None:
@@ -272,8 +272,6 @@ def _consumer_settings(options: Mapping[str, str]) -> dict[str, Any]:
                 raise UserError(f"{name} is {text!r}, and must be {allowed}") from None
     protocol = options.get("kafka.security.protocol", "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
-        raise UserError(
-            f"kafka.security.protocol is {protocol!r}: only PLAINTEXT can be spoken yet"
-        )
+        raise UserError(f"kafka.security.protocol is {protocol!r}: only PLAINTEXT is supported")
     read_settings(found)
     return found

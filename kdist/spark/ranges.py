@@ -1,7 +1,7 @@
-"""Offsets of a partition cut into ranges, each for one of Spark's tasks (pure).
+"""Cuts the offsets of partitions into ranges, one for each Spark task (pure).
 
-One range for a partition, unless `minPartitions` asks for more of them in all, which large
-partitions then are cut into more than small ones, or `maxRecordsPerPartition` for smaller ones.
+Each partition is one range, unless `maxRecordsPerPartition` asks for smaller ranges, or
+`minPartitions` for more of them in all: then partitions are cut in proportion to their size.
 Source: Spark's `KafkaOffsetRangeCalculator`.
 """
 
@@ -23,14 +23,14 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets that is."""
+        """How many offsets it has."""
         return self.end - self.start
 
 
 def cut(
     ranges: Iterable[Range], partitions_min: int | None = None, records_max: int | None = None
 ) -> list[Range]:
-    """The ranges that are not empty, cut as asked for; each offset is in one of them."""
+    """The ranges, without the empty ones, cut as asked for; each offset is in exactly one."""
     found = [each for each in ranges if each.size > 0]
     if records_max is not None:
         found = [part for each in found for part in _parts(each, -(-each.size // records_max))]
@@ -45,7 +45,7 @@ def cut(
 
 
 def _parts(whole: Range, count: int) -> Iterator[Range]:
-    """`count` parts as even as can be; fewer, if there are fewer offsets."""
+    """`count` parts as even as possible; fewer, if there are fewer offsets."""
     count = min(count, whole.size)
     bounds = [whole.start + whole.size * number // count for number in range(count + 1)]
     return (Range(whole.partition, start, end) for start, end in pairwise(bounds))

@@ -1,9 +1,9 @@
-"""One range's batches, read from its partition's leader: what a task of Spark's does.
+"""Reads one range's batches from its partition's leader, in a Spark task.
 
-The consumer reads ahead in its own thread while the task makes Arrow of what it has. Offsets that
-are no record's (markers of transactions, records compacted away) are passed over. An offset that is
-gone, by retention or since the topic was made anew, ends the read with `RecordsLost`, or without
-`failOnDataLoss` moves it on to the first one that is left.
+The consumer reads ahead in a thread of its own while the task converts batches to Arrow. Offsets
+without a record (transaction markers, records compacted away) are skipped. An offset that is gone,
+by retention or because the topic was recreated, ends the read with `RecordsLost`; without
+`failOnDataLoss`, the read goes on at the first offset that is left.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _FETCHING: dict[str, Any] = {
     "max_partition_fetch_bytes": 4 << 20,
     "fetch_max_bytes": 16 << 20,
 }
-_LOOK_S = 0.5  # where the last offsets are no records, nothing comes: then the position is asked
+_POLL_S = 0.5  # a range that ends in offsets without records gives no batch: check the position
 
 
 class RecordsLost(KdistError):
-    """Records that were to be read are gone, and the read was not told to go on without them."""
+    """Records of the range are gone, and `failOnDataLoss` is true."""
 
 
 class Reading(NamedTuple):
-    """What a task is given besides its range."""
+    """A task's options, besides its range."""
 
     bootstrap: str
     fail_on_data_loss: bool
@@ -47,7 +47,7 @@ def read_range(reading: Reading, wanted: Range) -> Iterator[Batch]:
         position = wanted.start
         while position < wanted.end:
             try:
-                batches = consumer.poll_batches(_LOOK_S)
+                batches = consumer.poll_batches(_POLL_S)
             except OffsetOutOfRange as gone:
                 position = _next_left(consumer, gone.offset, wanted, reading.fail_on_data_loss)
                 continue
@@ -56,11 +56,11 @@ def read_range(reading: Reading, wanted: Range) -> Iterator[Batch]:
                     yield batch if batch.end <= wanted.end else batch.part(batch.start, wanted.end)
                 position = batch.end
             if not batches:
-                position = _look(consumer, wanted, reading.fail_on_data_loss)
+                position = _position(consumer, wanted, reading.fail_on_data_loss)
 
 
-def _look(consumer: Consumer, wanted: Range, fail_on_data_loss: bool) -> int:
-    """Where the reader is, when nothing came: at an end before the range's nothing ever will."""
+def _position(consumer: Consumer, wanted: Range, fail_on_data_loss: bool) -> int:
+    """The position after a poll without batches; beyond a log that ends before the range does."""
     position = consumer.position(wanted.partition)
     (end,) = consumer.end_offsets([wanted.partition]).values()
     if position < wanted.end and end <= position:
@@ -69,15 +69,18 @@ def _look(consumer: Consumer, wanted: Range, fail_on_data_loss: bool) -> int:
 
 
 def _next_left(consumer: Consumer, offset: int, wanted: Range, fail_on_data_loss: bool) -> int:
-    """Where to go on behind an offset that is not there; the range's end if nothing is left."""
+    """Where to go on after an offset that is gone; the range's end if nothing of it is left.
+
+    `RecordsLost` if that is not allowed.
+    """
     partition = wanted.partition
     (start,) = consumer.beginning_offsets([partition]).values()
     (end,) = consumer.end_offsets([partition]).values()
     if fail_on_data_loss:
         raise RecordsLost(
-            f"offset {offset} of {partition} is not there: it has {start} to {end} now, and"
-            f" {wanted.start} to {wanted.end} are to be read; with failOnDataLoss false what is"
-            " left would be"
+            f"{partition} no longer has offset {offset}: it has {start} to {end} now, and"
+            f" {wanted.start} to {wanted.end} are to be read; with failOnDataLoss false, the"
+            " read would go on with those that are left"
         ) from None
     if not offset < start < wanted.end:
         return wanted.end

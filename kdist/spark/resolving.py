@@ -1,7 +1,7 @@
-"""From a read's options to offsets: which partitions there are, and where a read begins and ends.
+"""Resolves a read's options to partitions, and to the offsets where the read begins and ends.
 
-Asked of the brokers on the driver, once for each read. What is said for some partitions has to be
-said for all of them, as Spark's connector wants it, so that none is read whole by mistake.
+The driver asks the brokers once for each read. Offsets given by partition must name every partition
+that is read, as in Spark's connector, so that none is read whole by mistake.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kdist.spark.ranges import Range, cut
 
 
 def plan_read(options: ReadOptions) -> list[Range]:
-    """The ranges to read, each a task; `UserError` or `ApiError` where they cannot be told."""
+    """The ranges to read, one for each task; `UserError` or `ApiError` if there is an error."""
     client_id = options.consumer.get("client_id", "kdist-spark")
     return ask_once(
         options.bootstrap, client_id, lambda cluster: Resolver(cluster, options).ranges()
@@ -45,7 +45,7 @@ class Resolver:
         self._is_committed_only = options.consumer.get("isolation_level") == "read_committed"
 
     async def ranges(self) -> list[Range]:
-        """What is to be read, cut into tasks."""
+        """The ranges to read, one for each task."""
         options = self._options
         partitions = await self._partitions(options.selection)
         starts, ends = await asyncio.gather(
@@ -57,11 +57,11 @@ class Resolver:
             if start <= end:
                 continue
             if isinstance(options.end, AtOffsets | AtTime | AtTimes):
-                raise UserError(f"{partition} is to be read from {start}, behind its end at {end}")
+                raise UserError(f"{partition} is to be read from {start}, but only up to {end}")
             if isinstance(options.start, AtOffsets) and options.fail_on_data_loss:
                 raise UserError(
-                    f"{partition} is to be read from {start}, and ends at {end} now; with"
-                    " failOnDataLoss false nothing of it would be read"
+                    f"{partition} is to be read from {start}, but ends at {end} now; with"
+                    " failOnDataLoss false, nothing of it would be read"
                 )
         return cut(whole, options.partitions_min, options.records_max)
 
@@ -112,7 +112,7 @@ class Resolver:
                 return await self._at_times(timestamps_ms, which)
 
     async def _known(self, words: Mapping[TopicPartition, int]) -> ByPartition:
-        """The offsets that EARLIEST and LATEST, which the protocol calls so too, stand for."""
+        """The offsets that EARLIEST and LATEST stand for; the protocol has the same values."""
         found = await self._listed(words)
         return {key: each.offset for key, each in found.items() if each is not None}
 

@@ -3,9 +3,9 @@
     spark.read.format("kdist").option("kafka.bootstrap.servers", "localhost:9092") \\
          .option("subscribe", "clicks").load()
 
-Options and columns are those of Spark's own Kafka connector, so that a job changes by one word.
-What it cannot do yet, streams and writing, and columns that are not its own, it refuses in a
-sentence; by itself Spark would say so in the midst of a traceback, or once its tasks run.
+Options and columns are those of Spark's own Kafka connector, so only the format's name differs.
+Streaming reads, writes and other columns are refused in a sentence; Spark alone would say so in
+the midst of a traceback, or only once its tasks run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Task(InputPartition):
-    """One range, which a task of Spark's reads."""
+    """A range, which one Spark task reads."""
 
     def __init__(self, range_: Range) -> None:
         super().__init__(range_)
@@ -36,13 +36,13 @@ class Task(InputPartition):
 
 
 class KdistReader(DataSourceReader):
-    """Plans on the driver, reads on the executors; what it holds travels there."""
+    """Plans on the driver and reads on the executors, to which Spark pickles it."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each range; if there is none, Spark makes one that has nothing to read."""
+        """A task for each range; if there is none, Spark adds one that has nothing to read."""
         return [Task(each) for each in plan_read(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
@@ -56,11 +56,11 @@ class KdistReader(DataSourceReader):
 
 
 class KdistDataSource(DataSource):
-    """What Spark makes of `format("kdist")` and its options."""
+    """The data source that Spark creates for `format("kdist")`."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format`."""
+        """Its name in `format`."""
         return "kdist"
 
     def schema(self) -> StructType | str:
@@ -68,7 +68,7 @@ class KdistDataSource(DataSource):
         return COLUMNS + HEADERS if wants_headers(self.options) else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of what the options say; `UserError` for wrong ones, and for other columns."""
+        """A reader for the options; `UserError` if one is wrong, or for any other schema."""
         if schema.simpleString().lower() != _plain(str(self.schema())):
             raise UserError(
                 "the format kdist has columns of its own: leave out .schema(...), and select"
@@ -76,18 +76,18 @@ class KdistDataSource(DataSource):
         return KdistReader(read_options(self.options))
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's name
-        """`UserError`: there is none yet."""
+        """`UserError`: streaming reads are not built yet."""
         raise UserError("the format kdist is read in batches, and not by readStream yet")
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        """`UserError`: there is none yet."""
+        """`UserError`: writing is not built yet."""
         raise UserError("the format kdist only reads: Spark's format kafka can write to kdist")
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
-        """`UserError`: there is none yet."""
+        """`UserError`: writing is not built yet."""
         raise UserError("the format kdist only reads: Spark's format kafka can write to kdist")
 
 
 def _plain(columns: str) -> str:
-    """Columns as `simpleString` has them. Spark's own parser of them is not there in a worker."""
+    """A schema's DDL text in the form of `simpleString`: Spark's DDL parser is not in a worker."""
     return f"struct<{columns.replace(': ', ':').replace(', ', ',').replace(' ', ':').lower()}>"

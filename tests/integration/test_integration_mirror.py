@@ -161,7 +161,7 @@ def test_a_topic_is_not_sent_back_to_where_it_came_from(clusters: Clusters, tmp_
         back.start()
         await_ends(target.address, "around-a", [1])
         await_ends(source.address, "around-b", [1])
-        settled(lambda: "not sent back" in there.text and "not sent back" in back.text)
+        settled(lambda: "not mirrored back" in there.text and "not mirrored back" in back.text)
         produce_one(source, "around-a", 0)
         await_ends(target.address, "around-a", [2])
         assert end_of(source.address, "around-a", 0) == 2

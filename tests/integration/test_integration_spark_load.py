@@ -290,7 +290,7 @@ def test_a_corrupt_manifest_is_told_and_nothing_is_written(job: Job) -> None:
     manifest.write_bytes(manifest.read_bytes().replace(b'"rows": 5', b'"rows": 6'))
     produce(job.address, "corrupt", clicks(5, 5))
     made = job.run("corrupt")
-    assert str(made.error) == f"{manifest} is corrupt: its checksum does not fit what it says"
+    assert str(made.error) == f"{manifest} is corrupt: its checksum does not match its content"
     assert job.directories("corrupt") == ["load=000001"]
 
 
@@ -341,7 +341,7 @@ def test_where_java_is_killed_the_load_says_so_and_the_other_topics_are_loaded(
     java.kill()
     said, complaint = run.communicate()
     assert (run.returncode, said[:27]) == (1, "beside: load 1: 50 records,"), complaint
-    sentence = "Spark's Java was killed: the kernel kills where memory is short"
+    sentence = "Spark's Java was killed: the kernel does this when memory is short"
     told = [line for line in complaint.splitlines() if line.startswith("kdist: ")]
     assert told == [f"kdist: shot could not be loaded: {sentence}"]
     assert not list((job.output / "topic=shot").glob("[!_]*"))

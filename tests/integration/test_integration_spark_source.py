@@ -205,7 +205,7 @@ def test_offsets_that_are_not_there_end_the_read_unless_told_otherwise(
     with pytest.raises(PySparkException) as refused:
         table(spark, address, **options).collect()
     assert told(refused).startswith(
-        "offset 1000 of numbers-0 is not there: it has 0 to 1000 now, and 990 to 1200 are to be"
+        "numbers-0 no longer has offset 1000: it has 0 to 1000 now, and 990 to 1200 are to be"
     )
     found = table(spark, address, failOnDataLoss="false", **options)
     assert found.count() == 10

@@ -1,9 +1,9 @@
-"""The load: what came to topics since the last time becomes Parquet files, every record once.
+"""The load: writes the records of topics since the last load to Parquet files, each exactly once.
 
     job (one run) -> plan (which offsets) -> table (Spark: rows and files) -> commit (one rename)
 
-`layout` is how the output is laid out, `manifest` what is kept of each load, `ledger` reads those
-of a topic. `columns_named` names columns, `spark_session` starts Spark and tells its troubles in a
-sentence, `footers` looks into Parquet files, `verify` checks an output, `report` is for Prometheus.
+`layout` has the names in the output, `manifest` the description of a load, `ledger` the loads of a
+topic. `columns_named` names columns, `spark_session` starts Spark and turns its errors into
+sentences, `footers` reads Parquet footers, `verify` checks an output, `report` writes metrics.
 docs/formats/load-output.md has the format, the steps of a commit, and the argument for them.
 """

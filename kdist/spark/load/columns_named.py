@@ -1,7 +1,7 @@
-"""What the columns of a load are called (pure).
+"""The names of a load's columns (pure).
 
-A JSON field's column has the field's name. Where that is one of ours, or of another field but for
-upper and lower case (which Spark does not tell apart), it gets `json_` before or `_2` behind it.
+A JSON field's column has the field's name. A name of our own columns gets the prefix `json_`; one
+that differs from another's only in case, which Spark by default ignores, gets the suffix `_2`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ def require_compatible(
         there = types.get(each.column)
         if there is not None and there.type != each.type:
             raise UserError(
-                f"{topic}: the column {each.column} is {each.type} by the schema, and {there.type}"
+                f"{topic}: the column {each.column} is {each.type} by the schema, but {there.type}"
                 f" since load {load}: give the job another output, or replay it from the first load"
             )

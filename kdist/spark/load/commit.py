@@ -1,11 +1,11 @@
 """The commit of a load: what Spark has staged becomes visible, in one rename.
 
-The order is all. Content, manifest and names are on the disk before the rename, so the load is
-whole wherever its name is; the rename is of a directory, so readers see all of its files or none.
-It is refused where a directory of that name is, so of two runs that both believe to have the lock,
-one commits. A replay takes away what it stands for first, from the last load on, each for good
-before the next: what is left at a crash are the loads before, whole and without a gap, and the next
-run puts back what was taken away. docs/formats/load-output.md tells it at length.
+The order is essential. Files, manifest and directory entries are synced before the rename, so a
+directory with a load's name is always complete; a directory is renamed, so readers see all of its
+files or none. The rename fails if the load's directory exists, so of two runs that both believe
+they hold the lock only one commits. A replay first hides the loads that it replaces, from the last
+to the first, and syncs after each: after a crash the loads before are left, without a gap, and the
+next run puts the hidden ones back. docs/formats/load-output.md has the full argument.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kdist.spark.load.layout import (
 from kdist.spark.load.manifest import Manifest, write_manifest
 
 Reached = Callable[[Step], object]
-"""Is told of each step of a load as it is reached: tests and drills kill it there."""
+"""Called with each step of a load as it is reached: tests and drills kill the load there."""
 
 
 class Commit:
-    """One load on its way into a topic's directory. Whoever makes it has the ledger's lock."""
+    """Commits one load into a topic's directory. The caller holds the ledger's lock."""
 
     def __init__(
         self, files: Files, directory: str, number: int, run: Run, reached: Reached
@@ -43,19 +43,19 @@ class Commit:
         self._reached = reached
 
     def begin(self) -> None:
-        """Make the staging directory, which Spark is to write to."""
+        """Make the staging directory, for Spark to write to."""
         self._files.make_directory(self.staging)
         self._reached("staging")
 
     def staged(self) -> list[tuple[str, int]]:
-        """The files in it, by their paths from there, with their sizes in bytes."""
+        """The files in the staging directory: paths relative to it, and sizes in bytes."""
         return [
             (path.removeprefix(f"{self.staging}/"), self._files.size(path))
             for path in self._walk(self.staging)
         ]
 
     def publish(self, manifest: Manifest, supersedes: Iterable[int] = ()) -> None:
-        """Commit what is staged as `manifest` describes it, in the place of `supersedes`.
+        """Commit what is staged, which `manifest` describes, and replace the loads `supersedes`.
 
         `UserError` if another run has committed this load meanwhile.
         """
@@ -91,7 +91,7 @@ class Commit:
             ) from None
 
     def abandon(self) -> None:
-        """Remove what is staged: the load will not be."""
+        """Remove what is staged, as the load has failed."""
         if self._files.is_directory(self.staging):
             self._files.remove_tree(self.staging)
 
@@ -105,7 +105,7 @@ class Commit:
                 yield path
 
     def _directories(self, directory: str) -> Iterator[str]:
-        """The directories under one, and last it."""
+        """The directories under one, and then that one itself."""
         for name in self._files.list(directory):
             if self._files.is_directory(f"{directory}/{name}"):
                 yield from self._directories(f"{directory}/{name}")
@@ -130,4 +130,4 @@ def _write(files: Files, path: str, content: bytes) -> None:
 
 
 def go_on(_: Step) -> None:
-    """What is done at each step where nobody wants to be told: the load just goes on."""
+    """Do nothing at a step: the default of `Reached`."""

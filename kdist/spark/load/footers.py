@@ -1,4 +1,4 @@
-"""What a Parquet file says of itself: its rows, and the nulls of a column."""
+"""Reads Parquet footers: a file's rows, and the nulls of a column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Footer(NamedTuple):
 
 
 def read_footer(files: Files, path: str, column: str) -> Footer:
-    """A file's footer; only that is read. `UserError` for what is no Parquet file."""
+    """Read only a file's footer. `UserError` if it is not a Parquet file."""
     with _opened(files, path) as parquet:
         rows = parquet.metadata.num_rows
         names = [parquet.schema.column(n).path for n in range(len(parquet.schema))]
@@ -29,7 +29,7 @@ def read_footer(files: Files, path: str, column: str) -> Footer:
         for number in range(parquet.metadata.num_row_groups):
             statistics = parquet.metadata.row_group(number).column(place).statistics
             has_nulls = statistics is not None and statistics.has_null_count
-            assert has_nulls, "a load has Spark write the nulls of every column"
+            assert has_nulls, "a load's files have the null count of every column"
             nulls += statistics.null_count
         return Footer(rows, rows - nulls)
 
@@ -45,11 +45,11 @@ def _opened(files: Files, path: str) -> pyarrow.parquet.ParquetFile:
     try:
         return pyarrow.parquet.ParquetFile(source, page_checksum_verification=True)
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is no Parquet file: {error}") from None
+        raise UserError(f"{path} is not a Parquet file: {error}") from None
 
 
 class _Readable(io.RawIOBase):
-    """A `File` as pyarrow wants to read it."""
+    """A `File` as a Python file object for pyarrow."""
 
     def __init__(self, file: File) -> None:
         self._file = file

@@ -1,7 +1,7 @@
-"""One run of a job: each of its topics, one after the other, loaded and committed by itself.
+"""One run of a job: loads and commits its topics one after the other, each by itself.
 
-A topic that fails does not keep the others from being loaded; the run has failed all the same.
-Spark is started when the first topic turns out to have something new.
+If a topic fails the others are loaded all the same, but the run counts as failed.
+Spark is started only when the first topic turns out to have new records.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from kdist.zk.server import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A Spark of one's own may have a spark-env.sh, which says where Java is.
-_SPARKS_OWN = ("SPARK_HOME", "SPARK_CONF_DIR")
+# With these set, Spark may have a spark-env.sh, which says where Java is.
+_SPARK_INSTALLED = ("SPARK_HOME", "SPARK_CONF_DIR")
 
 
 class LoadWorld(NamedTuple):
-    """What a run is given: the world, what it is, and who hears of its steps."""
+    """The outside world of a run, its process id and release, and a hook for its steps."""
 
     files: Files
     clock: Clock
@@ -46,7 +46,7 @@ class LoadWorld(NamedTuple):
 
 
 class RunOptions(NamedTuple):
-    """What a run is asked for besides what its job says."""
+    """The options of one run, besides its job; no topics stands for all of the job's."""
 
     topics: tuple[str, ...] = ()
     replay_from: Mapping[str, int] = {}
@@ -54,7 +54,7 @@ class RunOptions(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """One topic of a run: its new load, or None if there was nothing new; or what went wrong."""
+    """The outcome for one topic: its new load, None if there was nothing new, or an error."""
 
     topic: str
     manifest: Manifest | None = None
@@ -62,7 +62,7 @@ class Loaded(NamedTuple):
 
 
 class LoadRun:
-    """One run. `session` may be a session that is there already, which then is not stopped."""
+    """One run. A `session` that is passed in is used, and not stopped in the end."""
 
     def __init__(
         self, loads: LoadJob, world: LoadWorld, session: SparkSession | None = None
@@ -74,10 +74,10 @@ class LoadRun:
         self._resources = ExitStack()
 
     def run(self, options: RunOptions, tell: Callable[[Loaded], object]) -> list[Loaded]:
-        """Load every topic, and `tell` of each; what became of them.
+        """Load every topic, and call `tell` with each outcome; returns all of them.
 
-        `UserError` if it could not be told to Prometheus in the end. What is a bug, or interrupted,
-        is told too.
+        `UserError`, before anything is loaded, if the metrics file could not be written. The
+        metrics are also written after a bug or an interrupt.
         """
         require_directory(self._world.files, self._job)
         started_ms = self._world.clock.now_ms()
@@ -113,12 +113,12 @@ class LoadRun:
 
     def _load(self, name: str, options: RunOptions) -> Manifest | None:
         world = self._world
-        self._look_at(name)  # no directory is made for a topic that is not there
+        self._look_at(name)  # raises before a directory is made for a topic that does not exist
         ledger = Ledger(world.files, self._job.output, name)
         lock = ledger.lock()
         try:
             ledger.sweep()
-            # Again: another run may have loaded more, until it gave the lock free.
+            # Again: another run may have loaded more until it released the lock.
             plan = _planned(ledger, self._look_at(name), options)
             if plan.is_empty:
                 return None
@@ -160,7 +160,7 @@ class LoadRun:
             self._session = None
         if self._session is None:
             job, world = self._job, self._world
-            if world.environment.keys().isdisjoint(_SPARKS_OWN):
+            if world.environment.keys().isdisjoint(_SPARK_INSTALLED):
                 find_java(world.files, world.environment, "Spark")
             self._session = self._resources.enter_context(
                 spark_session(
@@ -183,7 +183,7 @@ class LoadRun:
         return self._loads.topics[plan.topic.name]
 
     def _shape(self, plan: Plan, found: Callable[[], Shape]) -> Shape:
-        """The columns as they were pinned by the load before, unless the job says its own."""
+        """The columns of the load before, unless the job gives a schema."""
         topic, before = self._topic(plan), plan.before
         if before is None or topic.format == "bytes":
             return found()
@@ -224,7 +224,7 @@ class LoadRun:
 
 
 def _planned(ledger: Ledger, topic: Topic, options: RunOptions) -> Plan:
-    """The next load, or with a replay the one in the place of some."""
+    """The plan of the next load, or of a replay."""
     start = options.replay_from.get(topic.name)
     if start is None:
         return plan_load(topic, ledger.last(), accept_loss=options.accept_loss)

@@ -1,4 +1,4 @@
-"""How a load's output is laid out: names of directories and files (pure).
+"""The layout of a load's output: names of directories and files (pure).
 
     <output>/topic=flights/_lock
                            load=000001/_manifest.json
@@ -6,7 +6,7 @@
                            _staging-000002-1795197086726-4711/
                            _superseded-000002-1795197086726-4711/
 
-What begins with `_` no reader of Spark's sees; `topic`, `load` and `date` are columns to it.
+Spark's readers ignore names that begin with `_`, and see `topic`, `load` and `date` as columns.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SUPERSEDED_LOAD = re.compile(rf"{_SUPERSEDED}([0-9]+)-")
 
 
 class Run(NamedTuple):
-    """What tells one run from another: when it began, and its process."""
+    """Identifies a run: when it began, and its process id."""
 
     started_ms: int
     process: int
 
 
 def topic_directory(output: str, topic: str) -> str:
-    """Where a topic's loads are."""
+    """The directory of a topic's loads."""
     return f"{output.rstrip('/')}/topic={topic}"
 
 
@@ -43,27 +43,27 @@ def load_name(number: int) -> str:
 
 
 def load_number(name: str) -> int | None:
-    """Which load a directory is; None for what is none."""
+    """The number of the load with this directory name; None if it is not a load's."""
     found = _LOAD.match(name)
     return int(found[1]) if found else None
 
 
 def staging_name(number: int, run: Run) -> str:
-    """Where a run puts a load together. No two runs share it, for one may outlive its driver."""
+    """Where a run stages a load. Each run has its own, as executors may outlive a driver."""
     return f"{_STAGING}{number:06}-{run.started_ms}-{run.process}"
 
 
 def superseded_name(number: int, run: Run) -> str:
-    """Where a run puts a load that its own stands for."""
+    """Where a replay hides a load that it is about to replace."""
     return f"{_SUPERSEDED}{number:06}-{run.started_ms}-{run.process}"
 
 
 def superseded_number(name: str) -> int | None:
-    """Which load a directory was, before a run put its own in the place of it; None for others."""
+    """The number of the hidden load with this directory name; None if it is not one."""
     found = _SUPERSEDED_LOAD.match(name)
     return int(found[1]) if found else None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a directory is of a run that has ended, if no run is under way."""
+    """Whether a directory is a staged or hidden load; a leftover, if no run is in progress."""
     return name.startswith((_STAGING, _SUPERSEDED))

@@ -1,7 +1,7 @@
-"""The loads of one topic that an output has: what is committed, and what runs have left behind.
+"""The loads of one topic in an output: those committed, and what failed runs left behind.
 
-A load counts if its directory has a load's name, for that name was given in one rename when all
-else was there. Only `put_back` and `sweep` change anything; the holder of the lock calls them.
+A directory with a load's name is a committed load, as it gets that name by a rename once it is
+complete. Only `put_back` and `sweep` change loads; the holder of the lock calls them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kdist.spark.load.manifest import CorruptManifest, Manifest, chain_fault, re
 
 
 class Ledger:
-    """Of one topic in one output."""
+    """The loads of one topic in one output."""
 
     def __init__(self, files: Files, output: str, topic: str) -> None:
         self.directory = topic_directory(output, topic)
@@ -32,14 +32,14 @@ class Ledger:
         self._output = output.rstrip("/")
 
     def numbers(self) -> list[int]:
-        """The loads there are, in order."""
+        """The numbers of the committed loads, in order."""
         if not self._files.is_directory(self.directory):
             return []
         found = (load_number(name) for name in self._files.list(self.directory))
         return sorted(number for number in found if number is not None)
 
     def manifest(self, number: int) -> Manifest:
-        """What a load is; `CorruptManifest`."""
+        """A load's manifest; `CorruptManifest` if it is missing or wrong."""
         return self._manifest_in(load_name(number), number)
 
     def _manifest_in(self, name: str, number: int) -> Manifest:
@@ -48,12 +48,12 @@ class Ledger:
             content = self._files.read(path)
         except FileNotFoundError:
             raise CorruptManifest(
-                f"{path} is missing: kdist made no such load, or someone has removed it"
+                f"{path} is missing: kdist did not make this load, or somebody removed the file"
             ) from None
         found = read_manifest(content, path)
         if (found.load, found.topic) != (number, self.topic):
             raise CorruptManifest(
-                f"{path} is of load {found.load} of {found.topic}: it was put in a wrong place"
+                f"{path} is of load {found.load} of {found.topic}: it is in the wrong place"
             )
         return found
 
@@ -63,9 +63,9 @@ class Ledger:
         return self.manifest(numbers[-1]) if numbers else None
 
     def lock(self) -> Lock:
-        """The right to write, for one run at a time; makes the directories it is in.
+        """Take the lock, which one run at a time holds; makes the topic's directory if need be.
 
-        `UserError` if another run has it.
+        `UserError` if another run holds it.
         """
         self._make(self._output)
         self._make(self.directory)
@@ -77,7 +77,7 @@ class Ledger:
             ) from None
 
     def _make(self, path: str) -> None:
-        """Make a directory that is not there, so that it lasts."""
+        """Make a directory durably, if it does not exist."""
         if self._files.is_directory(path):
             return
         parent = path.rpartition("/")[0] or "/"
@@ -85,15 +85,15 @@ class Ledger:
             self._files.make_directory(path)
         except FileExistsError:
             if not self._files.is_directory(path):
-                raise UserError(f"{path} is to be a directory, and is a file") from None
+                raise UserError(f"{path} must be a directory, but is a file") from None
         except FileNotFoundError:
-            raise UserError(f"{path} cannot be made, as {parent} is not there") from None
+            raise UserError(f"{path} cannot be made: {parent} does not exist") from None
         self._files.sync_directory(parent)
 
     def put_back(self) -> None:
-        """Give loads their names again that a replay took away and then did not replace.
+        """Restore the loads that a failed replay has hidden but not replaced.
 
-        It did, if they do not follow on the last load: that one has their records.
+        Those that do not continue the last load were replaced: it has their records.
         """
         for name in self._files.list(self.directory):
             number = superseded_number(name)
@@ -103,7 +103,7 @@ class Ledger:
             try:
                 hidden = self._manifest_in(name, number)
             except CorruptManifest:
-                continue  # it was being removed
+                continue  # a run was removing it when it ended
             if before is None or chain_fault(before, hidden) is None:
                 self._files.rename(
                     f"{self.directory}/{name}", f"{self.directory}/{load_name(number)}"
@@ -111,9 +111,9 @@ class Ledger:
                 self._files.sync_directory(self.directory)
 
     def sweep(self) -> int:
-        """Remove what runs that have ended left behind; how many directories that were.
+        """Remove what earlier runs left behind; returns how many directories.
 
-        Loads that a replay did not replace are put back.
+        Before that, puts back loads that a replay has not replaced.
         """
         self.put_back()
         left = [name for name in self._files.list(self.directory) if is_leftover(name)]
@@ -121,7 +121,7 @@ class Ledger:
             try:
                 self._files.remove_tree(f"{self.directory}/{name}")
             except OSError as error:
-                # An executor outlived its driver and still writes there: the next run's to remove.
+                # An executor has outlived its driver and still writes there: left to the next run.
                 if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                     raise
         return len(left)

@@ -1,7 +1,7 @@
 """A load's manifest: which offsets it has, and in which files (pure).
 
-One JSON object, with a CRC-32C over the canonical text of the rest, so that a manifest that was cut
-or edited is known from one that was written. docs/formats/load-output.md describes each field.
+One JSON object, with a CRC-32C over the canonical text of the rest, which shows whether a manifest
+was truncated or edited. docs/formats/load-output.md describes each field.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ FORMAT = 1
 
 
 class CorruptManifest(UserError):
-    """A manifest that says what cannot be, or that is not the one that was written."""
+    """A manifest that is missing, damaged or inconsistent."""
 
 
 class DataFile(NamedTuple):
-    """A Parquet file, by its path from the load's directory."""
+    """A Parquet file, by its path relative to the load's directory."""
 
     path: str
     rows: int
@@ -38,9 +38,10 @@ class Column(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What one load is. `offsets` are by partition; `columns` None where values stay bytes.
+    """Describes one load. `offsets` are by partition; `columns` is None if values stay bytes.
 
-    `lost` offsets before it were accepted as lost; `undecoded` records have bytes for a value.
+    `lost` is how many offsets before it were accepted as lost, `undecoded` how many records have
+    their value's bytes.
     """
 
     load: int
@@ -68,7 +69,7 @@ class Manifest(NamedTuple):
 
     @property
     def offset_count(self) -> int:
-        """How many offsets it covers: as many records, and those that are none."""
+        """How many offsets it covers, including those without a record."""
         return sum(end - start for start, end in self.offsets.values())
 
 
@@ -85,19 +86,19 @@ def write_manifest(manifest: Manifest) -> bytes:
 
 
 def read_manifest(content: bytes, path: str) -> Manifest:
-    """The manifest that a file's content is; `CorruptManifest` names the file."""
+    """Parse a manifest; `CorruptManifest`, which names the file `path`."""
     try:
         said = json.loads(content)
         expected = said.pop("crc32c")
         if _sum(said) != expected:
-            raise CorruptManifest(f"{path} is corrupt: its checksum does not fit what it says")
+            raise CorruptManifest(f"{path} is corrupt: its checksum does not match its content")
         if said.pop("format") != FORMAT:
-            raise CorruptManifest(f"{path} is of a format that this release does not know")
+            raise CorruptManifest(f"{path} is in a format that this release does not know")
         return _manifest(said)
     except CorruptManifest:
         raise
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise CorruptManifest(f"{path} is corrupt: it is no manifest of a load") from None
+        raise CorruptManifest(f"{path} is corrupt: it is not the manifest of a load") from None
 
 
 def _sum(said: Mapping[str, Any]) -> str:
@@ -117,18 +118,18 @@ def _manifest(said: dict[str, Any]) -> Manifest:
 
 
 def chain_fault(before: Manifest, after: Manifest) -> str | None:
-    """Why one load does not follow on another, as a sentence; None if it does."""
+    """Why a load does not continue the one before it, in a sentence; None if it does."""
     if after.load != before.load + 1:
-        return f"load {after.load} follows on load {before.load}: those between are missing"
+        return f"load {after.load} follows load {before.load}: those between are missing"
     for partition, (_, end) in before.offsets.items():
         start = after.offsets.get(partition, OffsetRange(-1, -1)).start
         if start < end or (start > end and not after.lost):
             return (
-                f"load {after.load} begins at {start} in partition {partition}, and load"
+                f"load {after.load} begins at {start} in partition {partition}, but load"
                 f" {before.load} ended at {end}"
             )
     return None
 
 
 class RowsDisagree(KdistError):
-    """Files that have more rows than the load has offsets: they cannot be what was read."""
+    """The files have more rows than the load has offsets, so they cannot be right."""

@@ -1,8 +1,8 @@
-"""Which offsets a load gets: from where the last one ended to where the topic ends now.
+"""Which offsets a load gets: from the end of the last load to the present end of the topic.
 
-The decision is `plan_load`, which is pure; `look_at_topic` asks the brokers what it is decided by.
-Nothing is skipped silently: where the brokers have lost records that no load has, or the topic is
-another than the one that was loaded, the load is refused with a sentence that says so.
+`plan_load` and `plan_replay` decide (pure); `look_at_topic` asks the brokers for what they need.
+Nothing is skipped silently: if the brokers have lost records that no load has, or the topic is not
+the one that was loaded before, the load is refused with a sentence.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Topic(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a load is to have. It stands for the loads in `supersedes`, if it is a replay.
+    """The offsets of a load to make. A replay replaces the loads in `supersedes`.
 
-    `lost` offsets before it are gone, and whoever runs it has accepted that.
+    `lost` is how many offsets before them are gone, which was accepted by `--accept-loss`.
     """
 
     number: int
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
     @property
     def ranges(self) -> list[Range]:
-        """The offsets as the data source has them."""
+        """The offsets as ranges of the data source."""
         return [
             Range(TopicPartition(self.topic.name, partition), start, end)
             for partition, (start, end) in sorted(self.offsets.items())
@@ -55,9 +55,9 @@ class Plan(NamedTuple):
 
 
 def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = False) -> Plan:
-    """The load that follows on `before`; `UserError` if none can without losing records.
+    """The load after `before`; `UserError` if none can follow it without losing records.
 
-    With `accept_loss` it goes on behind records that retention took.
+    With `accept_loss`, it goes on after records that retention has deleted.
     """
     if before is None:
         return Plan(1, topic, dict(topic.offsets), None)
@@ -68,10 +68,10 @@ def plan_load(topic: Topic, before: Manifest | None, *, accept_loss: bool = Fals
 
 
 def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest]) -> Plan:
-    """The load in the place of `replayed`, with their offsets and what came since.
+    """The load that replaces `replayed`, with their offsets and those written since.
 
-    `before` is the load that the first of them follows on. `UserError` if records of theirs are
-    not there any more.
+    `before` is the load before the first of them. `UserError` if the brokers no longer have all of
+    their records.
     """
     first = replayed[0]
     require_same(topic, replayed[-1])
@@ -84,15 +84,15 @@ def plan_replay(topic: Topic, before: Manifest | None, replayed: list[Manifest])
 def _offsets(
     topic: Topic, starts: dict[int, int], accept_loss: bool
 ) -> tuple[dict[int, OffsetRange], int]:
-    """From `starts` to the topic's end, new partitions from 0 on; and how many are lost."""
+    """The offsets from `starts`, or 0 for new partitions, to the end; and how many are lost."""
     found, lost = {}, 0
     for partition, there in topic.offsets.items():
         start = starts.get(partition, 0)
         if start < there.start and not accept_loss:
             raise UserError(
-                f"{topic.name}-{partition} is to be loaded from {start} on, and begins at"
-                f" {there.start} now: retention took {there.start - start} records before they"
-                " were loaded; with --accept-loss a load goes on behind them"
+                f"{topic.name}-{partition} is to be loaded from {start} on, but begins at"
+                f" {there.start} now: retention deleted {there.start - start} records before they"
+                " were loaded; with --accept-loss, a load goes on after them"
             )
         lost += max(0, there.start - start)
         found[partition] = OffsetRange(max(start, there.start), there.end)
@@ -100,10 +100,10 @@ def _offsets(
 
 
 def require_same(topic: Topic, last: Manifest) -> None:
-    """`UserError` if the topic is not the one that was loaded, or lacks what was, up to `last`.
+    """`UserError` if the topic is not the one that was loaded, or has lost loaded records.
 
-    Also asked once `last` was read, which takes its time: of a topic that was made anew meanwhile
-    it has whatever is there at the same offsets.
+    Also called for a load that has just been read, as `last`: if the topic was recreated during the
+    read, the load has other records at the same offsets.
     """
     # Brokers before 2.8 give topics no ids.
     if uuid.UUID(last.topic_id) != topic.id and ZERO_UUID not in (
@@ -111,19 +111,19 @@ def require_same(topic: Topic, last: Manifest) -> None:
         uuid.UUID(last.topic_id),
     ):
         raise UserError(
-            f"{topic.name} is not the topic that was loaded before: it was deleted and made anew,"
+            f"{topic.name} is not the topic that was loaded before: it was deleted and recreated,"
             " or is another cluster's; give it an output of its own"
         )
     for partition, (_, end) in sorted(last.offsets.items()):
         there = topic.offsets.get(partition)
         if there is None:
             raise UserError(
-                f"{topic.name} has no partition {partition} any more, of which there are records"
-                " in the output: it is not the topic that was loaded"
+                f"{topic.name} has no partition {partition}, but the output has records of it:"
+                " it is not the topic that was loaded"
             )
         if end > there.end:
             raise UserError(
-                f"{topic.name}-{partition} is loaded up to {end}, and ends at {there.end} now:"
+                f"{topic.name}-{partition} was loaded up to {end}, but ends at {there.end} now:"
                 " the brokers have lost records that were loaded"
             )
 

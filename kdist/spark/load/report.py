@@ -1,6 +1,6 @@
-"""What a job tells Prometheus after each run, through the node exporter's textfile collector.
+"""A job's metrics after each run, for the textfile collector of Prometheus's node exporter.
 
-The file remembers the last success, which a run that fails has to repeat.
+The time of the last success is kept in this file alone, so a failed run copies it from there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SUCCESS = "kdist_load_last_success_timestamp_seconds"
 
 
 class TopicReport(NamedTuple):
-    """One topic of a run: its newest load, and what this run brought."""
+    """One topic of a run: its new load's number, records and undecoded records."""
 
     topic: str
     load: int
@@ -34,7 +34,7 @@ class TopicReport(NamedTuple):
 
 
 class RunReport(NamedTuple):
-    """A run that has ended."""
+    """A finished run."""
 
     started_ms: int
     ended_ms: int
@@ -43,18 +43,18 @@ class RunReport(NamedTuple):
 
 
 def require_directory(files: Files, job: LoadSettings) -> None:
-    """`UserError` if the directory of the job's metrics file is not there.
+    """`UserError` if the directory of the job's metrics file does not exist.
 
-    For before a run: after it the loads are committed, and the run would fail all the same.
+    Called before a run: otherwise the run would fail after its loads are committed.
     """
     if job.metrics_file is not None:
         directory = dirname(job.metrics_file) or "."
         if not files.is_directory(directory):
-            raise UserError(f"{job.metrics_file} cannot be written, as {directory} is not there")
+            raise UserError(f"{job.metrics_file} cannot be written: {directory} does not exist")
 
 
 def write_report(files: Files, job: LoadSettings, run: RunReport) -> None:
-    """Put the job's metrics file in place; nothing if it has none."""
+    """Write the job's metrics file, if it has one."""
     if job.metrics_file is not None:
         succeeded_s = _last_success_s(files, job.metrics_file) if run.is_failed else None
         content = _exported(job, run, succeeded_s)
@@ -62,9 +62,9 @@ def write_report(files: Files, job: LoadSettings, run: RunReport) -> None:
 
 
 def register_job(files: Files, job: LoadSettings, now_ms: int) -> None:
-    """Put a first metrics file in place, if there is none, as if the job had succeeded now.
+    """Write a first metrics file, if there is none, as if the job had succeeded now.
 
-    Else nobody would be told of a job that never gets to its first run.
+    Otherwise there would be no alert for a job that never runs.
     """
     if job.metrics_file is not None and not files.exists(job.metrics_file):
         write_report(files, job, RunReport(now_ms, now_ms, is_failed=False, topics=()))
@@ -93,7 +93,7 @@ def _by_topic(name: str, topics: Iterable[TopicReport]) -> Family[TopicLoadMetri
 
 
 def _last_success_s(files: Files, path: str) -> float | None:
-    """When the job last succeeded, as its file says; None if it has none that says so."""
+    """When the job last succeeded, by its metrics file; None if there is none or it is corrupt."""
     try:
         for family in text_string_to_metric_families(files.read(path).decode()):
             for sample in family.samples:
@@ -101,6 +101,6 @@ def _last_success_s(files: Files, path: str) -> float | None:
                     return float(sample.value)
     except FileNotFoundError:
         return None
-    except ValueError:  # not as it was written, which a power loss may leave
-        logger.warning("%s cannot be read: when the job last succeeded is not known", path)
+    except ValueError:  # corrupt, as after a power failure
+        logger.warning("%s is corrupt: it is unknown when the job last succeeded", path)
     return None

@@ -1,7 +1,7 @@
-"""The Java that Spark runs in, a child of this process: whether it has ended, and how.
+"""The Java process that Spark runs in, a child of this one: whether it has ended, and how.
 
-PySpark starts one for a process, and takes it for alive for good. Here a load learns that the
-kernel, say, has killed it, and that the next session needs another.
+PySpark starts it once, and then assumes that it is alive. Here a load detects that it has ended,
+for example that the kernel has killed it, and makes PySpark start another for the next session.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-WHERE_MEMORY_IS_SHORT = "the kernel kills where memory is short"
+WHERE_MEMORY_IS_SHORT = "the kernel does this when memory is short"
 
-_ENDS_WITHIN_S = 10.0  # its connections close before the process is gone
+_ENDS_WITHIN_S = 10.0  # its connections close before the process has ended
 
 
 def ended_java(*, waits: bool = False) -> str | None:
-    """How Spark's Java ended, in words; None while it runs, and where there is none.
+    """How Spark's Java ended, in words; None if it is running, or was never started.
 
-    One that does not answer any more may be given the time to end: `waits`.
+    `waits` gives a process that no longer answers the time to end.
     """
     from pyspark import SparkContext
 
@@ -30,7 +30,7 @@ def ended_java(*, waits: bool = False) -> str | None:
 
 
 def _end_of(process: subprocess.Popen[bytes] | None, *, waits: bool) -> str | None:
-    if process is None:  # not started by PySpark, or not at all
+    if process is None:  # started by somebody else, or not at all
         return None
     try:
         return words_of(process.wait(_ENDS_WITHIN_S if waits else 0))
@@ -39,7 +39,7 @@ def _end_of(process: subprocess.Popen[bytes] | None, *, waits: bool) -> str | No
 
 
 def words_of(status: int) -> str:
-    """What Java's exit status says (pure)."""
+    """Java's exit status in words (pure)."""
     if status == -signal.SIGKILL:
         return f"Spark's Java was killed: {WHERE_MEMORY_IS_SHORT}"
     if status < 0:
@@ -48,7 +48,7 @@ def words_of(status: int) -> str:
 
 
 def let_java_end_quietly(context: SparkContext) -> None:
-    """Not with a traceback by PySpark's server of accumulators, which it hangs up on."""
+    """Keep PySpark's accumulator server from printing a traceback when Java ends."""
     server, gateway = context._accumulatorServer, context._gateway
     java, told = gateway.proc if gateway is not None else None, server.handle_error
 
@@ -60,11 +60,11 @@ def let_java_end_quietly(context: SparkContext) -> None:
 
 
 def forget_java() -> None:
-    """Let PySpark start another for its next session: it would ask the one that has ended."""
+    """Make PySpark forget the Java that has ended, so that its next session starts another."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
     if context is not None:
-        context._jsc = None  # or it is asked to stop
+        context._jsc = None  # else `stop` would call it
         context.stop()
     SparkContext._gateway = SparkContext._jvm = None

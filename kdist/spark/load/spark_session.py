@@ -1,4 +1,4 @@
-"""Spark for a load: a session as its job wants it, and Spark's troubles told in a sentence."""
+"""Spark for a load: a session with the job's settings, and Spark's errors as sentences."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ logger = logging.getLogger(__name__)
 
 _OURS = re.compile(r"^kdist\.[a-z_.]+\.[A-Za-z]+: (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
-_CALLED = re.compile(r"^: (.+)$", re.MULTILINE)  # by Py4J, below what was called
+_CALLED = re.compile(r"^: (.+)$", re.MULTILINE)  # Py4J's line below the name of the call
 _PYTHON = re.compile(r"^([A-Za-z_.]*(?:Error|Exception): .+)$", re.MULTILINE)
 _GATEWAY = "JAVA_GATEWAY_EXITED"
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
-# The other one if Java was in the middle of what the worker sent.
+# The latter if Java was reading from the worker at that moment.
 _WORKER_GONE = re.compile(r"Python worker exited unexpectedly|Unexpected end of input trying")
 
 _LOG4J = f"{dirname(__file__)}/log4j2.properties"
@@ -42,17 +42,17 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.log.level": "OFF",
     "spark.sql.adaptive.enabled": "true",
-    # Files that others than Spark read, and footers whose statistics can be relied on.
+    # For readers other than Spark, and for statistics in the footers.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Two JSON fields may differ in upper and lower case only.
+    # Two JSON fields may differ only in case.
     "spark.sql.caseSensitive": "true",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # No `.crc` file beside each: Parquet has checksums of its own, and a load has its manifest.
+    # Without a `.crc` file for each: Parquet has checksums of its own, and a load its manifest.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
-# On one machine nobody else is to be spoken to, and the host's name need not be known to anyone.
+# With a local master Spark needs no other address, nor a host name that resolves.
 _LOOPBACK = "127.0.0.1"
-_ALONE = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+_LOCAL = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 
 
 class SparkFailed(KdistError):
@@ -67,10 +67,10 @@ def spark_session(
     given: Mapping[str, str],
     environment: MutableMapping[str, str],
 ) -> Iterator[SparkSession]:
-    """A session of its own, stopped in the end. `given` are settings that overrule ours.
+    """A new session, stopped in the end. The settings `given` override ours.
 
-    Raises `UserError` where there is no PySpark, and if Spark does not start. An interrupt is heard
-    once it has.
+    `UserError` if PySpark is missing, or Spark does not start. An interrupt during the start takes
+    effect once Spark has started.
     """
     try:
         from pyspark.sql import SparkSession
@@ -78,7 +78,7 @@ def spark_session(
         raise UserError(
             "loads run on PySpark, which is missing: pip install 'kdist[spark]'"
         ) from None
-    # The Python that runs this has kdist, and `python3` on the path may not.
+    # This Python has kdist installed; `python3` on the path may not.
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_alone(master):
         environment.setdefault("SPARK_LOCAL_IP", _LOOPBACK)  # else Java looks up the host's name
@@ -118,19 +118,19 @@ def _stop(spark: SparkSession) -> None:
 
 @contextmanager
 def put_off_interrupts() -> Iterator[list[int]]:
-    """The first SIGINT in here is put into the list; a second one is as it was before.
+    """Collect the first SIGINT in the list, instead of raising; a second one acts as before.
 
-    PySpark that is interrupted while it waits for its Java leaves that behind, for good.
+    If PySpark is interrupted while it waits for its Java process, that process is never ended.
     """
     heard: list[int] = []
-    if current_thread() is not main_thread():  # others hear of no signals
+    if current_thread() is not main_thread():  # Python handles signals in the main thread only
         yield heard
         return
     before = signal.getsignal(signal.SIGINT)
 
     def put_off(number: int, _: FrameType | None) -> None:
         heard.append(number)
-        logger.warning("interrupted: ends as soon as Spark has started")
+        logger.warning("interrupted: stopping as soon as Spark has started")
         signal.signal(signal.SIGINT, before)
 
     signal.signal(signal.SIGINT, put_off)
@@ -151,23 +151,23 @@ def _quiet_py4j() -> Iterator[None]:
 
 
 def is_no_call_to_java(record: logging.LogRecord) -> bool:
-    """What Py4J logs of a call, with tracebacks, it raises too; an interrupt makes several."""
+    """A filter against Py4J's log of failed calls: it raises these errors, too."""
     return record.module != "java_gateway"
 
 
 def is_alone(master: str) -> bool:
-    """Whether Spark runs on this machine only."""
+    """Whether `master` runs Spark on this machine only."""
     return master.startswith("local")
 
 
 def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, str]:
-    """What Spark is told; `given` has the last word."""
-    alone = _ALONE if is_alone(master) else {}
+    """Spark's settings; those in `given` override ours."""
+    local = _LOCAL if is_alone(master) else {}
     progress = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
     java = f"-Dlog4j2.configurationFile=file:{_LOG4J} {given.get(_JAVA, '')}".strip()
     return {
         **_SETTINGS,
-        **alone,
+        **local,
         **progress,
         "spark.sql.session.timeZone": zone,
         **given,
@@ -177,7 +177,7 @@ def settings_of(master: str, zone: str, given: Mapping[str, str]) -> dict[str, s
 
 @contextmanager
 def told_in_a_sentence(doing: str) -> Iterator[None]:
-    """What Spark raises becomes `SparkFailed`; if kdist is the cause, with kdist's own sentence."""
+    """Turn Spark's exceptions into `SparkFailed`, with kdist's sentence if kdist is the cause."""
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -190,16 +190,16 @@ def told_in_a_sentence(doing: str) -> Iterator[None]:
 
 
 def sentence_of(text: str) -> str:
-    """The one sentence in what Spark says that a person can act on."""
+    """The sentence in Spark's error text that a person can act on."""
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
     if _GATEWAY in text:
-        return "its Java ended at once; if that said why, it stands above"
+        return "its Java ended at once; the reason may be in its output above"
     if _WORKER_GONE.search(text):
         return f"a Python worker of Spark's ended before its time: {WHERE_MEMORY_IS_SHORT}"
     if _FULL.search(text):
-        return "no space is left where the files go, or in spark.local.dir"
+        return "no space is left in the job's output, or in spark.local.dir"
     causes = _CAUSE.findall(text) or _PYTHON.findall(text) or _CALLED.findall(text)
-    lines = text.strip().splitlines() or ["Spark said nothing"]
+    lines = text.strip().splitlines() or ["Spark gave no reason"]
     return str(causes[-1]) if causes else lines[0]

@@ -1,9 +1,9 @@
-"""From a topic's records to rows, by Spark: what Spark is asked to do, as expressions.
+"""Turns a topic's records into rows and files, as Spark expressions.
 
-A value that is one JSON object becomes columns. Its bytes are kept in `record_value` if they are
-anything else, if a field is of another type than its column or more than it can hold, or if the
-object has a field that has no column: no outer field of a record is dropped or changed without a
-trace. Those of objects within are.
+A value that is one JSON object becomes columns. Its bytes are also kept, in `record_value`, if it
+is anything else, if a field has another type than its column or more than it can hold, or if it has
+a field without a column: no field of the outer object is dropped or changed without a trace. Fields
+of inner objects may be.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-_MALFORMED = "\u0000malformed"  # no JSON field of anyone's is called so
-_LATEST_S = 253_402_300_799  # the end of the year 9999: what lies behind is no time
-# Least and greatest values of more than 4 KiB have no room in a footer, which then does not say how
-# many are null either, unless they may be cut.
+_MALFORMED = "\u0000malformed"  # unlikely as the name of a JSON field
+_LATEST_S = 253_402_300_799  # the end of the year 9999: a larger number is not taken for a time
+# Unless they may be truncated, minima and maxima of more than 4 KiB are left out of the footer, and
+# the number of nulls with them.
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Half of a character, which JSON can say as an escape and UTF-8 cannot: it has become "?".
@@ -52,7 +52,7 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"
 
 
 class Shape(NamedTuple):
-    """How a topic's values are decoded; without columns they are not."""
+    """How a topic's values are decoded; without columns, they stay bytes."""
 
     columns: tuple[Column, ...] | None
     topic: TopicLoadSettings
@@ -79,7 +79,7 @@ def records(spark: SparkSession, job: LoadSettings, plan: Plan) -> DataFrame:
 
 
 def columns_of(spark: SparkSession, topic: TopicLoadSettings, found: DataFrame) -> Shape:
-    """The columns that the settings say, else those that the records in `found` ask for."""
+    """The columns of the topic's schema, else those inferred from the records in `found`."""
     if topic.format == "bytes":
         return Shape(None, topic)
     schema = _schema(topic.schema) if topic.schema else _inferred(spark, found)
@@ -95,7 +95,7 @@ def _schema(ddl: str) -> StructType:
         found = StructType.fromDDL(ddl)
     except PySparkException as error:
         why = sentence_of(str(error))
-        raise UserError(f"the schema {ddl!r} is none that Spark knows: {why}") from None
+        raise UserError(f"the schema {ddl!r} is not valid Spark DDL: {why}") from None
     if not isinstance(found, StructType):
         raise UserError(f"the schema {ddl!r} has no columns: give it as `year INT, carrier STRING`")
     return found
@@ -112,10 +112,10 @@ def _inferred(spark: SparkSession, found: DataFrame) -> StructType:
 
 
 def once_each(schema: StructType) -> StructType:
-    """The fields, also those within others, without those that have a name once more.
+    """The schema, and those within it, with each field name once.
 
-    Spark finds both in an object that says a name twice, and then can use neither. Where they are
-    of two types, the one that is left is text, which holds both.
+    If an object has a name twice, Spark infers both fields, and then can use neither. If their
+    types differ, the one that is kept is a string, which can hold both.
     """
     from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
@@ -132,7 +132,7 @@ def once_each(schema: StructType) -> StructType:
 
 
 def type_text(type_: DataType) -> str:
-    """A type as Spark's DDL has it, with names within it quoted that would be no identifiers."""
+    """A type in Spark's DDL, with field names quoted if they are not identifiers."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(type_, StructType):
@@ -181,10 +181,10 @@ def rows(found: DataFrame, shape: Shape) -> DataFrame:
 
 
 def write(table: DataFrame, directory: str) -> None:
-    """Have the rows written, a directory for each date.
+    """Write the rows, with a directory for each date.
 
-    Spark puts the rows of a date together, into as few files as their size asks for: without that
-    each task would write a file for each date it meets.
+    The hint makes Spark gather the rows of a date into as few files as their size allows; otherwise
+    each task would write a file for each date that it has rows of.
     """
     gathered = table.hint("rebalance", "date").sortWithinPartitions("date", PARTITION, OFFSET)
     written = gathered.write.mode("append").partitionBy("date").options(**_PARQUET)
@@ -205,10 +205,10 @@ def _quoted(name: str) -> str:
 
 
 def _is_object() -> Expression:
-    """Whether a value is one JSON object.
+    """Whether a value is exactly one JSON object.
 
-    Counted between brackets, for by itself Spark takes the first object of several, and does not
-    look behind it.
+    Spark's parser takes the first object and ignores what follows, so the value is put in brackets
+    and counted as an array.
     """
     from pyspark.sql import functions as f
 
@@ -217,9 +217,10 @@ def _is_object() -> Expression:
 
 
 def _is_whole(columns: Sequence[Column]) -> Expression:
-    """Whether all that a value says is in the columns.
+    """Whether the columns hold everything in a value.
 
-    A name that comes twice is there once, and bytes that are no UTF-8 have become U+FFFD.
+    Not so if a name comes twice, of which one value is kept, or if bytes that are not UTF-8 have
+    become U+FFFD.
     """
     from pyspark.sql import functions as f
 
@@ -252,7 +253,7 @@ def _is_exact(column: Column) -> Expression:
 
 
 def _event_time(shape: Shape) -> Expression:
-    """When it happened, by the field that says so; null where it says nothing."""
+    """The event time, from the configured field; null if the field has no valid time."""
     from pyspark.sql import functions as f
 
     path = shape.topic.event_time_field
@@ -263,7 +264,7 @@ def _event_time(shape: Shape) -> Expression:
     column = by_field.get(field)
     if column is None:
         hint = did_you_mean(path, by_field)
-        raise UserError(f"event.time.field is {path}, and no record has such a field{hint}")
+        raise UserError(f"event.time.field is {path}, but no record has such a field{hint}")
     found = f.col("fields").getField(field)
     for name in inner:
         found = found.getField(name)

@@ -1,7 +1,7 @@
 """Checks an output: whether every load is complete, and has every record once.
 
-Quick: manifests, their chain, each file's size and rows. Deep: every row's partition and offset are
-read, and must be the load's, each once.
+Always checks the manifests, that each load begins where the one before ends, and each file's size
+and rows. A deep check reads every row's partition and offset: they must be the load's, each once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def verify(files: Files, output: str, topic: str, *, is_deep: bool) -> Checked:
     """Check a topic's loads; changes nothing."""
     ledger = Ledger(files, output, topic)
     if not files.is_directory(ledger.directory):
-        return Checked(topic, (), (f"{ledger.directory} is not there: nothing was loaded into it",))
+        return Checked(topic, (), (f"{ledger.directory} does not exist: nothing was loaded",))
     loads: list[Manifest] = []
     findings: list[str] = []
     for number in ledger.numbers():
@@ -56,7 +56,7 @@ def _file_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
     listed = {file.path: file for file in load.files}
     there = {path for path in _walk(files, directory, "") if path.endswith(FILE_SUFFIX)}
     for path in sorted(there - listed.keys()):
-        yield f"{directory}/{path} is not in the manifest: its rows are not of this load"
+        yield f"{directory}/{path} is not in the manifest: its rows do not belong to this load"
     for path, file in listed.items():
         if path not in there:
             yield f"{directory}/{path} is missing: {file.rows} records are gone"
@@ -67,12 +67,12 @@ def _file_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
 def _file_fault(files: Files, path: str, file: DataFile) -> str | None:
     size_bytes = files.size(path)
     if size_bytes != file.size_bytes:
-        return f"{path} has {size_bytes} bytes, and {file.size_bytes} by the manifest"
+        return f"{path} has {size_bytes} bytes, but {file.size_bytes} by the manifest"
     try:
         rows = read_footer(files, path, VALUE).rows
     except UserError as error:
         return str(error)
-    return None if rows == file.rows else f"{path} has {rows} rows, and {file.rows} by the manifest"
+    return None if rows == file.rows else f"{path} has {rows} rows, but {file.rows} by the manifest"
 
 
 def _walk(files: Files, directory: str, inner: str) -> Iterator[str]:
@@ -85,14 +85,14 @@ def _walk(files: Files, directory: str, inner: str) -> Iterator[str]:
 
 
 def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
-    """Rows that cannot be read, have offsets that are not the load's, or come twice."""
+    """Rows that cannot be read, have offsets outside the load's, or are duplicates."""
     tables = []
     for file in load.files:
         path = f"{directory}/{file.path}"
         try:
             tables.append(read_columns(files, path, [PARTITION, OFFSET]))
         except (UserError, FileNotFoundError):
-            continue  # its file's own finding says so
+            continue  # `_file_faults` has reported it
         except (pyarrow.ArrowException, OSError) as error:
             yield f"{path} cannot be read: {error}"
     if not tables:
@@ -106,10 +106,10 @@ def _row_faults(files: Files, directory: str, load: Manifest) -> Iterator[str]:
         name = f"load {load.load} of {load.topic}, partition {partition}"
         twice = row[f"{OFFSET}_count"] - row[f"{OFFSET}_count_distinct"]
         if twice:
-            yield f"{name}: {twice} records are there twice"
+            yield f"{name}: {twice} records are duplicates"
         start, end = load.offsets.get(partition, (0, 0))
         if row[f"{OFFSET}_min"] < start or row[f"{OFFSET}_max"] >= end:
             yield (
-                f"{name}: has offsets {row[f'{OFFSET}_min']} to {row[f'{OFFSET}_max']}, and only"
-                f" those from {start} up to {end} are its own"
+                f"{name}: has offsets {row[f'{OFFSET}_min']} to {row[f'{OFFSET}_max']}, but only"
+                f" those from {start} up to {end} belong to the load"
             )

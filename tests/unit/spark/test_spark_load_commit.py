@@ -177,7 +177,7 @@ def test_a_second_run_is_told_to_wait() -> None:
 
 def test_an_output_without_a_parent_is_refused() -> None:
     disk = SimulatedDisk(random.Random(1))
-    with pytest.raises(UserError, match="/a/b cannot be made, as /a is not there"):
+    with pytest.raises(UserError, match="/a/b cannot be made: /a does not exist"):
         Ledger(disk, "/a/b", "clicks").lock()
 
 

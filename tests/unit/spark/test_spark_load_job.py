@@ -104,7 +104,7 @@ def test_a_metrics_file_without_a_directory_is_told_before_anything_is_loaded(
         raise UserError("there is no topic clicks")
 
     settings = f"{SETTINGS}metrics.file=/prom/load.prom\n"
-    with pytest.raises(UserError, match="cannot be written, as /prom is not there"):
+    with pytest.raises(UserError, match="cannot be written: /prom does not exist"):
         loaded(disk, look, monkeypatch, settings)
     assert not looks
     disk.make_directory("/prom")

@@ -47,25 +47,25 @@ def test_with_nothing_new_there_is_nothing_to_load() -> None:
         (
             topic(p0=(30, 40)),
             made(1, p0=(0, 20)),
-            "clicks-0 is to be loaded from 20 on, and begins at 30 now: retention took 10 records"
-            " before they were loaded; with --accept-loss a load goes on behind them",
+            "clicks-0 is to be loaded from 20 on, but begins at 30 now: retention deleted 10"
+            " records before they were loaded; with --accept-loss, a load goes on after them",
         ),
         (
             topic(p0=(0, 10)),
             made(1, p0=(0, 20)),
-            "clicks-0 is loaded up to 20, and ends at 10 now: the brokers have lost records that"
+            "clicks-0 was loaded up to 20, but ends at 10 now: the brokers have lost records that"
             " were loaded",
         ),
         (
             topic(p0=(0, 20)),
             made(1, p0=(0, 20), p1=(0, 5)),
-            "clicks has no partition 1 any more, of which there are records in the output: it is"
+            "clicks has no partition 1, but the output has records of it: it is"
             " not the topic that was loaded",
         ),
         (
             topic(p0=(0, 20))._replace(id=uuid.UUID(int=8)),
             made(1, p0=(0, 20)),
-            "clicks is not the topic that was loaded before: it was deleted and made anew, or is"
+            "clicks is not the topic that was loaded before: it was deleted and recreated, or is"
             " another cluster's; give it an output of its own",
         ),
     ],
@@ -98,23 +98,23 @@ def test_a_replay_has_the_offsets_of_the_loads_it_stands_for_and_what_came_since
 
 
 def test_a_replay_of_what_is_gone_is_refused() -> None:
-    with pytest.raises(UserError, match="from 10 on, and begins at 15 now"):
+    with pytest.raises(UserError, match="from 10 on, but begins at 15 now"):
         plan_replay(topic(p0=(15, 40)), None, [made(2, p0=(10, 20))])
-    with pytest.raises(UserError, match="clicks-0 is loaded up to 30, and ends at 25 now"):
+    with pytest.raises(UserError, match="clicks-0 was loaded up to 30, but ends at 25 now"):
         plan_replay(topic(p0=(0, 25)), None, [made(2, p0=(10, 20)), made(3, p0=(20, 30))])
 
 
 @pytest.mark.parametrize(
     ("after", "sentence"),
     [
-        (made(3, p0=(20, 30)), "load 3 follows on load 1: those between are missing"),
+        (made(3, p0=(20, 30)), "load 3 follows load 1: those between are missing"),
         (
             made(2, p0=(15, 30)),
-            "load 2 begins at 15 in partition 0, and load 1 ended at 20",
+            "load 2 begins at 15 in partition 0, but load 1 ended at 20",
         ),
         (
             made(2, p0=(25, 30)),
-            "load 2 begins at 25 in partition 0, and load 1 ended at 20",
+            "load 2 begins at 25 in partition 0, but load 1 ended at 20",
         ),
     ],
 )

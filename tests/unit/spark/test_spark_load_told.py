@@ -89,7 +89,7 @@ def test_a_column_keeps_its_type() -> None:
     before = [Column("id", "id", "bigint")]
     require_compatible("clicks", [Column("new", "new", "int")], before, 3)
     with pytest.raises(
-        UserError, match="the column id is int by the schema, and bigint since load 3"
+        UserError, match="the column id is int by the schema, but bigint since load 3"
     ):
         require_compatible("clicks", [Column("id", "id", "int")], before, 3)
 
@@ -104,7 +104,7 @@ def test_a_column_keeps_its_type() -> None:
         ),
         (
             "Job aborted.\nCaused by: java.io.IOException: No space left on device\n\tat x",
-            "no space is left where the files go, or in spark.local.dir",
+            "no space is left in the job's output, or in spark.local.dir",
         ),
         (
             "Job aborted.\n\tat x\nCaused by: a.B: one\n\tat y\nCaused by: c.D: two\n\tat z",
@@ -125,21 +125,21 @@ def test_a_column_keeps_its_type() -> None:
         (
             "An error occurred while calling o1.parquet.\n: o.S: Python worker exited unexpectedly"
             " (crashed). Consider\n\tat x\nCaused by: java.io.EOFException\n\tat y",
-            "a Python worker of Spark's ended before its time: the kernel kills where memory is"
+            "a Python worker of Spark's ended before its time: the kernel does this when memory is"
             " short",
         ),
         (
             "Job aborted.\n\tat x\nCaused by: java.io.IOException: Unexpected end of input trying"
             " to read batch.\n\tat y",
-            "a Python worker of Spark's ended before its time: the kernel kills where memory is"
+            "a Python worker of Spark's ended before its time: the kernel does this when memory is"
             " short",
         ),
         (
             "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.",
-            "its Java ended at once; if that said why, it stands above",
+            "its Java ended at once; the reason may be in its output above",
         ),
         ("plain", "plain"),
-        ("", "Spark said nothing"),
+        ("", "Spark gave no reason"),
     ],
 )
 def test_what_spark_says_becomes_a_sentence(said: str, sentence: str) -> None:
@@ -149,7 +149,7 @@ def test_what_spark_says_becomes_a_sentence(said: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (-signal.SIGKILL, "was killed: the kernel kills where memory is short"),
+        (-signal.SIGKILL, "was killed: the kernel does this when memory is short"),
         (-signal.SIGTERM, "was ended by signal 15"),
         (52, "ended with status 52"),
     ],

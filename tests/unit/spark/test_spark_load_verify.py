@@ -55,7 +55,7 @@ def test_an_output_that_is_whole_has_no_findings(tmp_path: Path) -> None:
 
 def test_an_output_that_is_not_there_is_not_sound(tmp_path: Path) -> None:
     (finding,) = checked(tmp_path / "typo", is_deep=False).findings
-    assert finding == f"{tmp_path}/typo/topic=clicks is not there: nothing was loaded into it"
+    assert finding == f"{tmp_path}/typo/topic=clicks does not exist: nothing was loaded"
 
 
 def test_files_that_are_gone_strange_or_of_another_size_are_told(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_files_that_are_gone_strange_or_of_another_size_are_told(tmp_path: Path)
     stranger.unlink()
     size = file.stat().st_size
     file.write_bytes(file.read_bytes() + b"x")
-    assert f"has {size + 1} bytes, and {size} by the manifest" in checked(tmp_path).findings[0]
+    assert f"has {size + 1} bytes, but {size} by the manifest" in checked(tmp_path).findings[0]
     file.unlink()
     assert "is missing: 10 records are gone" in checked(tmp_path).findings[0]
 
@@ -75,7 +75,7 @@ def test_loads_that_do_not_follow_on_each_other_are_told(tmp_path: Path) -> None
     make_load(tmp_path, 1, range(10))
     make_load(tmp_path, 2, range(9, 15))
     assert checked(tmp_path, is_deep=False).findings == (
-        "clicks: load 2 begins at 9 in partition 0, and load 1 ended at 10",
+        "clicks: load 2 begins at 9 in partition 0, but load 1 ended at 10",
     )
 
 
@@ -84,8 +84,8 @@ def test_deep_it_tells_rows_that_are_there_twice_or_are_not_the_loads(tmp_path: 
     make_load(tmp_path, 2, range(10, 15), rows=[10, 15])
     assert checked(tmp_path, is_deep=False).findings == ()
     twice, beyond = checked(tmp_path).findings
-    assert twice == "load 1 of clicks, partition 0: 1 records are there twice"
-    assert "has offsets 10 to 15, and only those from 10 up to 15 are its own" in beyond
+    assert twice == "load 1 of clicks, partition 0: 1 records are duplicates"
+    assert "has offsets 10 to 15, but only those from 10 up to 15 belong to the load" in beyond
 
 
 def test_deep_it_tells_a_file_whose_rows_cannot_be_read(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ WRONG = [
     ),
     (
         {**BOOTSTRAP, "subscribePattern": "("},
-        "subscribePattern is no regular expression: missing ), unterminated subpattern at"
+        "subscribePattern is not a regular expression: missing ), unterminated subpattern at"
         " position 0",
     ),
     ({**BOOTSTRAP, "assign": "clicks"}, 'assign must be JSON like {"topic": [0, 1]}'),
@@ -152,7 +152,7 @@ WRONG = [
     ),
     (
         {**CLICKS, "kafka.security.protocol": "SSL"},
-        "kafka.security.protocol is 'SSL': only PLAINTEXT can be spoken yet",
+        "kafka.security.protocol is 'SSL': only PLAINTEXT is supported",
     ),
 ]
 

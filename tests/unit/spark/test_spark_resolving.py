@@ -51,11 +51,11 @@ def test_offsets_behind_the_end_are_refused_unless_losses_are_to_be_borne() -> N
     with pytest.raises(UserError) as refused:
         ranges(startingOffsets=at(4))
     assert str(refused.value) == (
-        "clicks-0 is to be read from 4, and ends at 3 now; with failOnDataLoss false nothing of it"
+        "clicks-0 is to be read from 4, but ends at 3 now; with failOnDataLoss false, nothing of it"
         " would be read"
     )
     assert ranges(startingOffsets=at(4), failOnDataLoss="false") == []
-    with pytest.raises(UserError, match="clicks-0 is to be read from 4, behind its end at 2"):
+    with pytest.raises(UserError, match="clicks-0 is to be read from 4, but only up to 2"):
         ranges(startingOffsets=at(4), endingOffsets=at(2))
 
 
