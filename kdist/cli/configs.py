@@ -229,7 +229,7 @@ def _as_json(each: Setting) -> dict[str, object]:
     metavar="NAME",
     multiple=True,
     callback=not_empty,
-    help="Remove its own value; may be repeated.",
+    help="A setting whose own value to remove; may be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Have the cluster check the change, not make it.")
 @broker_option

@@ -70,7 +70,7 @@ class Subject(NamedTuple):
     "--allow-single-replica",
     "allows_single_replica",
     is_flag=True,
-    help="Accept that partitions of one replica go offline with the broker.",
+    help="Accept that partitions with a single replica go offline with the broker.",
 )
 @click.option("--after", "is_after", is_flag=True, help="Ask instead whether it is fully back.")
 @zookeeper_option
@@ -88,9 +88,9 @@ def gate(  # noqa: PLR0913 - a command's options
 ) -> int:
     """Say whether a broker may go down now; exit with 1 if not, with 2 if it cannot tell.
 
-    It may while all brokers are registered, there is a controller, no partition is offline, and
-    each partition it has a replica of keeps min.insync.replicas in sync without it. With --after:
-    whether it is in the ISR of all of them again, and a record can be written and read through it.
+    It may if all brokers are registered, there is a controller, no partition is offline, and each
+    of its partitions keeps min.insync.replicas in sync without it. With --after, says whether it
+    is in the ISR of all its partitions again, and a record can be written and read through it.
 
     \b
     Examples:

@@ -110,6 +110,6 @@ def _matching(
         if not found:
             hint = did_you_mean(topic, {each.topic for each in committed} - {topic})
             where = topic if numbers is None else f"{topic}:{','.join(map(str, numbers))}"
-            raise UserError(f"group {group} has committed nothing for {where}{hint}")
+            raise UserError(f"group {group} has no committed offsets for {where}{hint}")
         matching.update(found)
     return sorted(matching)

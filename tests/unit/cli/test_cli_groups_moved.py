@@ -80,7 +80,7 @@ def test_a_misspelt_group_or_topic_gets_the_nearest(cluster: CliCluster, group: 
         "topic moving has no partition 5: it has 2, from 0"
     )
     assert cluster.refused("groups", "delete-offsets", group, "--topic", "movin") == (
-        f"group {group} has committed nothing for movin: did you mean moving?"
+        f"group {group} has no committed offsets for movin: did you mean moving?"
     )
     result = cluster.run("groups", "reset", group, "--to-latest", "--topic", "moving:x")
     assert result.exit_code == 2
