@@ -41,13 +41,13 @@ _LATEST_S = 253_402_300_799  # the end of the year 9999: a larger number is not 
 # the number of nulls with them.
 _PARQUET = {"parquet.statistics.truncate.length": "64"}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Half of a character, which JSON can say as an escape and UTF-8 cannot: it has become "?".
+# An unpaired surrogate, which an escape in JSON can express and UTF-8 cannot: it has become "?".
 _HIGH, _LOW = r"\\u[dD][89abAB][0-9a-fA-F]{2}", r"\\u[dD][c-fC-F]"
 _HALVES = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
-# A number in a text column went through a double. So it may stand for another where it has all the
-# digits of one, or was too large for any; text that only looks so keeps its bytes too.
+# A number in a text column went through a double. So it may have been rounded if it has all the
+# digits of a double, or is infinite; text that only looks like this keeps its bytes, too.
 _ROUNDED = r'^(-?[0-9]+\.[0-9]{15,}(E-?[0-9]+)?|-?[0-9]\.[0-9]{10,}E-?[0-9]+|"-?Infinity")$'
-_INTEGER_MAX = 2**53  # from here on a double does not tell an integer from the next
+_INTEGER_MAX = 2**53  # from here on, a double cannot represent every integer
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -219,8 +219,8 @@ def _is_object() -> Expression:
 def _is_whole(columns: Sequence[Column]) -> Expression:
     """Whether the columns hold everything in a value.
 
-    Not so if a name comes twice, of which one value is kept, or if bytes that are not UTF-8 have
-    become U+FFFD.
+    Not so if a name comes twice, of which one value is kept, if bytes that are not UTF-8 have
+    become U+FFFD, or if a column has changed a value.
     """
     from pyspark.sql import functions as f
 
@@ -236,7 +236,7 @@ def _is_whole(columns: Sequence[Column]) -> Expression:
 
 
 def _is_exact(column: Column) -> Expression:
-    """Whether what the column has can be nothing but what the field says."""
+    """Whether the column is certain to have the field's exact value."""
     from pyspark.sql import functions as f
 
     found = f.col("fields").getField(column.field)
