@@ -53,7 +53,7 @@ class Sender:
         "_range",
         "_range_sent",
         "_set_option",
-        "_sockets",
+        "_socket_transport",
         "_tasks",
         "_transport",
         "_warm_end",
@@ -83,10 +83,11 @@ class Sender:
         self._is_warming = False  # whether a thread reads a part of it
         self._tasks = tasks
         self._in_transport = 0
-        self._sockets = transport if isinstance(transport, SocketTransport) else None
-        self.socket_send: Send | None = self._sockets.direct_send if self._sockets else None
+        socket_transport = transport if isinstance(transport, SocketTransport) else None
+        self._socket_transport = socket_transport
+        self.socket_send: Send | None = socket_transport.direct_send if socket_transport else None
         self._set_option: Callable[[int, int, int], None] | None = (
-            transport.get_extra_info("socket").setsockopt if self._sockets else None
+            transport.get_extra_info("socket").setsockopt if socket_transport else None
         )
         self._is_corked = False
         self.waiting_bytes = 0
@@ -107,9 +108,9 @@ class Sender:
     def send_answer(self, chunks: Sequence[Chunk]) -> None:
         """As `put` and `write`, when nothing waits; with a third of the calls for records."""
         part: Any = chunks[1] if len(chunks) == 3 else b""
-        sockets = self._sockets
+        socket_transport = self._socket_transport
         if (
-            sockets is None
+            socket_transport is None
             or isinstance(part, BYTES)
             or part.is_cold
             or part.size <= COPIED_BYTES_MAX
@@ -120,13 +121,13 @@ class Sender:
             return
         head, _, tail = cast(tuple[Bytes, FileRange, Bytes], chunks)
         self._cork(True)
-        self._to_socket(sockets, head, 0)
+        self._to_socket(socket_transport, head, 0)
         size = part.size
         sent = 0 if self.is_blocked else self._send_file(part, descriptor, part.position, size)
         if sent == size:
             self.waiting_bytes -= RANGE_BYTES
             part.release()
-            self._to_socket(sockets, tail, 0)
+            self._to_socket(socket_transport, tail, 0)
             if not self.is_blocked:
                 self._cork(False)
             return
@@ -166,10 +167,10 @@ class Sender:
 
     def sent_in_part(self, data: Bytes, sent: int | OSError) -> None:
         """`direct_send` took only the first `sent` bytes of `data`, or failed."""
-        assert self._sockets is not None
+        assert self._socket_transport is not None
         self._in_transport = len(data)
         self.is_blocked = True  # until the kernel took the rest; for good if the connection is lost
-        self._sockets.go_on(data, sent)
+        self._socket_transport.go_on(data, sent)
 
     def _send_bytes(self, data: Bytes) -> None:
         """Send `data`, and all bytes queued up to the next file range, as one piece."""
@@ -182,15 +183,15 @@ class Sender:
                 chunks.popleft()
             if len(parts) > 1:
                 data = b"".join(parts)
-            if chunks and self._sockets is not None and not chunk.is_cold:
+            if chunks and self._socket_transport is not None and not chunk.is_cold:
                 if len(chunks) == 1:
                     flags = socket.MSG_MORE
                 elif not self._is_corked:
                     self._cork(True)
-        if self._sockets is None:
+        if self._socket_transport is None:
             self._to_transport(data)
         else:
-            self._to_socket(self._sockets, data, flags)
+            self._to_socket(self._socket_transport, data, flags)
 
     def _cork(self, is_corked: bool) -> None:
         """Have the kernel hold back a partial packet for what follows, or stop doing so."""
@@ -198,11 +199,11 @@ class Sender:
             self._is_corked = is_corked
             self._set_option(socket.IPPROTO_TCP, socket.TCP_CORK, is_corked)
 
-    def _to_socket(self, sockets: SocketTransport, data: Bytes, flags: int) -> None:
+    def _to_socket(self, socket_transport: SocketTransport, data: Bytes, flags: int) -> None:
         """As `_to_transport`, with a third of its calls."""
         sent: int | OSError
         try:
-            sent = sockets.direct_send(data, flags)
+            sent = socket_transport.direct_send(data, flags)
         except OSError as error:
             sent = error
         if sent == len(data):
@@ -226,7 +227,7 @@ class Sender:
 
     def _send_range(self, part: FileRange) -> None:
         position, left = part.position + self._range_sent, part.size - self._range_sent
-        descriptor = part.file.fileno() if self._sockets is not None else None
+        descriptor = part.file.fileno() if self._socket_transport is not None else None
         if descriptor is not None:
             size = self._warm_bytes(part, position, left) if part.is_cold else left
             sent = self._send_file(part, descriptor, position, size) if size else 0
@@ -249,9 +250,9 @@ class Sender:
 
     def _send_file(self, part: FileRange, descriptor: int, position: int, size: int) -> int:
         """One sendfile call; what the socket's buffer does not take is left for a later turn."""
-        assert self._sockets is not None
+        assert self._socket_transport is not None
         try:
-            sent = self._sockets.send_file(descriptor, position, size)
+            sent = self._socket_transport.send_file(descriptor, position, size)
         except OSError:
             # An ETIMEDOUT or EIO may come from the file or from the socket.
             part.file.read(position, 1)  # raises DiskFailed if it is from the file

@@ -169,7 +169,7 @@ def exchange_with(
         async with Served(world, handler) as served:
             peer = await served.peer()
             await until(lambda: bool(handler.connected))
-            transport = handler.connected[0]._sender._sockets
+            transport = handler.connected[0]._sender._socket_transport
             assert transport is not None
             send = transport.direct_send
 
