@@ -55,7 +55,7 @@ _LZ4_SIZE = struct.Struct("<I")  # before each block
 _LZ4_END = 0  # the size that ends the frame
 _LZ4_STORED = 0x8000_0000  # bit of a block's size: it is stored uncompressed, as it did not shrink
 
-_ROOM_BYTES = 8 << 20  # size of the output buffers kept for reuse; most batches are smaller
+_BUFFER_BYTES = 8 << 20  # size of the output buffers kept for reuse; most batches are smaller
 
 
 class Codec(enum.IntEnum):
@@ -151,24 +151,24 @@ def _compress_lz4(data: Buffer) -> bytes:
     size = _LZ4_SMALL if len(view) <= _LZ4_SMALL else _LZ4_LARGE
     header = _LZ4_HEADERS[size]
     compress_into = cramjam.lz4.compress_block_into
-    room = _take_room(len(view) + len(view) // 128 + 64)  # data that does not shrink may grow
+    buffer = _take_buffer(len(view) + len(view) // 128 + 64)  # data that does not shrink may grow
     end = len(header)
     try:
-        with memoryview(room) as packed:
+        with memoryview(buffer) as packed:
             packed[:end] = header
             for start in range(0, len(view), size):
                 block = view[start : start + size]
                 first = end + _LZ4_SIZE.size
-                stored = told = compress_into(block, packed[first:], store_size=False)
-                if stored >= len(block):
-                    stored, told = len(block), len(block) | _LZ4_STORED
-                    packed[first : first + stored] = block
-                _LZ4_SIZE.pack_into(packed, end, told)
-                end = first + stored
+                block_bytes = size_field = compress_into(block, packed[first:], store_size=False)
+                if block_bytes >= len(block):
+                    block_bytes, size_field = len(block), len(block) | _LZ4_STORED
+                    packed[first : first + block_bytes] = block
+                _LZ4_SIZE.pack_into(packed, end, size_field)
+                end = first + block_bytes
             _LZ4_SIZE.pack_into(packed, end, _LZ4_END)
-        return room[: end + _LZ4_SIZE.size]
+        return buffer[: end + _LZ4_SIZE.size]
     finally:
-        _give_back(room)
+        _return_buffer(buffer)
 
 
 def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
@@ -180,23 +180,23 @@ def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
 
 
 def _lz4_blocks_into(data: Buffer, output: memoryview) -> int:
-    """As the library's `decompress_into`, for a whole frame of a usual kind, but without a copy."""
+    """As the library's, for a whole frame of a usual kind, without its extra copy of each block."""
     view = memoryview(data)
     block_bytes_max = _LZ4_USUAL[bytes(view[:_LZ4_HEADER_SIZE])]
     at, end = _LZ4_HEADER_SIZE, 0
-    while told := _LZ4_SIZE.unpack_from(view, at)[0]:
-        stored = told & ~_LZ4_STORED
+    while size_field := _LZ4_SIZE.unpack_from(view, at)[0]:
+        block_bytes = size_field & ~_LZ4_STORED
         at += _LZ4_SIZE.size
-        block = view[at : at + stored]
+        block = view[at : at + block_bytes]
         with output[end : end + block_bytes_max] as room:  # released even after an error
-            if told == stored:
+            if size_field == block_bytes:
                 end += cramjam.lz4.decompress_block_into(block, room, output_len=len(room))
-            elif stored <= len(room):
-                room[:stored] = block
-                end += stored
+            elif block_bytes <= len(room):
+                room[:block_bytes] = block
+                end += block_bytes
             else:
                 raise cramjam.DecompressionError("a stored block is too large")
-        at += stored
+        at += block_bytes
     return end
 
 
@@ -218,7 +218,9 @@ class _DecompressInto(Protocol):
     def __call__(self, data: Buffer, output: memoryview, /) -> int: ...
 
 
-_rooms: list[mmap.mmap] = []  # free output buffers; pop and append are atomic between threads
+_free_buffers: list[
+    mmap.mmap
+] = []  # free output buffers; pop and append are atomic between threads
 
 
 def _decompress_bounded(
@@ -230,33 +232,33 @@ def _decompress_bounded(
     `size_max`, and damaged data nothing.
     """
     size = size_max if bound is None else min(bound, size_max)
-    room = _take_room(size)
+    buffer = _take_buffer(size)
     try:
-        with memoryview(room) as whole, whole[:size] as output:
+        with memoryview(buffer) as whole, whole[:size] as output:
             return bytes(output[: decompress_into(data, output)])
     except cramjam.DecompressionError as cause:
         raise _damaged_or_too_large(size_max, cause) from cause
     finally:
-        _give_back(room)
+        _return_buffer(buffer)
 
 
-def _take_room(size: int) -> mmap.mmap:
+def _take_buffer(size: int) -> mmap.mmap:
     """A buffer of `size` bytes or more, with arbitrary content.
 
     Buffers of the usual size are reused: fresh pages, or a bytearray, which is zeroed whole, would
     cost more than the decompression.
     """
     try:
-        return _rooms.pop() if size <= _ROOM_BYTES else _pages(size)
+        return _free_buffers.pop() if size <= _BUFFER_BYTES else _pages(size)
     except IndexError:
-        return _pages(_ROOM_BYTES)
+        return _pages(_BUFFER_BYTES)
 
 
-def _give_back(room: mmap.mmap) -> None:
-    if len(room) == _ROOM_BYTES:
-        _rooms.append(room)
+def _return_buffer(buffer: mmap.mmap) -> None:
+    if len(buffer) == _BUFFER_BYTES:
+        _free_buffers.append(buffer)
     else:
-        room.close()
+        buffer.close()
 
 
 def _pages(size: int) -> mmap.mmap:

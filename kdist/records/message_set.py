@@ -137,7 +137,7 @@ def _read_message(data: bytes, start: int, end: int, check_crc: bool) -> Message
     key, position = _read_bytes(data, position, end)
     value, position = _read_bytes(data, position, end)
     if position != end:
-        raise CorruptRecords(f"message has {end - position} bytes behind its value")
+        raise CorruptRecords(f"message has {end - position} bytes after its value")
     return Message(offset, magic, attributes, timestamp, key, value)
 
 
@@ -149,7 +149,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
     if length < 0:
         return None, start
     if start + length > end:
-        raise CorruptRecords(f"{length} bytes of key or value reach behind their message")
+        raise CorruptRecords(f"{length} bytes of key or value reach past the end of their message")
     return data[start : start + length], start + length
 
 
