@@ -1,4 +1,4 @@
-"""Addresses as files of settings have them, `host:port` (pure)."""
+"""`host:port` addresses in settings (pure)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HostPort(NamedTuple):
 
 
 def parse_host_port(text: str) -> HostPort | None:
-    """IPv6 in brackets; None if the text is no address."""
+    """Parse `host:port`, with IPv6 in brackets; None if the text is not an address."""
     found = _ADDRESS.fullmatch(text)
     if not found or int(found[3]) > 65535:
         return None
@@ -24,6 +24,6 @@ def parse_host_port(text: str) -> HostPort | None:
 
 
 def unreachable(addresses: str) -> list[str]:
-    """Those of `host1:9092,host2:9092` that nobody can connect to, as they are written."""
+    """The items of `host1:9092,host2:9092` that lack a host or port to connect to."""
     found = [(text.strip(), parse_host_port(text.strip())) for text in addresses.split(",")]
     return [text for text, address in found if not address or not all(address)]

@@ -1,4 +1,4 @@
-"""The settings of `kdist agent`, one host's. They are its own: no broker's file has any of them."""
+"""The settings of `kdist agent`, which runs once per host. They are never in a broker's file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AgentSettings(Settings):
         "agent.host",
         default=None,
         subject=AGENT,
-        doc="The host's name, which is the key of its records; unset, what the system calls it.",
+        doc="The host's name, which is the key of its records; unset, the system's host name.",
     )
     datacenter: str | None = setting(
         "agent.datacenter", default=None, subject=AGENT, doc="Where the host is, for its records."
@@ -48,20 +48,20 @@ class AgentSettings(Settings):
         minimum=100,
         unit="ms",
         subject=AGENT,
-        doc="How often the host is looked at; each look is a record.",
+        doc="How often the host's state is read; each reading is a record.",
     )
     queue_records: int32 = setting(
         "agent.queue.records",
         default=1_000,
         minimum=1,
         subject=AGENT,
-        doc="Records that wait while no broker takes them; then the oldest are dropped.",
+        doc="How many records are kept while no broker takes them; then the oldest are dropped.",
     )
     smartctl: str | None = setting(
         "agent.smartctl",
         default=None,
         subject=AGENT,
-        doc="The program that asks disks for their health; unset, they are not asked.",
+        doc="The program that reads the disks' health; unset, it is not read.",
     )
     smart_interval_ms: int32 = setting(
         "agent.smart.interval.ms",
@@ -69,7 +69,7 @@ class AgentSettings(Settings):
         minimum=1_000,
         unit="ms",
         subject=AGENT,
-        doc="How often disks are asked for their health.",
+        doc="How often the disks' health is read.",
     )
     zookeeper: str | None = setting(
         "agent.zookeeper",
@@ -86,9 +86,9 @@ class AgentSettings(Settings):
 
 
 def load_agent(text: str, source: str) -> AgentSettings:
-    """The settings that a .properties file's text says; `source` is what sentences call the file.
+    """The settings in the text of a .properties file; `source` names the file in messages.
 
-    `ConfigError` has every fault there is.
+    Raises `ConfigError` with all faults.
     """
     properties = parse_properties(text, source)
     layer = Layer(Source.STATIC_BROKER_CONFIG, properties.given)

@@ -50,7 +50,7 @@ class BrokerSettings(Settings):
         "advertised.listeners",
         default=(),
         subject=LISTENERS,
-        doc="What clients and brokers are told to connect to; unset, the `listeners`.",
+        doc="Addresses that clients and brokers are told to connect to; unset, the `listeners`.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         "listener.security.protocol.map",
@@ -75,14 +75,14 @@ class BrokerSettings(Settings):
         default=1,
         minimum=1,
         subject=TOPICS,
-        doc="How many partitions a topic gets if its creator does not say.",
+        doc="How many partitions a topic gets if the request does not say.",
     )
     default_replication_factor: int32 = setting(
         "default.replication.factor",
         default=1,
         minimum=1,
         subject=TOPICS,
-        doc="How many replicas a topic gets if its creator does not say; in this release 1.",
+        doc="How many replicas a topic gets if the request does not say; in this release 1.",
     )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",
@@ -102,5 +102,5 @@ class BrokerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=CLUSTER,
-        doc="How long the controller waits for a broker's answer before it connects anew.",
+        doc="How long the controller waits for a broker's response before it reconnects.",
     )

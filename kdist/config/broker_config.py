@@ -1,4 +1,4 @@
-"""A broker's whole configuration, one object for each room, and what its topics resolve to."""
+"""A broker's whole configuration, one object for each room, and the settings of its topics."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ TOPIC_NAMES = frozenset(names_in(TopicSettings.TABLE, of_broker=False))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """A broker's settings, and what its topics start from.
+    """A broker's settings, and the defaults of its topics.
 
-    `layers` are what they came from, nearest first: dynamic settings, then the file. `warnings` has
-    a sentence for each thing that is allowed but odd.
+    `layers` are where they came from, highest precedence first: dynamic settings, then the file.
+    `warnings` has a sentence for each thing that is allowed but unusual.
     """
 
     broker: BrokerSettings
@@ -62,17 +62,18 @@ class BrokerConfig:
     warnings: tuple[str, ...]
 
     def topic(self, overrides: Mapping[str, str], where: str = "") -> TopicSettings:
-        """A topic's settings; `ConfigError` with every fault of its overrides."""
+        """A topic's settings; `ConfigError` with all faults of its overrides."""
         return resolve_topic(self.layers, overrides, where)
 
     def describe(self) -> Iterator[Described]:
-        """Every setting of the broker with value and source; the defaults of topics included."""
+        """Every setting of the broker with value and source, including topic defaults."""
         return describe(_EVERY, self.layers)
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Iterator[Described]:
         """Every setting of a topic with value and source.
 
-        What it was given by other names, or in vain, comes last: to be seen, and taken back.
+        Overrides given by a synonym or without effect come last, so that they can be seen and
+        removed.
         """
         layer = layer_of(Source.DYNAMIC_TOPIC_CONFIG, overrides)
         yield from describe(TopicSettings.TABLE, (layer, *self.layers))
@@ -81,7 +82,7 @@ class BrokerConfig:
 
 
 def describe_given(layer: Layer, names: Iterable[str]) -> Iterator[Described]:
-    """What one layer has by these names, whatever other layers say: it may be in vain."""
+    """One layer's values for these names, whether or not another layer overrides them."""
     for name in sorted(names):
         named = (row for row in _EVERY if name in (each.name for each in layer.names_of(row)))
         origin = Origin(name, layer.given[name].text, layer.source)
@@ -94,7 +95,7 @@ def resolve_topic(
 ) -> TopicSettings:
     """A topic's settings: its override, else the broker's `log.*` value, else the default.
 
-    `where` is what sentences call the overrides. `ConfigError` has every fault of theirs.
+    `where` names the overrides in messages. Raises `ConfigError` with all faults of theirs.
     """
     own = layer_of(Source.DYNAMIC_TOPIC_CONFIG, overrides, where)
     outcome = resolve(TopicSettings.TABLE, (own, *broker))

@@ -1,6 +1,6 @@
-"""What must or should hold between a broker's settings, beyond each one's own row (pure).
+"""Constraints between a broker's settings, beyond what each one's own row says (pure).
 
-A rule looks at values and gives the claim that they contradict each other, else None.
+A rule returns a claim that says how the values contradict each other, or None.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def zookeeper_can_be_read(config: BrokerConfig) -> str | None:
 
 
 def listeners_can_be_read(config: BrokerConfig) -> str | None:
-    """Each listener is `NAME://host:port`, and each name has a protocol that is built."""
+    """Each listener is `NAME://host:port`, and each name has a protocol that is supported."""
     broker = config.broker
     if not broker.listeners:
         return "listeners is empty"
@@ -58,7 +58,7 @@ def listeners_can_be_read(config: BrokerConfig) -> str | None:
         if protocol is None:
             return f"listener.security.protocol.map has no protocol for {listener.name}"
         if protocol not in PROTOCOLS:
-            return f"the protocol {protocol} of {listener.name} is not built: use PLAINTEXT"
+            return f"the protocol {protocol} of {listener.name} is not supported: use PLAINTEXT"
     return None
 
 
@@ -83,10 +83,10 @@ def advertised_listeners_exist(config: BrokerConfig) -> str | None:
         if advertised.host in ("", "0.0.0.0", "::"):
             return f"advertised.listeners needs a host that others can reach, not '{advertised}'"
         if advertised.name not in names:
-            return f"advertised.listeners has {advertised.name}, which listeners has not"
+            return f"advertised.listeners has {advertised.name}, which is not in listeners"
     inter_broker = config.broker.inter_broker_listener_name
     if inter_broker is not None and inter_broker.upper() not in names:
-        return f"inter.broker.listener.name is {inter_broker}, which listeners has not"
+        return f"inter.broker.listener.name is {inter_broker}, which is not in listeners"
     return None
 
 
@@ -99,8 +99,8 @@ def http_address_can_be_read(config: BrokerConfig) -> str | None:
 
 
 def somebody_can_connect(config: BrokerConfig) -> str | None:
-    """`max.connections` leaves one beside the controller's, unless brokers have a listener of
-    their own, which is spared."""
+    """`max.connections` allows one besides the controller's, unless brokers have a listener of
+    their own, which is exempt."""
     most = config.network.max_connections
     if most > 1 or len(config.broker.listeners) > 1:
         return None
@@ -118,7 +118,7 @@ def largest_batch_fits_a_request(config: BrokerConfig) -> str | None:
     """`message.max.bytes` is not above `socket.request.max.bytes`."""
     if config.topic_defaults.max_message_bytes <= config.network.socket_request_max_bytes:
         return None
-    return "message.max.bytes is above socket.request.max.bytes: such a batch can never come in"
+    return "message.max.bytes is above socket.request.max.bytes: such a batch can never be sent"
 
 
 def replication_factors_are_possible(config: BrokerConfig) -> str | None:

@@ -1,4 +1,4 @@
-"""How a setting is declared: a row in a class body, from which everything else is derived.
+"""How a setting is declared: a line in a class body, from which everything else is derived.
 
     @settings
     class TopicSettings(Settings):
@@ -6,8 +6,8 @@
             "segment.bytes", default=1 << 30, minimum=14, unit="bytes",
             broker="log.segment.bytes", doc="One sentence.")
 
-The annotation says what kind of value it is (`kinds.py`), to mypy and to the parser. An instance is
-a frozen dataclass with slots, so `topic.segment_bytes` is a plain attribute in hot code.
+The annotation gives the kind of value (`kinds.py`), to mypy and to the parser. An instance is a
+frozen dataclass with slots, so `topic.segment_bytes` is a plain attribute in hot code.
 `TopicSettings.TABLE` holds the rows for parsing, checks, `describe` and the generated pages.
 Nothing here reads a file.
 """
@@ -24,7 +24,7 @@ REQUIRED: Any = dataclasses.MISSING
 
 
 class Synonym(NamedTuple):
-    """A name that a setting goes by; its text counts `factor` units: hours of a setting in ms."""
+    """A name of a setting. Its values are multiplied by `factor`, for example hours to ms."""
 
     name: str
     factor: int = 1
@@ -33,10 +33,10 @@ class Synonym(NamedTuple):
 class Columns(TypedDict, total=False):
     """What a declaration says besides name and annotation.
 
-    `minimum` and `maximum` are inclusive; an integer is bounded by its width in any case. A setting
-    with `broker` is a topic's, and that is what its default is called in a broker's file.
-    `synonyms` and `broker_synonyms` are lower in precedence than `name` and `broker`, in the order
-    given. `dynamic`: running brokers take a change, for all of them or for one; those of topics do.
+    `minimum` and `maximum` are inclusive; an integer is also bounded by its width. A setting with
+    `broker` is a topic's, and `broker` is the name of its default in a broker's file. `synonyms`
+    and `broker_synonyms` come after `name` and `broker` in precedence, in the order given.
+    `dynamic`: can be changed while brokers run, for all brokers or one; topic defaults always can.
     """
 
     default: Any
@@ -55,9 +55,9 @@ class Columns(TypedDict, total=False):
 class Setting:
     """One row: a setting as declared.
 
-    `names` are what it is called where it belongs, the first being its own; `broker_names` what a
-    broker's file calls it. Both are in order of precedence, and for a broker's setting the same.
-    A dynamic one is changed while brokers run by the first of `broker_names` only, as in Kafka.
+    `names` are its own name and synonyms; `broker_names` are its names in a broker's file. Both are
+    in order of precedence, and equal for a broker's setting. While brokers run, a dynamic one is
+    changed by the first of `broker_names` only, as in Kafka.
     """
 
     attribute: str
@@ -86,9 +86,9 @@ class Setting:
         return self.default is REQUIRED
 
     def read(self, text: str, factor: int = 1) -> Any:
-        """The value of `text`, checked; `ValueError` saying what is allowed if it is not.
+        """Parse and check `text`; a `ValueError` says what is allowed.
 
-        A `factor` multiplies what is positive only: -1 stays the word for "no limit".
+        `factor` multiplies positive values only: -1 keeps its meaning, "no limit".
         """
         if self.shape.nullable and not text.strip():
             return None
@@ -127,7 +127,7 @@ class Setting:
 
 
 def _rounded_up(limit: float, factor: int) -> int:
-    """A lower limit in the larger unit; a negative one is a word, not a number."""
+    """A lower limit in the larger unit; a negative one stays, as -1 means "no limit"."""
     return int(limit) if limit < 0 else -(-int(limit) // factor)
 
 

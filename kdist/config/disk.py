@@ -1,4 +1,4 @@
-"""The settings of a broker's disk: the marker that says whose it is. All are kdist's own."""
+"""The settings of a broker's disk and of the marker that identifies it. All are kdist's own."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ DISK = "Disk"
 
 @settings
 class DiskSettings(Settings):
-    """What is checked before a broker touches its disk; unset, nothing is."""
+    """What is checked before a broker touches its disk; unset, nothing is checked."""
 
     marker: str | None = setting(
         "disk.marker",
         default=None,
         subject=DISK,
         doc="kdist's own: a JSON file at the disk's root with `cluster`, `broker` and `disk`; the "
-        "broker starts only where it says that the disk is mounted, and the right one.",
+        "broker starts only if it is there and matches, so that the right disk is mounted.",
     )
     id: str | None = setting(
         "disk.id",
         default=None,
         subject=DISK,
-        doc="kdist's own: the disk's id, as `d01`, that the marker must have; unset, any.",
+        doc="kdist's own: the disk's id that the marker must have, such as `d01`; unset, any.",
     )
     cluster: str | None = setting(
         "disk.cluster",

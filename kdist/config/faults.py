@@ -1,4 +1,4 @@
-"""What is wrong with given settings: a sentence for each fault, and all faults at once."""
+"""Faults in settings: one sentence for each, and all of them reported at once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ HIDDEN = "(hidden)"
 
 
 class Given(NamedTuple):
-    """The text that somebody gave a setting, and where: 'server.properties, line 3'."""
+    """The text given for a setting, and where: 'server.properties, line 3'."""
 
     text: str
     where: str = ""
 
     def sentence(self, claim: str, end: str = ".") -> str:
-        """`claim`, with the place it is about."""
+        """`claim` as a sentence that names the place."""
         return sentence_at(self.where, claim, end)
 
 
 class ConfigError(UserError):
-    """Settings that kdist does not take; `faults` has one sentence for each thing to mend."""
+    """Settings that kdist does not accept; `faults` has one sentence for each thing to correct."""
 
     def __init__(self, faults: Iterable[str]) -> None:
         self.faults = tuple(faults)
@@ -30,12 +30,12 @@ class ConfigError(UserError):
 
 
 def sentence_at(where: str, claim: str, end: str = ".") -> str:
-    """`claim` as a sentence about the place `where`, if that is known."""
+    """`claim` as a sentence that names the place `where`, if that is known."""
     return f"{claim} ({where}){end}" if where else f"{claim}{end}"
 
 
 def raise_if_any(faults: Iterable[str]) -> None:
-    """`ConfigError` with the faults, if there are any; each is said once."""
+    """Raise `ConfigError` with the faults, without duplicates, if there are any."""
     found = tuple(dict.fromkeys(faults))
     if found:
         raise ConfigError(found)

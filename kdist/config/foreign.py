@@ -1,8 +1,9 @@
 """Names that are not settings of kdist: Kafka's, each with the reason, and misspelt ones.
 
-A broker's file from a Kafka cluster is taken as it is where that does no harm: what only tunes
-machinery that kdist has not is ignored, with a warning. What promises something that kdist would
-not keep (security, tiered storage, another quorum) is refused. The first pattern that fits decides.
+A broker's file from a Kafka cluster is accepted as it is where that does no harm: a setting that
+only tunes a mechanism kdist does not have is ignored, with a warning. One that promises what kdist
+would not do (security, tiered storage, a KRaft quorum) is refused. The first matching pattern
+decides.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kdist.config.layers import names_in
 
 
 class Foreign(NamedTuple):
-    """Names (as in a shell, `*` for any text), whether they are refused, and why."""
+    """A pattern of names (`*` for any text, as in a shell), whether they are refused, and why."""
 
     pattern: str
     is_refused: bool
@@ -30,11 +31,11 @@ _ZOOKEEPER = "kdist is coordinated by ZooKeeper, not by a KRaft quorum"
 _SECURITY = "this release has no TLS, SASL or access control, and would leave the broker open"
 _JAVA = "kdist cannot load Java classes"
 _TIERED = "kdist keeps a log on its own disk only"
-_LISTENERS = "say it with listeners and advertised.listeners"
+_LISTENERS = "use listeners and advertised.listeners"
 _LOOP = "one thread owns all of a broker's state"
 _TOGETHER = "start offsets are saved with the recovery points, and whenever they move"
 _SCAN = "one process scans the one disk after a crash, as fast as the disk reads"
-_WAITING = "waiting requests take no periodic clean-up"
+_WAITING = "delayed operations need no periodic clean-up"
 _CLEANER = "this release does not compact yet"
 _TRANSACTIONS = "this release has no transactions yet"
 _REPLICATION = "this release has no replication yet"
@@ -105,10 +106,10 @@ IGNORED = {
         "offsets.commit.required.acks", "offsets.topic.compression.codec",
     ),
     "offsets are read in pieces of a size that fits": ("offsets.load.buffer.size",),
-    "the client of ZooKeeper here is kazoo": (
+    "the ZooKeeper client is kazoo": (
         "zookeeper.clientCnxnSocket", "zookeeper.max.in.flight.requests", "zookeeper.sync.time.ms",
     ),
-    "only the classic group protocol is spoken": (
+    "only the classic group protocol is supported": (
         "group.consumer.*", "group.share.*", "group.coordinator.*", "share.coordinator.*",
     ),
     "a failed authentication cannot happen without authentication": (
@@ -123,12 +124,12 @@ TABLE = (
 
 
 def find_foreign(name: str) -> Foreign | None:
-    """The row that speaks of a setting of this name, if there is one."""
+    """The first row whose pattern matches the name, if there is one."""
     return next((row for row in TABLE if fnmatchcase(name, row.pattern)), None)
 
 
 def ignored_row(name: str) -> Setting:
-    """A row to describe a name that was given and is ignored: text, and the reason."""
+    """A row that describes an ignored name: a string, with the reason as its doc."""
     foreign = find_foreign(name)
     reason = foreign.reason if foreign else "it is no setting"
     return Setting(
@@ -141,13 +142,13 @@ def ignored_row(name: str) -> Setting:
         maximum=None,
         unit="",
         subject="",
-        is_dynamic=True,  # to be taken back
+        is_dynamic=True,  # so that it can be removed again
         doc=f"Ignored: {reason}.",
     )
 
 
 class Judged(NamedTuple):
-    """A sentence for each given name that is no setting, by name: those refused, those ignored."""
+    """A sentence for each given name that is not a setting, by name: refused or ignored."""
 
     refused: dict[str, str]
     ignored: dict[str, str]
@@ -173,7 +174,7 @@ def judge_names(given: Mapping[str, Given], names: Set[str]) -> Judged:
 
 
 def unknown_names(given: Mapping[str, Given], table: Iterable[Setting]) -> Iterator[str]:
-    """A sentence for each given name that no row of `table` has in a file."""
+    """A sentence for each given name that is not in `table`."""
     names = frozenset(names_in(table, of_broker=True))
     for name, value in given.items():
         if name not in names:
@@ -181,7 +182,7 @@ def unknown_names(given: Mapping[str, Given], table: Iterable[Setting]) -> Itera
 
 
 def unknown_name(name: str, given: Given, names: Set[str]) -> str:
-    """The sentence for a given name that nobody knows, with the nearest that somebody does."""
+    """The sentence for an unknown name, which suggests the most similar known one."""
     nearest = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.75)
     if not nearest:
         return given.sentence(f"{name or repr(name)} is not a setting")

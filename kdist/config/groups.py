@@ -52,7 +52,7 @@ class GroupSettings(Settings):
         minimum=0,
         unit="bytes",
         subject=OFFSETS,
-        doc="The longest metadata that may go with a committed offset.",
+        doc="The longest metadata that may be stored with a committed offset.",
     )
     offsets_retention_minutes: int32 = setting(
         "offsets.retention.minutes",
@@ -60,7 +60,7 @@ class GroupSettings(Settings):
         minimum=1,
         unit="minutes",
         subject=OFFSETS,
-        doc="A group's offsets are forgotten this long after it became empty.",
+        doc="A group's committed offsets expire this long after it became empty.",
     )
     offsets_retention_check_interval_ms: int64 = setting(
         "offsets.retention.check.interval.ms",
@@ -68,7 +68,7 @@ class GroupSettings(Settings):
         minimum=1,
         unit="ms",
         subject=OFFSETS,
-        doc="How often groups are looked over for offsets to forget.",
+        doc="How often groups are checked for expired offsets.",
     )
     offsets_commit_timeout_ms: int32 = setting(
         "offsets.commit.timeout.ms",
@@ -76,14 +76,14 @@ class GroupSettings(Settings):
         minimum=1,
         unit="ms",
         subject=OFFSETS,
-        doc="How long a commit waits for all in-sync replicas to have it.",
+        doc="How long a commit waits until all in-sync replicas have it.",
     )
     offsets_topic_num_partitions: int32 = setting(
         "offsets.topic.num.partitions",
         default=50,
         minimum=1,
         subject=OFFSETS,
-        doc="How many partitions `__consumer_offsets` is created with; not to be changed "
+        doc="How many partitions `__consumer_offsets` is created with; must not be changed "
         "afterwards.",
     )
     offsets_topic_replication_factor: int32 = setting(

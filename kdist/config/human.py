@@ -1,4 +1,4 @@
-"""Values as people say them: '1 GiB', '7 days', 'no limit' (pure)."""
+"""Values in human-readable form: '1 GiB', '7 days', 'no limit' (pure)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DURATIONS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000
 
 
 def show_human(row: Setting, value: Any) -> str:
-    """What a value of this setting means; `show_text` where there is nothing to explain."""
+    """A value of this setting in human-readable form; as `show_text` if there is no other."""
     if row.is_required and value is row.default:
         return "must be given"
     if value is None or value == ():

@@ -27,7 +27,7 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Kind(enum.IntEnum):
-    """What a value is; the numbers are `ConfigType` of a DescribeConfigs answer (KIP-569)."""
+    """The kind of a value; the numbers are `ConfigType` in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -52,7 +52,7 @@ NOUNS = {
 
 
 class Shape(NamedTuple):
-    """What an annotation says: the kind, the allowed words (none: any), whether None is one."""
+    """What an annotation says: the kind, the choices (empty: any text), whether None is valid."""
 
     kind: Kind
     choices: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def read_text(kind: Kind, text: str) -> Any:
 
 
 def show_text(value: Any) -> str:
-    """The text that `read_text` turns into `value` again: what a file and DescribeConfigs say."""
+    """The text of `value` in a file and in DescribeConfigs; the inverse of `read_text`."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,9 +1,9 @@
-"""Where a setting's value comes from: layers of given values, the nearest first (pure).
+"""Where a setting's value comes from: layers of given values, highest precedence first (pure).
 
-A topic's setting is looked for among the topic's overrides by its own name, then in each of the
-broker's layers by its broker name and that one's synonyms; a broker's setting in the broker's
-layers only. The first that is given wins; the default stands below them all. The order of layers
-and of synonyms is Kafka's (KIP-226), and so are the names of the sources.
+A topic's setting is looked up in the topic's overrides by its own name, then in each of the
+broker's layers by its broker name and synonyms; a broker's setting in the broker's layers only. The
+first value found wins; the default comes last. The order of layers and synonyms is Kafka's
+(KIP-226), and so are the names of the sources.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Layer(NamedTuple):
     given: Mapping[str, Given]
 
     def names_of(self, row: Setting) -> tuple[Synonym, ...]:
-        """What this layer calls a setting."""
+        """The names of a setting in this layer."""
         is_topic = self.source is Source.DYNAMIC_TOPIC_CONFIG
         return row.names if is_topic else row.broker_names
 
 
 def layer_of(source: Source, settings: Mapping[str, str], where: str = "") -> Layer:
-    """A layer of texts that all come from one place."""
+    """A layer whose values all come from one place."""
     return Layer(source, {name: Given(text, where) for name, text in settings.items()})
 
 
 class Origin(NamedTuple):
-    """One place that a setting could have its value from; DescribeConfigs' "synonym"."""
+    """One source of a setting's value, winning or not: a "synonym" in DescribeConfigs."""
 
     name: str
     text: str | None
@@ -53,11 +53,10 @@ class Origin(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A setting with its value as text, where that is from, and all it could have been from.
+    """A setting with its value as text, the value's source, and all sources that have one.
 
-    `name` is what it is called in the nearest layer: a topic's `segment.bytes` is the broker's
-    `log.segment.bytes`. The text is None for what is not set and has no default; a secret's is
-    hidden.
+    `name` is its name in the highest layer: `segment.bytes` for a topic, `log.segment.bytes` for a
+    broker. The text is None if there is no value and no default; a secret's is hidden.
     """
 
     row: Setting
@@ -68,9 +67,9 @@ class Described(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The outcome: values by attribute, a sentence for each faulty name, and which names won.
+    """Values by attribute, a sentence for each faulty name, and the names whose values won.
 
-    `overruled` has each given name that lost to another, with that other.
+    `overruled` maps each given name that lost to another name to the winner.
     """
 
     values: dict[str, Any]
@@ -80,9 +79,9 @@ class Resolved(NamedTuple):
 
 
 def resolve(table: Iterable[Setting], layers: Sequence[Layer], where: str = "") -> Resolved:
-    """Every row's value. Each given text is checked, those that lose included.
+    """Every row's value. All given texts are checked, also those that are overruled.
 
-    `where` is the place in which a setting that must be given is missed.
+    `where` is the place named in the fault of a required setting that is missing.
     """
     outcome = Resolved({}, {}, set(), {})
     for row in table:
@@ -93,7 +92,7 @@ def resolve(table: Iterable[Setting], layers: Sequence[Layer], where: str = "") 
 
 
 def describe(table: Iterable[Setting], layers: Sequence[Layer]) -> Iterator[Described]:
-    """Every row with its value and its source, for values that `resolve` found no fault with."""
+    """Every row with its value and source, for layers in which `resolve` found no fault."""
     for row in table:
         origins = tuple(_origins(row, layers))
         name = layers[0].names_of(row)[0].name
@@ -101,7 +100,7 @@ def describe(table: Iterable[Setting], layers: Sequence[Layer]) -> Iterator[Desc
 
 
 def names_in(table: Iterable[Setting], *, of_broker: bool) -> Iterator[str]:
-    """Every name that a broker's file, or a topic's overrides, may use for these settings."""
+    """All names of these settings, in a broker's file or in a topic's overrides."""
     for row in table:
         yield from (name for name, _ in (row.broker_names if of_broker else row.names))
 
@@ -114,7 +113,7 @@ def _candidates(row: Setting, layers: Sequence[Layer]) -> Iterator[tuple[Synonym
 
 
 def _check_all(row: Setting, layers: Sequence[Layer], outcome: Resolved) -> str | None:
-    """Take the value of the first that is given; the name it was given by, if any was."""
+    """Set the row's value from the first name that is given; returns that name, or None."""
     winner = None
     for synonym, given, _ in _candidates(row, layers):
         value = None

@@ -1,6 +1,6 @@
 """A broker's configuration from a file's text or a mapping, with all faults at once.
 
-It takes text, not a path: who may open files is somebody else's question.
+It takes text, not a path: opening files is left to the caller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kdist.config.zookeeper import ZooKeeperSettings
 S = TypeVar("S", bound=Settings)
 
 _OWN = {row.name for row in BROKER_TABLE}
-_INSTEAD = {  # of another name for a setting, the one by which it is changed
+_INSTEAD = {  # from a synonym to the name by which the setting can be changed
     synonym.name: row.broker_names[0].name
     for row in TopicSettings.TABLE
     for synonym in row.broker_names[1:]
@@ -42,23 +42,24 @@ _INSTEAD = {  # of another name for a setting, the one by which it is changed
 
 
 def load_broker(text: str, source: str) -> BrokerConfig:
-    """The configuration that a .properties file's text says.
+    """The configuration in the text of a .properties file; `source` names the file in messages.
 
-    `source` is what sentences call the file. `ConfigError` has every fault there is.
+    Raises `ConfigError` with all faults.
     """
     properties = parse_properties(text, source)
     return _read(properties.given, source, file_faults=properties.faults)
 
 
 def broker_from(given: Mapping[str, str], source: str = "") -> BrokerConfig:
-    """The configuration that a mapping says, as `load_broker`."""
+    """The configuration in a mapping. As `load_broker`."""
     return _read({name: Given(text, source) for name, text in given.items()}, source)
 
 
 def with_dynamic(config: BrokerConfig, dynamic: Sequence[Layer]) -> BrokerConfig:
-    """What the same file says under these layers of dynamic settings, the nearest first.
+    """The same file's configuration with dynamic settings on top, highest precedence first.
 
-    `ConfigError` with every fault of theirs: what cannot be changed while a broker runs is one.
+    Raises `ConfigError` with all faults of the dynamic settings, including names of settings that
+    cannot be changed while a broker runs.
     """
     for layer in dynamic:
         others = {name: each for name, each in layer.given.items() if name not in BROKER_NAMES}
@@ -69,7 +70,7 @@ def with_dynamic(config: BrokerConfig, dynamic: Sequence[Layer]) -> BrokerConfig
 
 
 def fixed_names(given: Iterable[str]) -> list[str]:
-    """Those that are a broker's settings, and are read when it starts only."""
+    """The names of broker settings that cannot be changed while the broker runs."""
     return [name for name in given if name in BROKER_NAMES - DYNAMIC_NAMES]
 
 
@@ -81,7 +82,7 @@ def _fixed(name: str, given: Given) -> str:
 
 
 class _Reader:
-    """Reads one class after another from the same layers; keeps what there is to say of names."""
+    """Reads several classes from the same layers, and collects faults and overruled names."""
 
     def __init__(self, layers: tuple[Layer, ...], source: str) -> None:
         self.faults: dict[str, str] = {}
@@ -93,7 +94,7 @@ class _Reader:
 
     def read(self, cls: type[Settings]) -> None:
         outcome = resolve(cls.TABLE, self._layers, self._source)
-        self.faults = outcome.faults | self.faults  # of two about one name the first one stands
+        self.faults = outcome.faults | self.faults  # the first fault of a name is kept
         self.used |= outcome.used
         self.overruled |= outcome.overruled
         self._values[cls] = outcome.values
@@ -139,7 +140,7 @@ def _read(
 
 
 def _without_effect(given: Mapping[str, Given], reader: _Reader) -> dict[str, str]:
-    """A sentence for each name whose value lost to another name's and is used nowhere else."""
+    """A sentence for each name that is overruled by another and not used by any other setting."""
     return {
         name: given[name].sentence(f"{name} has no effect, as {winner} is given too")
         for name, winner in reader.overruled.items()
@@ -148,6 +149,6 @@ def _without_effect(given: Mapping[str, Given], reader: _Reader) -> dict[str, st
 
 
 def _in_order(given: Mapping[str, Given], sentences: Mapping[str, str]) -> Iterator[str]:
-    """The sentences in the order of the file; last, those about what it lacks."""
+    """The sentences in the order of the file; last, those about missing settings."""
     yield from (sentences[name] for name in given if name in sentences)
     yield from (sentence for name, sentence in sentences.items() if name not in given)

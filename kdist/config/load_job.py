@@ -1,8 +1,8 @@
-"""The settings of a load, `kdist load`: one job's file. No broker's file has any of them.
+"""The settings of a load job, `kdist load`: one file per job. They are never in a broker's file.
 
-`LoadSettings` are the job's; `TopicLoadSettings` are how a topic is loaded, said for all topics of
-the job by a setting's own name, or for one by `topic.<topic>.<setting>`. A name that begins with
-`spark.` goes to Spark as it is.
+`LoadSettings` are the job's. `TopicLoadSettings` say how a topic is loaded: given by a setting's
+own name for all topics of the job, or as `topic.<topic>.<setting>` for one. Names that begin with
+`spark.` are passed to Spark unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Step = Literal[
     "planned", "staging", "staged", "counted", "files-synced", "manifest-written",
     "directories-synced", "superseded", "renamed", "committed", "swept",
 ]  # fmt: skip
-"""The steps of a load's commit, in order; docs/formats/load-output.md has what each has done."""
+"""The steps of a load's commit, in order; docs/formats/load-output.md says what each has done."""
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SPARK = "spark."
@@ -48,25 +48,25 @@ class LoadSettings(Settings):
     output: str = setting(
         "output",
         subject=LOAD,
-        doc="The directory that the files go to, which all of Spark's hosts have at this path.",
+        doc="The directory for the loaded files; all Spark hosts must have it at this path.",
     )
     name: str = setting(
         "name",
         default="load",
         subject=LOAD,
-        doc="What the job is called in metrics, manifests and Spark's user interface.",
+        doc="The job's name in metrics, manifests and Spark's user interface.",
     )
     spark_master: str = setting(
         "spark.master",
         default="local[*]",
         subject=LOAD,
-        doc="Where Spark runs: this machine with so many threads, or a cluster's address.",
+        doc="Where Spark runs: this machine, with a number of threads, or a cluster's address.",
     )
     event_time_zone: str = setting(
         "event.time.zone",
         default="UTC",
         subject=LOAD,
-        doc="The zone whose days the dates are, and of times that name none.",
+        doc="The time zone of the dates, and of times that name no zone.",
     )
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "isolation.level",
@@ -93,13 +93,13 @@ class LoadSettings(Settings):
         minimum=1,
         unit="s",
         subject=LOAD,
-        doc="How often the job is to succeed, for the alert that says that it has not.",
+        doc="How often the job should succeed, for the alert when it has not.",
     )
     drill_kill_after: Step | None = setting(
         "drill.kill.after",
         default=None,
         subject=LOAD,
-        doc="For drills: the load kills itself, as SIGKILL does, after this step of its commit.",
+        doc="For drills: the load kills itself with SIGKILL after this step of its commit.",
     )
 
 
@@ -111,7 +111,7 @@ class TopicLoadSettings(Settings):
         "format",
         default="json",
         subject=TOPIC,
-        doc="json: values that are JSON objects become columns; any other value stays bytes.",
+        doc="`json`: values that are JSON objects become columns; any other value stays bytes.",
     )
     schema: str | None = setting(
         "schema",
@@ -124,27 +124,27 @@ class TopicLoadSettings(Settings):
         "keep.value",
         default="undecoded",
         subject=TOPIC,
-        doc="Which records keep their bytes in `record_value`: those that are not in the columns"
-        " as a whole, or all.",
+        doc="Which records keep their bytes in `record_value`: those that the columns do not"
+        " represent completely, or all.",
     )
     event_time_field: str | None = setting(
         "event.time.field",
         default=None,
         subject=TOPIC,
-        doc="The field that says when it happened, `meta.at` for one inside another; unset, and"
-        " where it says nothing, the record's timestamp.",
+        doc="The field with the event time, `meta.at` for a nested one; unset, or where a record"
+        " has none, the record's timestamp is used.",
     )
     event_time_format: str = setting(
         "event.time.format",
         default="auto",
         subject=TOPIC,
-        doc="`auto` (ISO 8601, and of numbers ms), `ms` or `s` since 1970, or a pattern of Spark's"
+        doc="`auto` (ISO 8601, or a number of ms), `ms` or `s` since 1970, or a Spark pattern such"
         " as `dd/MM/yyyy HH:mm`.",
     )
 
 
 class LoadJob(NamedTuple):
-    """A job's file, read: its own settings, those of each topic, and what Spark is told."""
+    """A job's file: the job's settings, those of each topic, and the settings for Spark."""
 
     job: LoadSettings
     topics: dict[str, TopicLoadSettings]
@@ -156,9 +156,9 @@ _TOPIC_NAMES = frozenset(names_in(TopicLoadSettings.TABLE, of_broker=True))
 
 
 def load_job(text: str, source: str) -> LoadJob:
-    """The job that a .properties file's text says; `source` is what sentences call the file.
+    """The job in the text of a .properties file; `source` names the file in messages.
 
-    `ConfigError` has every fault there is.
+    Raises `ConfigError` with all faults.
     """
     properties = parse_properties(text, source)
     given = properties.given
@@ -191,11 +191,11 @@ def _unknown(given: Mapping[str, Given]) -> Iterator[str]:
         if not name.startswith(_OF_TOPIC):
             yield unknown_name(name, value, names)
         elif _setting_of_topic(name) is None:
-            yield value.sentence(f"{name} ends in no setting of topics")
+            yield value.sentence(f"{name} does not end in a topic's setting")
 
 
 def _setting_of_topic(name: str) -> str | None:
-    """The setting that `topic.<topic>.<setting>` is about: the longest that it can be."""
+    """The setting in `topic.<topic>.<setting>`: the longest that matches."""
     found = [each for each in _TOPIC_NAMES if name.endswith(f".{each}")]
     return max(found, key=len, default=None)
 
@@ -216,27 +216,28 @@ def _own(topic: str, given: Mapping[str, Given]) -> dict[str, Given]:
 def _strangers(topics: tuple[str, ...], given: Mapping[str, Given]) -> Iterator[str]:
     for name, value in given.items():
         if name.startswith(_OF_TOPIC) and _topic_of(name) not in topics:
-            yield value.sentence(f"{name} is about a topic that is not among topics")
+            yield value.sentence(f"{name} is about a topic that is not in topics")
 
 
 def _faults(job: LoadSettings, source: str) -> Iterator[str]:
     for text in unreachable(job.bootstrap_servers):
         yield sentence_at(source, f"bootstrap.servers has {text!r}, but must have host:port")
     if not job.topics:
-        yield sentence_at(source, "topics names none")
+        yield sentence_at(source, "topics is empty")
     for topic in job.topics:
         fault = topic_name_fault(topic)
         if fault:
             yield sentence_at(source, f"topics has {topic!r}, which {fault}")
     if len(set(job.topics)) < len(job.topics):
-        yield sentence_at(source, "topics names one twice")
+        yield sentence_at(source, "topics names a topic twice")
     if not job.output.startswith("/"):
         yield sentence_at(source, f"output is {job.output!r}, but must be an absolute path")
     if not _JOB_NAME.fullmatch(job.name):
         claim = f"name is {job.name!r}, but must be letters, digits, '.', '_' and '-'"
         yield sentence_at(source, claim)
     if not _is_zone(job.event_time_zone):
-        yield sentence_at(source, f"event.time.zone is {job.event_time_zone!r}, which is no zone")
+        claim = f"event.time.zone is {job.event_time_zone!r}, which is not a time zone"
+        yield sentence_at(source, claim)
 
 
 def _is_zone(name: str) -> bool:

@@ -5,8 +5,8 @@
     flow.flights.target=k4:9092
     flow.flights.topics=flights,ops\\\\..*
 
-A flow's settings are declared once, under their names behind `flow.<name>.`; each flow that a file
-names has rows of its own made from them, so that sentences say the whole key.
+A flow's settings are declared once, by their names after `flow.<name>.`. Rows for each flow in a
+file are derived from these, so that messages can name the whole key.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class MirrorSettings(Settings):
         minimum=1 << 20,
         unit="bytes",
         subject=MIRROR,
-        doc="How much a flow holds that its target has not acknowledged; then it reads no more."
-        " Each partition has its share of that, or 1 MiB if that is more.",
+        doc="How much a flow buffers that its target has not acknowledged; then it stops reading."
+        " Each partition has an equal share, or 1 MiB if that is more.",
     )
     commit_interval_ms: int32 = setting(
         "mirror.commit.interval.ms",
@@ -58,7 +58,7 @@ class MirrorSettings(Settings):
         minimum=10,
         unit="ms",
         subject=MIRROR,
-        doc="How often positions are committed to the source. They are not what a restart needs.",
+        doc="How often positions are committed to the source. A restart does not depend on them.",
     )
     refresh_interval_ms: int32 = setting(
         "mirror.refresh.interval.ms",
@@ -74,19 +74,19 @@ class MirrorSettings(Settings):
         minimum=100,
         unit="ms",
         subject=MIRROR,
-        doc="Another mirror of the same file takes a dead one's partitions after so long.",
+        doc="After this long, another mirror of the same file takes over a dead one's partitions.",
     )
     on_loss: Literal["stop-partition", "stop-mirror"] = setting(
         "mirror.on.loss",
         default="stop-partition",
         subject=MIRROR,
-        doc="What stops when records are gone from the source unread: the partition, or all.",
+        doc="What stops when records were deleted from the source unread: the partition, or all.",
     )
 
 
 @settings
 class FlowSettings(Settings):
-    """What one flow is given: from one cluster to one other."""
+    """What one flow is given: it mirrors one cluster to one other."""
 
     source: str = setting(
         "source",
@@ -116,27 +116,27 @@ class FlowSettings(Settings):
         "prefix",
         default="",
         subject=FLOW,
-        doc="What a topic's name begins with in the target; empty, it keeps its name.",
+        doc="A prefix for the topic's name in the target; empty, it keeps its name.",
     )
     start: Literal["earliest", "latest"] = setting(
         "start",
         default="earliest",
         subject=FLOW,
-        doc="Where partitions begin that were there before the flow first found their topic;"
-        " all that come later are mirrored from their first record.",
+        doc="Where mirroring begins in partitions that existed when the flow first found their"
+        " topic; later ones are mirrored from their first record.",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Flow:
-    """A flow by its name."""
+    """A flow with its name."""
 
     name: str
     settings: FlowSettings
 
     @property
     def group(self) -> str:
-        """The consumer group that it is in its source."""
+        """The consumer group that the flow uses in its source."""
         return GROUP_PREFIX + self.name
 
     @cached_property
@@ -148,13 +148,13 @@ class Flow:
         return tuple(map(re.compile, self.settings.topics_exclude))
 
     def wants(self, topic: str) -> bool:
-        """Whether its patterns say that a topic of the source is mirrored."""
+        """Whether the flow's patterns select a topic of the source."""
         return any(each.fullmatch(topic) for each in self._wanted) and not any(
             each.fullmatch(topic) for each in self._unwanted
         )
 
     def renamed(self, topic: str) -> str:
-        """What a topic of the source is called in the target."""
+        """The name in the target of a topic of the source."""
         return self.settings.prefix + topic
 
 
@@ -171,9 +171,9 @@ class MirrorConfig:
 
 
 def load_mirror(text: str, source: str) -> MirrorConfig:
-    """What a .properties file's text says; `source` is what sentences call the file.
+    """The configuration in the text of a .properties file; `source` names the file in messages.
 
-    `ConfigError` has every fault there is.
+    Raises `ConfigError` with all faults.
     """
     properties = parse_properties(text, source)
     of_flows, of_mirror, misnamed = _sorted_by_flow(properties.given)
@@ -195,7 +195,7 @@ def load_mirror(text: str, source: str) -> MirrorConfig:
 
 
 def flow_rows(name: str) -> tuple[Setting, ...]:
-    """The rows of one flow's settings, under the names that a file has them by."""
+    """The rows of one flow's settings, with their full names in a file."""
     return tuple(
         dataclasses.replace(
             row, names=_below(name, row.names), broker_names=_below(name, row.names)
@@ -215,7 +215,7 @@ DESCRIBED = (*MirrorSettings.TABLE, *flow_rows("<name>"))
 def _sorted_by_flow(
     given: Mapping[str, Given],
 ) -> tuple[dict[str, dict[str, Given]], dict[str, Given], list[str]]:
-    """What each flow is given, what the process is, and a sentence for each flow misnamed."""
+    """The settings of each flow, those of the process, and a sentence for each bad flow name."""
     of_flows: dict[str, dict[str, Given]] = {}
     of_mirror: dict[str, Given] = {}
     misnamed = []
@@ -226,7 +226,7 @@ def _sorted_by_flow(
         elif _FLOW_NAME.fullmatch(key[1]):
             of_flows.setdefault(key[1], {})[name] = each
         else:
-            claim = f"{name} names a flow {key[1]!r}: letters, digits, '_' and '-' make a name"
+            claim = f"{name}: a flow's name has up to 100 letters, digits, '_' and '-'"
             misnamed.append(each.sentence(claim))
     return of_flows, of_mirror, misnamed
 
@@ -236,20 +236,20 @@ def _resolve(table: tuple[Setting, ...], given: Mapping[str, Given], source: str
 
 
 def _twice(table: tuple[Setting, ...], given: Mapping[str, Given]) -> Iterator[str]:
-    """One of two names would be passed over, as a list of topics by which others are mirrored."""
+    """Faults of settings given by both of their names: one value would be ignored silently."""
     for row in table:
         name, *others = [each.name for each in row.names if each.name in given] or [""]
         for other in others:
-            yield given[other].sentence(f"{other} is {name} by another name: leave one")
+            yield given[other].sentence(f"{other} is another name for {name}: give only one")
 
 
 def _later_faults(
     mirror: MirrorSettings, flows: tuple[Flow, ...], given: Mapping[str, Given], source: str
 ) -> Iterator[str]:
-    """What no row alone can see."""
+    """Faults that cannot be found from a single row."""
 
     def found_at(*names: str) -> tuple[str, str]:
-        """The name that was given, and where."""
+        """The first of the names that was given, and where."""
         found = ((name, given[name].where) for name in names if name in given)
         return next(found, (names[0], source))
 
@@ -263,7 +263,7 @@ def _later_faults(
 
 
 def _flow_faults(flow: Flow) -> Iterator[tuple[str, ...]]:
-    """Each with the keys that it may have been given by, the first being its own."""
+    """Each fault with the names of its setting, the primary one first."""
     found = flow.settings
     for key, addresses in (("source", found.source), ("target", found.target)):
         for text in unreachable(addresses):
@@ -275,7 +275,7 @@ def _flow_faults(flow: Flow) -> Iterator[tuple[str, ...]]:
         for pattern in patterns:
             fault = _pattern_fault(pattern)
             if fault:
-                yield f"has {pattern!r}, which is no regular expression: {fault}", *keys
+                yield f"has {pattern!r}, which is not a regular expression: {fault}", *keys
     if not found.topics:
         yield "is empty: give at least one pattern", "topics", "whitelist"
     if found.prefix and topic_name_fault(found.prefix + "x"):

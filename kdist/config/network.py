@@ -29,9 +29,9 @@ class NetworkSettings(Settings):
         minimum=0,
         subject=CONNECTIONS,
         dynamic=True,
-        doc="How many connections are open at once, on all listeners; one more is closed as it "
-        "comes, but not on a listener that brokers have beside those of clients; without "
-        "one, at least 2.",
+        doc="How many connections may be open, over all listeners; further ones are closed at "
+        "once, except on a listener that brokers have to themselves; without such a listener, "
+        "at least 2.",
     )
     max_connections_per_ip: int32 = setting(
         "max.connections.per.ip",
@@ -39,8 +39,7 @@ class NetworkSettings(Settings):
         minimum=1,
         subject=CONNECTIONS,
         dynamic=True,
-        doc="How many connections are open at once from one address; one more is closed as "
-        "it comes.",
+        doc="How many connections may be open from one address; further ones are closed at once.",
     )
     connections_max_idle_ms: int64 = setting(
         "connections.max.idle.ms",
@@ -48,7 +47,7 @@ class NetworkSettings(Settings):
         minimum=-1,
         unit="ms",
         subject=CONNECTIONS,
-        doc="A connection on which nothing moved for this long is closed; -1 keeps it.",
+        doc="A connection that was idle for this long is closed; -1 keeps idle connections.",
     )
     socket_listen_backlog_size: int32 = setting(
         "socket.listen.backlog.size",
@@ -81,7 +80,7 @@ class NetworkSettings(Settings):
         minimum=1024,
         unit="bytes",
         subject=FETCHES,
-        doc="The most that a fetch is answered with, whatever it asks for; a first batch "
+        doc="The most bytes in a fetch response, whatever the request asks for; the first batch "
         "may exceed it.",
     )
     fetch_session_slots: int32 = setting(

@@ -1,10 +1,10 @@
-"""Java's .properties text: bytes in, names and values out (pure).
+"""Java's .properties format: text in, names and values out (pure).
 
 | in the text                              | means                                           |
 |------------------------------------------|-------------------------------------------------|
 | `name=value`, `name:value`, `name value` | a setting; blanks around the separator drop out |
 | `#` or `!` first                         | a comment to the end of the line                |
-| a backslash at the end of a line         | the next line goes on here, after its blanks    |
+| a backslash at the end of a line         | continues on the next line, after its blanks    |
 | `\\t \\n \\r \\f \\uXXXX`                     | that character; any other `\\c` is `c`           |
 
 Source: `java.util.Properties.load`. One difference: a name given twice is a fault that names both
@@ -28,14 +28,14 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class Properties(NamedTuple):
-    """What a file says: each name with its value and line, and what is wrong with the file."""
+    """A file's contents: each name with its value and line, and the file's faults."""
 
     given: dict[str, Given]
     faults: tuple[str, ...]
 
 
 def parse_properties(text: str, source: str) -> Properties:
-    """The settings of a file's text; `source` is what sentences call the file."""
+    """The settings in a file's text; `source` names the file in messages."""
     given: dict[str, Given] = {}
     lines: dict[str, int] = {}
     faults: list[str] = []
@@ -47,7 +47,7 @@ def parse_properties(text: str, source: str) -> Properties:
         name, value = _split(line)
         if name in given:
             both = f"{source}, lines {lines[name]} and {number}"
-            faults.append(sentence_at(both, f"{name} is given twice: leave one"))
+            faults.append(sentence_at(both, f"{name} is given twice: keep one"))
             continue
         given[name] = Given(value, f"{source}, line {number}")
         lines[name] = number
@@ -67,14 +67,14 @@ def _escaped(text: str, also: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each line that is neither blank nor a comment, joined with what continues it."""
+    """Each line that is neither blank nor a comment, joined with its continuation lines."""
     joined, start = "", 0
     for number, line in enumerate(_LINE_END.split(text), start=1):
         stripped = line.lstrip(_BLANKS)
         if not start and (not stripped or stripped[0] in "#!"):
             continue
         start = start or number
-        if _goes_on(stripped):
+        if _is_continued(stripped):
             joined += stripped[:-1]
             continue
         yield start, joined + stripped
@@ -83,7 +83,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield start, joined
 
 
-def _goes_on(line: str) -> bool:
+def _is_continued(line: str) -> bool:
     """Whether a line ends in an odd number of backslashes: the last one escapes the line's end."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 

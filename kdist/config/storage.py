@@ -22,7 +22,7 @@ class StorageSettings(Settings):
         unit="bytes",
         subject=DISK,
         doc="kdist's own: appends are refused while the filesystem has less than this free; "
-        "reads and deletes go on.",
+        "reads and deletes still work.",
     )
     preallocation_step_bytes: int64 = setting(
         "log.preallocation.step.bytes",
@@ -40,7 +40,8 @@ class StorageSettings(Settings):
         unit="bytes",
         subject=DISK,
         doc="kdist's own: where `flush.ms` or `flush.messages` is set, the kernel is asked to "
-        "start writing each time this much was appended to a segment; 0 leaves it to the kernel.",
+        "start writeback after each this many bytes appended to a segment; 0 leaves it to the "
+        "kernel.",
     )
     cold_read_bytes: int64 = setting(
         "log.cold.read.bytes",
@@ -48,7 +49,7 @@ class StorageSettings(Settings):
         minimum=0,
         unit="bytes",
         subject=DISK,
-        doc="kdist's own: what is read further than this behind the end of its log is "
+        doc="kdist's own: data read from further than this behind the end of its log is "
         "dropped from the page cache afterwards.",
     )
     flush_scheduler_interval_ms: int64 = setting(
@@ -58,7 +59,7 @@ class StorageSettings(Settings):
         maximum=INT64_MAX,
         unit="ms",
         subject=SCHEDULE,
-        doc="How often logs are looked over for a flush that `flush.ms` asks for; where given, "
+        doc="How often logs are checked for a flush due by `flush.ms`; if set, "
         "also the default of `flush.ms` (Kafka's default is never).",
     )
     flush_offset_checkpoint_interval_ms: int64 = setting(
@@ -75,7 +76,7 @@ class StorageSettings(Settings):
         minimum=1,
         unit="ms",
         subject=SCHEDULE,
-        doc="How often logs are looked over for segments that retention lets go.",
+        doc="How often logs are checked for segments to delete by retention.",
     )
     producer_id_expiration_ms: int32 = setting(
         "producer.id.expiration.ms",
@@ -83,7 +84,7 @@ class StorageSettings(Settings):
         minimum=1,
         unit="ms",
         subject=PRODUCERS,
-        doc="A partition forgets the sequence numbers of a producer it has not heard of for "
+        doc="A partition forgets the sequence numbers of a producer that has sent nothing for "
         "this long.",
     )
     producer_id_expiration_check_interval_ms: int32 = setting(
@@ -92,5 +93,5 @@ class StorageSettings(Settings):
         minimum=1,
         unit="ms",
         subject=PRODUCERS,
-        doc="How often partitions are looked over for producers to forget.",
+        doc="How often partitions are checked for expired producers.",
     )

@@ -1,6 +1,6 @@
 """The settings of a topic, with the names of their defaults in a broker's file.
 
-A topic's value is its own override, else what the broker's `log.*` setting says, else the default.
+A topic's value is its own override, else the broker's `log.*` setting, else the default.
 Names, defaults and bounds are Apache Kafka 3.9's ("Topic configs"); a row that is kdist's own says
 so.
 """
@@ -33,7 +33,7 @@ class TopicSettings(Settings):
         unit="bytes",
         subject=SEGMENTS,
         broker="log.segment.bytes",
-        doc="A segment is closed and the next one begun before it would grow beyond this size.",
+        doc="A new segment is begun before the active one would grow beyond this size.",
     )
     segment_ms: int64 = setting(
         "segment.ms",
@@ -43,7 +43,7 @@ class TopicSettings(Settings):
         subject=SEGMENTS,
         broker="log.roll.ms",
         broker_synonyms=(Synonym("log.roll.hours", HOUR_MS),),
-        doc="A segment is closed and the next one begun once its first record is this old.",
+        doc="A new segment is begun once the active one's first record is this old.",
     )
     segment_jitter_ms: int64 = setting(
         "segment.jitter.ms",
@@ -53,8 +53,8 @@ class TopicSettings(Settings):
         subject=SEGMENTS,
         broker="log.roll.jitter.ms",
         broker_synonyms=(Synonym("log.roll.jitter.hours", HOUR_MS),),
-        doc="Up to this much, drawn at random, is taken off `segment.ms`, so that logs do "
-        "not roll all at once.",
+        doc="A random amount up to this is subtracted from `segment.ms`, so that logs do "
+        "not all roll at once.",
     )
     segment_index_bytes: int32 = setting(
         "segment.index.bytes",
@@ -63,7 +63,7 @@ class TopicSettings(Settings):
         unit="bytes",
         subject=SEGMENTS,
         broker="log.index.size.max.bytes",
-        doc="A segment whose offset or time index is this large is closed and the next one begun.",
+        doc="A new segment is begun once the active one's offset or time index is this large.",
     )
     index_interval_bytes: int32 = setting(
         "index.interval.bytes",
@@ -72,7 +72,7 @@ class TopicSettings(Settings):
         unit="bytes",
         subject=SEGMENTS,
         broker="log.index.interval.bytes",
-        doc="An index entry is written each time about this many bytes were appended.",
+        doc="An index entry is written for about every this many bytes appended.",
     )
     preallocate: bool = setting(
         "preallocate",
@@ -90,7 +90,7 @@ class TopicSettings(Settings):
         subject=SEGMENTS,
         broker="log.segment.delete.delay.ms",
         doc="A file is unlinked this long after it was renamed to `.deleted`, so that reads "
-        "under way can end.",
+        "in progress can finish.",
     )
     cleanup_policy: tuple[Literal["delete", "compact"], ...] = setting(
         "cleanup.policy",
@@ -130,7 +130,7 @@ class TopicSettings(Settings):
         minimum=1,
         subject=FLUSH,
         broker="log.flush.interval.messages",
-        doc="A partition's log is flushed once this many records wait for it.",
+        doc="A partition's log is flushed once this many records are unflushed.",
     )
     flush_ms: int64 = setting(
         "flush.ms",
@@ -147,8 +147,8 @@ class TopicSettings(Settings):
         default=False,
         subject=FLUSH,
         broker="log.flush.before.expose",
-        doc="kdist's own: records are shown to consumers, and acks=all produces answered, "
-        "only after they were flushed.",
+        doc="kdist's own: records become visible to consumers, and acks=all produces are answered, "
+        "only after a flush.",
     )
     delete_retention_ms: int64 = setting(
         "delete.retention.ms",
@@ -178,8 +178,8 @@ class TopicSettings(Settings):
         subject=COMPACTION,
         broker="log.cleaner.max.compaction.lag.ms",
         doc="Without effect so far: "
-        "a log is compacted once a record has waited this long for it, however little "
-        "of it is dirty.",
+        "a log is compacted once a record has waited this long for it, however small "
+        "the dirty section is.",
     )
     min_cleanable_dirty_ratio: float = setting(
         "min.cleanable.dirty.ratio",
@@ -189,7 +189,7 @@ class TopicSettings(Settings):
         subject=COMPACTION,
         broker="log.cleaner.min.cleanable.ratio",
         doc="Without effect so far: "
-        "a log is compacted once this share of its bytes is dirty, that is, was never "
+        "a log is compacted once this share of its bytes is dirty, that is, not yet "
         "compacted.",
     )
     max_message_bytes: int32 = setting(
@@ -199,14 +199,14 @@ class TopicSettings(Settings):
         unit="bytes",
         subject=RECORDS,
         broker="message.max.bytes",
-        doc="A record batch larger than this, as it came in (compressed or not), is refused.",
+        doc="A record batch larger than this, as received (compressed or not), is refused.",
     )
     compression_type: Codec = setting(
         "compression.type",
         default="producer",
         subject=RECORDS,
         broker="compression.type",
-        doc="The codec that batches are stored with; `producer` stores them as they came, "
+        doc="The codec that batches are stored with; `producer` stores them as received, "
         "which costs nothing.",
     )
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = setting(
@@ -243,8 +243,7 @@ class TopicSettings(Settings):
         default=True,
         subject=RECORDS,
         broker="log.message.downconversion.enable",
-        doc="Whether clients that know only the old message formats are served, by "
-        "converting for them.",
+        doc="Whether records are converted for clients that know only the old message formats.",
     )
     min_insync_replicas: int32 = setting(
         "min.insync.replicas",
@@ -252,8 +251,8 @@ class TopicSettings(Settings):
         minimum=1,
         subject=REPLICATION,
         broker="min.insync.replicas",
-        doc="A produce with acks=all is refused while fewer replicas than this are in sync; where a"
-        " topic has fewer, while not all of them are.",
+        doc="A produce with acks=all is refused while fewer replicas than this are in sync; if a"
+        " topic has fewer replicas, while not all of them are in sync.",
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",

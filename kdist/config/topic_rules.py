@@ -1,7 +1,7 @@
-"""What must hold between a topic's settings, beyond what each one's own row says (pure).
+"""Constraints between a topic's settings, beyond what each one's own row says (pure).
 
-A rule looks at values and gives the claim that they do not fit together, else None. A refusing rule
-names a contradiction; a warning rule names what Kafka allows, and its users do, but seldom mean.
+A rule returns a claim that says how the values do not fit together, or None. A refusing rule finds
+a contradiction; a warning rule finds what Kafka allows and users set, but seldom intend.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def segments_roll_before_retention(topic: TopicSettings) -> str | None:
         return None
     return (
         f"segment.ms ({topic.segment_ms}) is above retention.ms ({topic.retention_ms}):"
-        " in a quiet partition records outlive their retention"
+        " in a partition with little traffic records outlive their retention"
     )
 
 
 def exposed_records_get_flushed(topic: TopicSettings) -> str | None:
-    """With `flush.before.expose`, `flush.ms` makes records of every `acks` visible in time."""
+    """With `flush.before.expose`, `flush.ms` must be set, so that all records become visible."""
     if not topic.flush_before_expose:
         return None
     if topic.flush_ms != INT64_MAX:
         return None
     return (
         "flush.before.expose is on and flush.ms is off: records produced with acks 0 or 1"
-        " stay invisible until something else has their partition flushed"
+        " stay invisible until their partition is flushed for another reason"
     )
 
 

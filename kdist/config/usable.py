@@ -1,7 +1,7 @@
-"""Which of the settings that are stored can be used (pure).
+"""Selects the valid ones among stored settings (pure).
 
-They were checked when they were given, but a person or another version may have written anything.
-What cannot be used is left out, and the others are in force without it.
+Settings are checked when they are set, but a user or another version may have written anything to
+ZooKeeper. Invalid ones are left out; the others take effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Usable(NamedTuple, Generic[T]):
-    """Settings that can be used, what was made of them, a sentence for each fault of the others."""
+    """The valid settings, the object made from them, and a sentence for each fault."""
 
     settings: Mapping[str, str]
     made: T
@@ -23,13 +23,13 @@ class Usable(NamedTuple, Generic[T]):
 
 
 def pick_usable(given: Mapping[str, str], make: Callable[[Mapping[str, str]], T]) -> Usable[T]:
-    """All, if `make` takes them; else, in their order, each that it takes beside those before.
+    """All of them if `make` accepts them; else, in order, each that it accepts with those before.
 
-    `make` raises `ConfigError` for what cannot be used; it must take an empty mapping.
+    `make` raises `ConfigError` for invalid settings; it must accept an empty mapping.
     """
     try:
         return Usable(given, make(given), ())
-    except ConfigError:  # so one by one, which tells what is at fault
+    except ConfigError:  # try them one by one, to find the faulty ones
         pass
     settings: dict[str, str] = {}
     faults: list[str] = []

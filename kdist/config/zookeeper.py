@@ -24,7 +24,7 @@ class ZooKeeperSettings(Settings):
         minimum=1,
         unit="ms",
         subject=ZOOKEEPER,
-        doc="A broker that ZooKeeper has not heard of for this long is taken for dead.",
+        doc="A broker that ZooKeeper has not heard from for this long is considered dead.",
     )
     connection_timeout_ms: int32 = setting(
         "zookeeper.connection.timeout.ms",
@@ -33,6 +33,6 @@ class ZooKeeperSettings(Settings):
         unit="ms",
         subject=ZOOKEEPER,
         synonyms=(Synonym("zookeeper.session.timeout.ms"),),
-        doc="A broker that reaches no ZooKeeper server for this long as it starts gives up; "
-        "unset, as the session timeout.",
+        doc="A starting broker gives up if it reaches no ZooKeeper server for this long; "
+        "unset, the session timeout.",
     )

@@ -78,7 +78,7 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file() -> None:
     with pytest.raises(ConfigError) as caught:
         load_broker(text, "f")
     assert caught.value.faults == (
-        "num.partitions is given twice: leave one (f, lines 2 and 3).",
+        "num.partitions is given twice: keep one (f, lines 2 and 3).",
         "nonsense is not a setting (f, line 1).",
         "num.partitions is '0', but must be an integer from 1 to 2147483647 (f, line 2).",
         "ssl.keystore.password cannot be set: this release has no TLS, SASL or access control,"

@@ -52,17 +52,17 @@ def test_what_begins_with_spark_goes_to_spark_but_for_its_master() -> None:
         ("outputs=/x\n", "outputs is not a setting: did you mean output (job, line 4)?"),
         (
             "topic.views.format=json\n",
-            "topic.views.format is about a topic that is not among topics (job, line 4).",
+            "topic.views.format is about a topic that is not in topics (job, line 4).",
         ),
         (
             "topic.clicks.form=json\n",
-            "topic.clicks.form ends in no setting of topics (job, line 4).",
+            "topic.clicks.form does not end in a topic's setting (job, line 4).",
         ),
         (
             "topic.clicks.format=xml\n",
             "format is 'xml', but must be one of json, bytes (job, line 4).",
         ),
-        ("event.time.zone=Mars\n", "event.time.zone is 'Mars', which is no zone (job)."),
+        ("event.time.zone=Mars\n", "event.time.zone is 'Mars', which is not a time zone (job)."),
         (
             "name=a b\n",
             "name is 'a b', but must be letters, digits, '.', '_' and '-' (job).",
@@ -79,7 +79,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         "bootstrap.servers has 'b1', but must have host:port (job).",
         "topics has 'b c', which has a character other than ASCII letters, digits, '.', '_' and"
         " '-' (job).",
-        "topics names one twice (job).",
+        "topics names a topic twice (job).",
         "output is 'data', but must be an absolute path (job).",
     )
 

@@ -75,12 +75,12 @@ def test_a_file_has_settings_of_the_process_and_of_each_flow() -> None:
         ),
         (
             ("flow.b.start", "flow.b!.start"),
-            "flow.b!.start names a flow 'b!': letters, digits, '_' and '-' make a name"
+            "flow.b!.start: a flow's name has up to 100 letters, digits, '_' and '-'"
             " (m.properties, line 11).",
         ),
         (
             ("flow.b.blacklist=x.*", "flow.b.blacklist=x("),
-            "flow.b.blacklist has 'x(', which is no regular expression: missing ), unterminated"
+            "flow.b.blacklist has 'x(', which is not a regular expression: missing ), unterminated"
             " subpattern at position 1 (m.properties, line 10).",
         ),
         (
@@ -114,7 +114,7 @@ def test_a_setting_that_is_given_by_both_of_its_names_is_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         load_mirror(text, "m.properties")
     assert str(raised.value) == (
-        "flow.b.whitelist is flow.b.topics by another name: leave one (m.properties, line 3)."
+        "flow.b.whitelist is another name for flow.b.topics: give only one (m.properties, line 3)."
     )
 
 

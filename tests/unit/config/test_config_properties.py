@@ -54,7 +54,7 @@ def test_a_value_knows_the_line_that_it_starts_on(end: str) -> None:
 
 def test_a_name_given_twice_is_a_fault_that_names_both_lines() -> None:
     read = parse_properties("a=1\nb=2\n\na=3\n", "server.properties")
-    assert read.faults == ("a is given twice: leave one (server.properties, lines 1 and 4).",)
+    assert read.faults == ("a is given twice: keep one (server.properties, lines 1 and 4).",)
     assert read.given["b"].text == "2"
 
 

@@ -88,13 +88,16 @@ def test_several_contradictions_are_reported_together() -> None:
         ({"zookeeper.connect": "zk/a//b"}, "zookeeper.connect 'zk/a//b': /a//b is not a path"),
         ({LISTENERS: ""}, "listeners is empty"),
         ({LISTENERS: "A://:1"}, "listener.security.protocol.map has no protocol for A"),
-        ({LISTENERS: "A://:1", PROTOCOL_MAP: "A:SSL"}, "the protocol SSL of A is not built"),
+        ({LISTENERS: "A://:1", PROTOCOL_MAP: "A:SSL"}, "the protocol SSL of A is not supported"),
         ({PROTOCOL_MAP: "PLAINTEXT"}, "'PLAINTEXT' is not of the form NAME:PROTOCOL"),
         ({ADVERTISED: "PLAINTEXT://:9092"}, "advertised.listeners needs a host"),
-        ({INTER_BROKER: "INSIDE"}, "inter.broker.listener.name is INSIDE, which listeners has not"),
+        (
+            {INTER_BROKER: "INSIDE"},
+            "inter.broker.listener.name is INSIDE, which is not in listeners",
+        ),
         (
             {ADVERTISED: "OUT://a:1", PROTOCOL_MAP: "PLAINTEXT:PLAINTEXT,OUT:PLAINTEXT"},
-            "advertised.listeners has OUT, which listeners has not",
+            "advertised.listeners has OUT, which is not in listeners",
         ),
         (
             {LISTENERS: "A://a:1,B://b:1", PROTOCOL_MAP: "A:PLAINTEXT,B:PLAINTEXT"},
