@@ -1,4 +1,4 @@
-"""What the broker room counts: requests by API, and how the process as a whole does."""
+"""The broker room's metrics: requests by API, and the state of the process as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RequestMetrics(Metrics):
         "kdist_requests_failed_total", "Requests answered with an error for the whole of them."
     )
     seconds: Histogram = histogram(
-        "kdist_request_seconds", "From a request's arrival to its answer, waits included."
+        "kdist_request_seconds", "From a request's arrival to its response, waits included."
     )
 
 
@@ -25,13 +25,13 @@ class BrokerMetrics(Metrics):
 
     is_ready: int = gauge("kdist_broker_ready", "1 while the broker serves clients.")
     loop_lag_seconds: Histogram = histogram(
-        "kdist_broker_loop_lag_seconds", "How much later than asked a timer of the loop is called."
+        "kdist_broker_loop_lag_seconds", "How late the event loop calls its timers."
     )
     has_session: Reading = reading(
         "kdist_broker_zookeeper_connected", "1 while its ZooKeeper session is connected."
     )
     expired_sessions: int = counter(
-        "kdist_broker_expired_sessions_total", "ZooKeeper sessions that expired under the broker."
+        "kdist_broker_expired_sessions_total", "ZooKeeper sessions of the broker that expired."
     )
     created_topics: int = counter(
         "kdist_broker_auto_created_topics_total", "Topics created because a client asked for them."

@@ -1,4 +1,4 @@
-"""What the controller room counts: elections, deletions, and what brokers were told."""
+"""The controller room's metrics: elections, deletions, and requests to brokers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from kdist.metrics.declare import Metrics, Reading, counter, gauge, metrics, rea
 
 @metrics
 class ControllerMetrics(Metrics):
-    """One broker's part as controller; the readings show nothing while it is not."""
+    """One broker as controller; the readings are NaN while it is not the controller."""
 
     is_active: int = gauge("kdist_controller_is_active", "1 while this broker is the controller.")
-    epoch: int = gauge("kdist_controller_epoch", "The epoch in which it was controller last.")
+    epoch: int = gauge(
+        "kdist_controller_epoch", "The controller epoch of this broker's last election."
+    )
     elections: int = counter(
         "kdist_controller_elections_total", "Leaders and ISRs of partitions written to ZooKeeper."
     )
     deleted_topics: int = counter(
-        "kdist_controller_deleted_topics_total", "Topics deleted to the end."
+        "kdist_controller_deleted_topics_total", "Topics whose deletion was completed."
     )
     requests: int = counter(
         "kdist_controller_requests_total", "Requests to brokers that were answered."
@@ -35,5 +37,5 @@ class ControllerMetrics(Metrics):
         "kdist_controller_offline_partitions", "Partitions of those topics without a leader."
     )
     doomed_topics: Reading = reading(
-        "kdist_controller_doomed_topics", "Topics whose deletion has not ended."
+        "kdist_controller_doomed_topics", "Topics that are being deleted."
     )

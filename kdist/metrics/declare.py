@@ -46,9 +46,9 @@ def gauge(name: str, doc: str, *, init: Literal[False] = False) -> Any:
 
 
 def reading(name: str, doc: str, *, init: Literal[False] = False) -> Any:
-    """A gauge that is asked for when someone looks: its owner assigns a `Reading` once.
+    """A gauge that is computed when it is scraped: its owner assigns a `Reading` once.
 
-    Until then it shows NaN, which Prometheus takes for "no value".
+    Until then it is NaN.
     """
     row = (name, "gauge", doc)
     return dataclasses.field(default=_nothing_yet, init=init, metadata={"row": row})
@@ -84,7 +84,7 @@ def metrics(cls: type[M]) -> type[M]:
 
 
 class Family(dict[tuple[str, ...], M], Generic[M]):
-    """A group per combination of labels, made when it is first counted in.
+    """A group per combination of labels, created when it is first used.
 
     `requests = Family(RequestMetrics, "api")`, then `requests["Produce",].handled += 1`. Labels
     come from the protocol or from topics that exist, never from what a peer makes up, so that a

@@ -1,7 +1,7 @@
-"""Groups of metrics in Prometheus's text format, made when someone asks.
+"""Groups of metrics in Prometheus's text format, rendered at each scrape.
 
-`Exposition` is what a broker's `/metrics` answers from. It is asked on the thread that owns the
-groups, so that it sees one moment; nothing is copied or locked while counting.
+A broker's `/metrics` is served by an `Exposition`. It runs on the thread that owns the groups, so
+that it sees a consistent state; counting needs no copies or locks.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Exposition(Collector):
         self._others: list[Collector] = []
 
     def add(self, group: Metrics) -> None:
-        """Show a group that has no labels."""
+        """Expose a group that has no labels."""
         alone: Family[Metrics] = Family(type(group))
         alone[()] = group
         self._families.append(alone)
 
     def add_family(self, family: Family[M]) -> None:
-        """Show every group that the family has when asked."""
+        """Expose all groups that the family has at the time of a scrape."""
         self._families.append(family)
 
     def add_collector(self, collector: Collector) -> None:
-        """Show what another collector says, as `ProcessCollector(registry=None)` of the library."""
+        """Expose another collector's metrics, such as the library's `ProcessCollector`."""
         self._others.append(collector)
 
     def collect(self) -> Iterator[Shown]:
-        """Every metric with its samples, as `prometheus_client` wants it."""
+        """Every metric with its samples, for `prometheus_client`."""
         for family in self._families:
             for row in family.group.TABLE:
                 yield _shown(row, family)

@@ -1,4 +1,4 @@
-"""What the groups room counts: groups by state, rebalances, commits, and offsets forgotten."""
+"""The groups room's metrics: groups and members, rebalances, commits, and expired offsets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class GroupMetrics(Metrics):
         "kdist_group_finished_rebalances_total", "Rebalances that ended with an assignment."
     )
     expired_members: int = counter(
-        "kdist_group_expired_members_total", "Members removed because nothing came from them."
+        "kdist_group_expired_members_total", "Members removed because their session timed out."
     )
     committed_offsets: int = counter(
         "kdist_group_committed_offsets_total", "Offsets that groups have committed."
     )
     expired_offsets: int = counter(
-        "kdist_group_expired_offsets_total", "Committed offsets forgotten after their retention."
+        "kdist_group_expired_offsets_total", "Committed offsets deleted after their retention."
     )
     failed_appends: int = counter(
         "kdist_group_failed_appends_total", "Appends to __consumer_offsets that failed."

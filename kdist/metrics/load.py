@@ -1,4 +1,4 @@
-"""What a load tells of its last run. It is in the file that the node exporter shows."""
+"""The metrics of a load's last run, written to a file that the node exporter exposes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class LoadMetrics(Metrics):
 
     is_failed: int = gauge("kdist_load_last_run_failed", "1 if the last run failed, else 0.")
     ended_s: float = gauge(
-        "kdist_load_last_run_timestamp_seconds", "When the last run ended, since 1970."
+        "kdist_load_last_run_timestamp_seconds", "When the last run ended, in Unix time."
     )
     succeeded_s: float = gauge(
         "kdist_load_last_success_timestamp_seconds",
-        "When a run last ended well, since 1970; 0 for never.",
+        "When a run last succeeded, in Unix time; 0 for never.",
     )
     duration_s: float = gauge("kdist_load_last_run_seconds", "How long the last run took.")
     expected_every_s: int = gauge(
-        "kdist_load_expected_interval_seconds", "How often the job is to succeed."
+        "kdist_load_expected_interval_seconds", "How often the job should succeed."
     )
 
 
@@ -31,5 +31,5 @@ class TopicLoadMetrics(Metrics):
     rows: int = gauge("kdist_load_last_run_records", "Records that the last run loaded.")
     undecoded: int = gauge(
         "kdist_load_last_run_undecoded_records",
-        "Those of them that keep their bytes, as no columns hold all that they say.",
+        "Those of them that keep their bytes, as the columns do not represent them completely.",
     )

@@ -1,4 +1,4 @@
-"""What a mirror counts: of each flow, and of each partition that this process has of it."""
+"""A mirror's metrics: of each flow, and of each of its partitions that this process mirrors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class FlowMetrics(Metrics):
         "kdist_mirror_passed_batches_total", "Batches that the target has acknowledged."
     )
     passed_bytes: int = counter(
-        "kdist_mirror_passed_bytes_total", "Bytes of them, as they are: compressed."
+        "kdist_mirror_passed_bytes_total", "Bytes of these batches, compressed as they are."
     )
     rebuilt_batches: int = counter(
         "kdist_mirror_rebuilt_batches_total",
-        "Batches that had to be decoded and built anew, as after compaction.",
+        "Batches that had to be decoded and rebuilt, for example after compaction.",
     )
     doubts: int = counter(
         "kdist_mirror_doubts_total",
-        "Times a partition had to ask the target where it stands, after a failure.",
+        "Times that a partition's position had to be read from the target after a failure.",
     )
     contested_batches: int = counter(
         "kdist_mirror_contested_batches_total",
-        "Batches that the target refused as not the next: another mirror was there.",
+        "Batches that the target refused as out of sequence, as another mirror had written.",
     )
     buffered_bytes: int = gauge(
         "kdist_mirror_buffered_bytes", "Bytes read that the target has not acknowledged."
@@ -36,12 +36,12 @@ class FlowMetrics(Metrics):
     mirrored_topics: int = gauge("kdist_mirror_mirrored_topics", "Topics that the flow mirrors.")
     held_topics: int = gauge(
         "kdist_mirror_held_topics",
-        "Topics that its patterns want and that are not mirrored: they came from its target, or it"
-        " refuses to have them.",
+        "Topics that its patterns select but that are not mirrored: they came from the target, or"
+        " the target refuses them.",
     )
     silent_seconds: float = gauge(
         "kdist_mirror_silent_seconds",
-        "How long ago both clusters last answered, and the source let the flow's group read.",
+        "Time since both clusters last answered, and the source last let the flow's group read.",
     )
 
 
@@ -54,12 +54,11 @@ class StreamMetrics(Metrics):
     )
     lag_bytes: float = gauge(
         "kdist_mirror_lag_bytes",
-        "Bytes that these take, if they are as large as those mirrored so far were.",
+        "Estimated bytes of these records, by the average size of those mirrored so far.",
     )
     lag_seconds: float = gauge(
         "kdist_mirror_lag_seconds", "Age of the oldest record that is not in the target yet."
     )
     is_stopped: int = gauge(
-        "kdist_mirror_stopped",
-        "1 if the partition's mirror has stopped, until somebody sees to it.",
+        "kdist_mirror_stopped", "1 if the partition is not mirrored until an operator intervenes."
     )

@@ -1,4 +1,4 @@
-"""What the network room counts: connections, and the bytes that pass through them."""
+"""The network room's metrics: connections, and the bytes sent and received on them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ class NetworkMetrics(Metrics):
     )
     refused_connections: int = counter(
         "kdist_network_refused_connections_total",
-        "Connections closed as they came, because of max.connections or max.connections.per.ip.",
+        "Connections refused because of max.connections or max.connections.per.ip.",
     )
     idle_connections: int = counter(
         "kdist_network_idle_connections_total",
-        "Connections closed because nothing moved on them for connections.max.idle.ms.",
+        "Connections closed because they were idle for connections.max.idle.ms.",
     )
     failed_connections: int = counter(
         "kdist_network_failed_connections_total",
-        "Connections closed because the peer sent what the protocol does not allow.",
+        "Connections closed because the peer violated the protocol.",
     )
     held_connections: int = counter(
         "kdist_network_held_connections_total",
-        "Times that reading from a connection paused until the peer took its answers.",
+        "Times that reading from a connection was paused until the peer read its responses.",
     )
     received_bytes: int = counter(
         "kdist_network_received_bytes_total", "Bytes received on all connections."

@@ -1,4 +1,4 @@
-"""What the replication room, and the handlers of the hot path, count."""
+"""The metrics of the replication room and of the produce and fetch handlers."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class ReplicationMetrics(Metrics):
         "kdist_delayed_operations", "Requests that wait for records, a flush, or the clock."
     )
     expired_operations: int = counter(
-        "kdist_delayed_operations_expired_total", "Requests whose time was up while they waited."
+        "kdist_delayed_operations_expired_total", "Requests that timed out while they waited."
     )
     slow_writes: int = counter(
         "kdist_append_slow_writes_total",
-        "Writes that took more than 2 ms. Once those that waited for the disk make up a hundredth "
-        "of the time, a thread does the writes for some seconds.",
+        "Writes that took more than 2 ms. Once waiting for the disk takes a hundredth of the time, "
+        "a thread does the writes for some seconds.",
     )
     failed_produces: int = counter(
         "kdist_produce_failed_total", "Produces to a partition that were answered with an error."
@@ -35,10 +35,10 @@ class ReplicationMetrics(Metrics):
         "kdist_fetch_failed_total", "Fetches of a partition that were answered with an error."
     )
     cold_fetches: int = counter(
-        "kdist_fetch_cold_total", "Fetches of records that the disk had to be asked for."
+        "kdist_fetch_cold_total", "Fetches of records that had to be read from the disk."
     )
     converted_fetches: int = counter(
-        "kdist_fetch_down_converted_total", "Fetches answered in the format of an old client."
+        "kdist_fetch_down_converted_total", "Fetches converted to an old client's message format."
     )
     fetch_sessions: Reading = reading("kdist_fetch_sessions", "Fetch sessions that are kept.")
     evicted_sessions: int = counter(

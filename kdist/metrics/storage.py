@@ -1,4 +1,4 @@
-"""What the storage room counts: appends, flushes, segments, recovery, and how full the disk is."""
+"""The storage room's metrics: appends, flushes, segments, recovery, and free disk space."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ class StorageMetrics(Metrics):
         "kdist_log_unflushed_records", "Records above the recovery points of all open logs."
     )
     free_bytes: Reading = reading(
-        "kdist_disk_free_bytes", "What the broker may still write to its disk."
+        "kdist_disk_free_bytes", "Bytes that the broker may still write to its disk."
     )
