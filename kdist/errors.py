@@ -54,12 +54,12 @@ class Error(enum.IntEnum):
     COORDINATOR_LOAD_IN_PROGRESS = 14, True, "The coordinator is still loading its state."
     COORDINATOR_NOT_AVAILABLE = 15, True, "The coordinator is not available."
     NOT_COORDINATOR = 16, True, "This broker is not the coordinator."
-    INVALID_TOPIC_EXCEPTION = 17, False, "The topic's name is invalid, or the topic may not be used so."
+    INVALID_TOPIC_EXCEPTION = 17, False, "The topic's name is invalid, or the topic does not allow the operation."
     RECORD_LIST_TOO_LARGE = 18, False, "The record batches together are larger than a segment."
     NOT_ENOUGH_REPLICAS = 19, True, "Fewer replicas are in sync than min.insync.replicas asks for."
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "The records were written to fewer in-sync replicas than asked for."
     INVALID_REQUIRED_ACKS = 21, False, "The acks of the produce request are not -1, 0 or 1."
-    ILLEGAL_GENERATION = 22, False, "The group's generation id is not the one given."
+    ILLEGAL_GENERATION = 22, False, "The generation id is not the group's current one."
     INCONSISTENT_GROUP_PROTOCOL = 23, False, "The member's protocols do not fit those of the group."
     INVALID_GROUP_ID = 24, False, "The group id is invalid."
     UNKNOWN_MEMBER_ID = 25, False, "The group's coordinator does not know this member."
@@ -79,7 +79,7 @@ class Error(enum.IntEnum):
     INVALID_REPLICA_ASSIGNMENT = 39, False, "The replica assignment is invalid."
     INVALID_CONFIG = 40, False, "The configuration is invalid."
     NOT_CONTROLLER = 41, True, "This broker is not the controller."
-    INVALID_REQUEST = 42, False, "The request is not one the protocol allows."
+    INVALID_REQUEST = 42, False, "The request is not valid."
     UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, False, "The log's message format does not support the operation."
     POLICY_VIOLATION = 44, False, "The request violates a policy."
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, False, "The producer's sequence number does not follow its last one."
@@ -114,7 +114,7 @@ class Error(enum.IntEnum):
     FENCED_LEADER_EPOCH = 74, True, "The leader epoch of the request is older than the broker's."
     UNKNOWN_LEADER_EPOCH = 75, True, "The leader epoch of the request is newer than the broker's."
     UNSUPPORTED_COMPRESSION_TYPE = 76, False, "The client's API version does not support this compression codec."
-    STALE_BROKER_EPOCH = 77, False, "The broker has registered anew since."
+    STALE_BROKER_EPOCH = 77, False, "The broker epoch is old: the broker has re-registered since."
     OFFSET_NOT_AVAILABLE = 78, True, "The leader's high watermark has not caught up after its election."
     MEMBER_ID_REQUIRED = 79, False, "The member must join again with the member id it was given."
     PREFERRED_LEADER_NOT_AVAILABLE = 80, True, "The preferred leader is not available."
@@ -176,17 +176,19 @@ class Error(enum.IntEnum):
 
 
 class KdistError(Exception):
-    """Anything kdist raises on purpose. Its text is one sentence a person can act on.
+    """The base of every exception that kdist raises on purpose. Its text is one sentence that a
+    person can act on.
 
-    It can be pickled and copied: programs hand errors from process to process.
+    It can be pickled and copied, to be passed between processes.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by `__init__`, as exceptions are by themselves: it takes what the text was made of.
-        return _made_again, (type(self), self.args), self.__dict__
+        # The default calls `__init__` with `args`; but subclasses take the parts of the text, and
+        # `args` has the text.
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
-def _made_again(kind: type[KdistError], args: tuple[Any, ...]) -> KdistError:
+def _rebuild(kind: type[KdistError], args: tuple[Any, ...]) -> KdistError:
     return kind.__new__(kind, *args)
 
 
@@ -195,17 +197,17 @@ class UserError(KdistError):
 
 
 class ProtocolError(KdistError):
-    """Bytes of a peer that are not what the protocol says. The connection they came on is closed."""
+    """A peer sent bytes that violate the protocol. The connection is closed."""
 
 
-DETAIL_CHARS_MAX = 4_000  # at most four bytes each; the protocol's strings have up to 32,767
+DETAIL_CHARS_MAX = 4_000  # at most four bytes each; a protocol string has up to 32,767 bytes
 
 
 class ApiError(KdistError):
-    """A row of the error table, raised where a request or partition gets that row as its answer.
+    """A row of the error table, raised where a request or partition is answered with that error.
 
-    `detail` is the text without the row's name: for people, and for answers that have the code.
-    A long one is cut: it may repeat what a request had, and has to fit a string of the answer.
+    `detail` is the text without the row's name: for people, and for responses that carry the code.
+    It is cut to `DETAIL_CHARS_MAX`, as it may quote a request and must fit a string of the response.
     """
 
     def __init__(self, error: Error, detail: str = "") -> None:
@@ -222,7 +224,7 @@ class CorruptRecords(ApiError):
 
 
 class DiskFull(ApiError):
-    """The filesystem has no room for the write; nothing of it counts, reads and deletes go on."""
+    """The filesystem has no room for the write, none of which counts; reads and deletes still work."""
 
     def __init__(self, path: str) -> None:
         super().__init__(Error.KAFKA_STORAGE_ERROR, f"no space left to write {path}")
@@ -230,7 +232,7 @@ class DiskFull(ApiError):
 
 
 class OutOfDescriptors(DiskFull):
-    """The process, or the host, may open no further file: as a full disk, until some are closed."""
+    """The process or host has no file descriptor left; treated as a full disk until some are closed."""
 
     def __init__(self, path: str) -> None:
         ApiError.__init__(self, Error.KAFKA_STORAGE_ERROR, f"no descriptor left to open {path}")

@@ -29,9 +29,9 @@ _DIGITS_MAX = 19  # of 64 bits
 
 
 def read_digits(text: str) -> int | None:
-    """A number in plain digits, as people write ids, ports and offsets; None for anything else.
+    """A number in plain ASCII digits, such as an id, port or offset; None for anything else.
 
-    For more digits than 64 bits have, too: `int` refuses thousands of them by an error of its own.
+    Also None for more than 19 digits: `int` would raise an error of its own for thousands of them.
     """
     is_number = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
     return int(text) if is_number else None
@@ -64,7 +64,7 @@ class Broker(NamedTuple):
 
 
 class LeaderAndIsr(NamedTuple):
-    """Who leads a partition and who is in sync: what its `state` znode holds."""
+    """A partition's leader and ISR, as in its `state` znode."""
 
     leader: int
     leader_epoch: int
@@ -90,7 +90,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def flat(name: str) -> str:
-    """A topic's name as metrics write it, '.' as '_': no two topics may have the same."""
+    """A topic's name with '.' as '_', as in Kafka's metric names: it must be unique too."""
     return name.replace(".", "_")
 
 
@@ -104,5 +104,5 @@ def parse_uuid(text: str) -> uuid.UUID | None:
     if not _UUID_TEXT.match(text):
         return None
     value = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
-    # 22 characters hold 132 bits: of the texts for one id only the one with zeros in the last 4.
+    # 22 characters hold 132 bits: only the text whose last 4 bits are zero is valid for an id.
     return value if format_uuid(value) == text else None
