@@ -7,13 +7,14 @@ own name for all topics of the job, or as `topic.<topic>.<setting>` for one. Nam
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from kdist.config.addresses import unreachable
-from kdist.config.declare import Settings, setting, settings
+from kdist.config.declare import Setting, Settings, Synonym, setting, settings
 from kdist.config.faults import Given, raise_if_any, sentence_at
 from kdist.config.foreign import unknown_name
 from kdist.config.kinds import int32, int64
@@ -162,13 +163,12 @@ def load_job(text: str, source: str) -> LoadJob:
     """
     properties = parse_properties(text, source)
     given = properties.given
-    everywhere = Layer(Source.STATIC_BROKER_CONFIG, given)
-    outcome = resolve(LoadSettings.TABLE, (everywhere,), source)
+    layers = (Layer(Source.STATIC_BROKER_CONFIG, given),)
+    outcome = resolve(LoadSettings.TABLE, layers, source)
     faults = [*properties.faults, *_unknown(given), *outcome.faults.values()]
     topics = {}
     for topic in outcome.values["topics"] if not outcome.faults.get("topics") else ():
-        own = Layer(Source.DYNAMIC_TOPIC_CONFIG, _own(topic, given))
-        found = resolve(TopicLoadSettings.TABLE, (own, everywhere), source)
+        found = resolve(_topic_rows(topic), layers, source)
         faults += found.faults.values()
         if not found.faults:
             topics[topic] = TopicLoadSettings(**found.values)
@@ -206,11 +206,11 @@ def _topic_of(name: str) -> str:
     return name[len(_OF_TOPIC) : -len(setting_) - 1]
 
 
-def _own(topic: str, given: Mapping[str, Given]) -> dict[str, Given]:
-    start = f"{_OF_TOPIC}{topic}."
-    return {
-        name.removeprefix(start): value for name, value in given.items() if name.startswith(start)
-    }
+def _topic_rows(topic: str) -> Iterator[Setting]:
+    """The rows of one topic's settings: its own names come before those for all topics."""
+    for row in TopicLoadSettings.TABLE:
+        own = tuple(Synonym(f"{_OF_TOPIC}{topic}.{each.name}", each.factor) for each in row.names)
+        yield dataclasses.replace(row, broker_names=(*own, *row.names))
 
 
 def _strangers(topics: tuple[str, ...], given: Mapping[str, Given]) -> Iterator[str]:

@@ -60,8 +60,9 @@ def test_what_begins_with_spark_goes_to_spark_but_for_its_master() -> None:
         ),
         (
             "topic.clicks.format=xml\n",
-            "format is 'xml', but must be one of json, bytes (job, line 4).",
+            "topic.clicks.format is 'xml', but must be one of json, bytes (job, line 4).",
         ),
+        ("format=xml\n", "format is 'xml', but must be one of json, bytes (job, line 4)."),
         ("event.time.zone=Mars\n", "event.time.zone is 'Mars', which is not a time zone (job)."),
         (
             "name=a b\n",
