@@ -1,12 +1,11 @@
 """kdist: a bare-metal distribution of a Kafka-style commit log.
 
-Applications find the clients here, and their awaited counterparts in `kdist.aio`:
+Applications import the blocking clients from here, and their asyncio versions from `kdist.aio`:
 
     from kdist import Consumer, Producer
 
-Names are looked up when they are first used (PEP 562): a broker or command that needs none of them
-does not pay for them. ARCHITECTURE.md says what each room is for; imports between rooms only go
-down.
+A name is imported when it is first used (PEP 562), so a broker or command that needs no client does
+not load one. ARCHITECTURE.md describes each package; imports between packages only go down.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
     from kdist.model import OffsetRange as OffsetRange
     from kdist.model import TopicPartition as TopicPartition
 
-# The same for those who run: a test holds the two together.
+# The same names at run time. A test checks that this table and the imports above agree.
 _HOMES = {
     "kdist.client.admin.outcomes": "SomeFailed",
     "kdist.client.admin.resets": "ShiftBy ToEarliest ToLatest ToOffset ToTime",
@@ -103,7 +102,8 @@ def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(home), name)  # asked for just once
+    # Kept in the module, so that this function is called once for each name.
+    found = globals()[name] = getattr(importlib.import_module(home), name)
     return found
 
 

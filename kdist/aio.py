@@ -1,11 +1,11 @@
-"""kdist for programs with an event loop of their own: the same clients, awaited.
+"""kdist for asyncio programs: the same clients, with coroutines on the caller's event loop.
 
     from kdist import aio
 
     async with aio.Producer(bootstrap_servers="localhost:9092") as producer:
         await producer.send_and_wait("clicks", b"hello")
 
-Messages, records, batches and errors are those of `kdist`.
+Messages, records, batches and errors are the classes in `kdist`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Clients of a cluster: for applications, and under the commands of `kdist`.
+"""Clients of a cluster: those that applications use, and those that the `kdist` commands use.
 
-`producer`, `consumer`, `admin`, and of the first design `connector` and `simple`, are what
-applications use. Below them, and for commands and pipelines, `cluster` has the connections and
-knows who leads what, `discovery` finds the first brokers, `background` is the loop of those that
-block; `offsets` asks leaders for theirs, `committed` is what coordinators are told and asked,
-`producing` writes batches and `fetching` reads them. `gate` and `cluster_view` judge, from
-ZooKeeper, whether a broker may go down, and `probe` whether one works. All of it speaks the newest
-version that both sides have.
+Applications use `producer`, `consumer` and `admin`, and from the first design `connector` and
+`simple`. Beneath them, and used directly by commands and pipelines, `cluster` holds connections and
+metadata, `discovery` finds the bootstrap brokers, and `background` runs the blocking clients' event
+loop; `offsets` asks partition leaders for offsets, `committed` builds and reads the requests for
+committed offsets, `producing` writes batches and `fetching` reads them. `gate` and `cluster_view`
+judge from ZooKeeper whether a broker may go down, and `probe` whether one works. Every request uses
+the newest version that client and broker share.
 """

@@ -1,10 +1,10 @@
-"""The producer: records of an application to the leaders of their partitions, many at a time.
+"""The producer: sends an application's records, in batches, to the leaders of their partitions.
 
     front      `Producer` blocks, `AsyncProducer` is awaited; both drive the same `Core`
-    gathering  `Accumulator` puts records into the open `Batch` of a partition; any thread
-    sending    `Sender`, on the loop: batches that are due become requests, answers settle them
+    gathering  `Accumulator` appends records to a partition's open `Batch`, on any thread
+    sending    `Sender`, on the event loop, puts due batches into requests and handles the answers
 
-`Batch` is what all of it is about. A `Sent` is no more than a batch and an index in it, so that a
-record costs a list's entry and one small object. Numbering for idempotence: `PartitionQueue`; what
-an answer's error means: `verdicts` (pure); where leaders are: `Topics`.
+Everything turns on `Batch`. A `Sent` is only a batch and an index in it, so a record costs one list
+entry and one small object. `PartitionQueue` numbers batches for idempotence, `verdicts` (pure)
+decides what an error means for its batch, and `Topics` knows the leaders.
 """

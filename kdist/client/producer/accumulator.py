@@ -1,11 +1,11 @@
-"""Records into the batches of their partitions, on whichever thread they come.
+"""Appends records to their partitions' open batches, on whichever thread calls.
 
-What can be done at once is: no record waits for the loop. If a topic is not known yet, or memory is
-used up, a `Need` is given back instead; the front waits for it in its own way and tries again.
+Appending never waits for the event loop. If the topic is not known yet, or memory is full, it
+returns a `Need` instead; the front waits until the need is met, in its own way, and tries again.
 
-Owner of nothing but the lock: under it, threads add to open batches and the loop seals them. Which
-of them it should look at it is told behind the lock: woken up before, it would only wait for that.
-The usual record, a value alone for a sticky batch, takes a shorter way (`Producer.send`).
+Owns nothing but the lock, under which threads append to open batches and the loop seals them. The
+loop is woken only after the lock is released: woken earlier, it would just wait for the lock.
+The most common record, a value alone for a sticky batch, takes a fast path in `Producer.send`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from kdist.records.codec import pack_headers
 from kdist.records.record import Headers, HeadersRow
 from kdist.runtime.clock import Clock
 
-_FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; then four times as much, and so on
+_FIRST_LIMIT_BYTES = 16 << 10  # reserved for a new batch; grows by `_GROWTH` each time it is full
 _GROWTH = 4
 _OVERHEAD = RECORD_OVERHEAD_BYTES
-NOW_S = -math.inf  # by when the loop is to look: before it looks anyway
-_NOWHERE = Topic("")  # instead of one that is not known
+NOW_S = -math.inf  # a deadline that precedes any look the loop has scheduled
+_NOWHERE = Topic("")  # stands for a topic that is not known
 
 
 class NeedTopic(NamedTuple):
-    """The topic, or this partition of it, is not known."""
+    """Metadata for the topic, or for this partition of it, is missing."""
 
     topic: str
     partition: int | None = None
 
 
 class NeedRoom(NamedTuple):
-    """So much of `buffer_memory` is not free."""
+    """`buffer_memory` does not have this many bytes free."""
 
     size_bytes: int
 
@@ -71,9 +71,9 @@ class Row(NamedTuple):
 
 
 def _add_more(batch: Batch, headers: Any, timestamp: Any, room_bytes: int) -> int | None:
-    """Put what a record has beside key and value into its columns; their size.
+    """Append a record's headers and timestamp to the batch's columns; returns their size in bytes.
 
-    None if they are not usual, not there yet, or larger than the room.
+    None if one of them is unusual, lacks its column in the batch, or does not fit into the room.
     """
     rows, timestamps = batch.headers, batch.timestamps
     row: HeadersRow | None = () if headers is None else pack_headers(headers)
@@ -94,9 +94,9 @@ def _add_more(batch: Batch, headers: Any, timestamp: Any, room_bytes: int) -> in
 
 
 class Accumulator:
-    """See above. `kick` asks the loop to look at what there is to send; from any thread.
+    """See above. `kick`, called from any thread, asks the sender to look for due batches.
 
-    It is given the time by which, on the loop's clock.
+    Its argument is the time by which it should look, on the loop's clock.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Accumulator:
         self.is_closed = False
         self._why_closed = "the producer is closed"
         self.has_short_way = True
-        self.is_watched = False  # somebody is to see records as they were given
+        self.is_watched = False  # a callback handler sees batches, so headers stay unpacked
         self.record_bytes_max = settings.max_request_size
-        # No more than a request: so whatever fits into a batch that is open may be sent.
+        # At most the size of a request, so that whatever fits into an open batch can be sent.
         self.batch_bytes = max(1, min(settings.batch_size, self.record_bytes_max - HEADER_SIZE))
         self._linger_s = settings.linger_ms / 1000
         self._partitioner = partitioner
@@ -127,12 +127,15 @@ class Accumulator:
         self._clock = clock
         self._chance = chance
         self._kick = kick
-        self._untold: deque[float] = deque()  # by when the loop is to look, and was not told
+        self._untold: deque[float] = deque()  # deadlines that the loop has not been told of yet
 
     # One record
 
     def add(self, name: str, row: Row, partition: int | None) -> Sent | Need:
-        """The record's future, or what it takes first. `ApiError`: wrong partition, too large."""
+        """The record's future, or the `Need` to meet first.
+
+        `ApiError` for a wrong partition from the partitioner, `RecordTooLarge`, `ProducerClosed`.
+        """
         value, key, headers, timestamp = row
         if value is not None and not (headers and self.is_watched):
             sent = self.add_quick(name, value, key, partition, headers or None, timestamp)
@@ -168,9 +171,9 @@ class Accumulator:
         headers: Any = None,
         timestamp: Any = None,
     ) -> Sent | None:
-        """As `add`, of the usual record; None if anything about it or its batch is not usual.
+        """The fast path of `add`; None if anything about the record or its batch is uncommon.
 
-        An argument that is `Any` is checked only for being the usual one.
+        Arguments typed `Any` are not validated, only compared with the common case.
         """
         with self.lock:
             topic = self.topics.get(name, _NOWHERE)
@@ -219,12 +222,15 @@ class Accumulator:
         return size
 
     def check_open(self) -> None:
-        """`ProducerClosed` if it is not. Who adds then asks under the lock."""
+        """Raise `ProducerClosed` if the producer is closed. To add records, call under the lock."""
         if self.is_closed:
             raise ProducerClosed(self._why_closed)
 
     def abandon(self, why: str) -> None:
-        """Take no more, and leave what there is: it is another process's, by whom it is locked."""
+        """In a forked process: accept no more, and leave the parent's records to the parent.
+
+        The lock is replaced, as a thread of the parent may have held the old one.
+        """
         self.lock = threading.Lock()
         self.is_closed = True
         self._why_closed = why
@@ -232,7 +238,7 @@ class Accumulator:
         self.topics.clear()
 
     def maybe_make_plain(self, name: str, batch: Batch) -> None:
-        """Let the short way find the batch, or find it no more."""
+        """Offer the batch to the fast path if it qualifies, else withdraw it."""
         if not batch.is_plain:
             if self.plain.get(name) is batch:
                 del self.plain[name]
@@ -244,7 +250,7 @@ class Accumulator:
     def queue(
         self, name: str, key: bytes | None, partition: int | None
     ) -> PartitionQueue | NeedTopic:
-        """Where a record goes. Under the lock."""
+        """The partition that a record goes to, as its queue. Call under the lock."""
         topic = self.topics.get(name)
         if topic is None or not topic.queues:
             return NeedTopic(name)
@@ -258,7 +264,7 @@ class Accumulator:
         return topic.queues[partition]
 
     def partitions(self, name: str, keys: Column) -> Sequence[int | None]:
-        """Where records of these keys go, in a topic that is known; None for any."""
+        """The partition for each of these keys, in a known topic; None for any partition."""
         topic = self.topics[name]
         count = len(topic.queues)
         if self.is_sticky:
@@ -281,7 +287,10 @@ class Accumulator:
         return topic.turn % count
 
     def _batch(self, queue: PartitionQueue, size: int) -> Batch | NeedRoom | None:
-        """The open batch, with room for `size` bytes more. None: it was full, choose again."""
+        """The open batch, with room for `size` more bytes; None if it was full and is now sealed.
+
+        The caller then chooses the partition again: a sticky one may have changed.
+        """
         batch = queue.open
         if batch is None:
             return self.open(queue, size)
@@ -295,7 +304,7 @@ class Accumulator:
         return batch if self.grow(batch, limit) else NeedRoom(size)
 
     def grow(self, batch: Batch, limit_bytes: int) -> bool:
-        """Whether the batch may have so many bytes now."""
+        """Raise the batch's limit to so many bytes; False if there is no memory for that."""
         more = limit_bytes - batch.limit_bytes
         if more > 0:
             if not self.memory.take(more):
@@ -311,13 +320,17 @@ class Accumulator:
             return NeedRoom(limit)
         batch = Batch(queue, queue.take_number(), self._now_s(), self._clock.now_ms())
         batch.limit_bytes = batch.held_bytes = limit
-        self.active[queue] = None  # first: interrupted here, no batch is where nobody looks
+        # Active first: if this thread is interrupted here, no batch is left where nobody looks.
+        self.active[queue] = None
         queue.open = batch
         self._untold.append(NOW_S if self.memory.is_wanted else batch.created_s + self._linger_s)
         return batch
 
     def seal(self, queue: PartitionQueue, *, is_known: bool = False) -> None:
-        """The open batch takes no more; `is_known` to the loop. Under the lock."""
+        """Close the open batch to further records. Call under the lock.
+
+        `is_known` says that the loop does this itself, and needs no kick.
+        """
         batch = queue.open
         assert batch is not None, "only an open batch is sealed"
         queue.open = None
@@ -330,7 +343,7 @@ class Accumulator:
             self._untold.append(NOW_S)
 
     def tell(self) -> None:
-        """Kick for what was opened or sealed. For whoever held the lock, once it is free."""
+        """Kick the loop for what was opened or sealed. Call after releasing the lock."""
         while self._untold:
             try:
                 when_s = self._untold.popleft()

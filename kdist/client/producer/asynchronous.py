@@ -1,4 +1,4 @@
-"""The producer for asyncio: the same core, on the loop that its user runs."""
+"""The producer for asyncio: the same core, on the application's event loop."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class AsyncProducer:
-    """`kdist.aio.Producer`: as the synchronous one, all that waits being awaited.
+    """`kdist.aio.Producer`: `kdist.Producer`, with coroutines for the methods that block.
 
-    `world` is for simulations. Opened by `start`, or as a context manager.
+    Open it with `start`, or use it in an `async with` block. `world` is for simulations.
 
     >>> async def main():
     ...     async with AsyncProducer(bootstrap_servers=broker) as producer:
@@ -40,7 +40,7 @@ class AsyncProducer:
         self._core: Core | None = None
 
     async def start(self) -> Self:
-        """Open it. `UserError`: the settings do not say where the brokers are."""
+        """Open the producer. `UserError` if the settings do not say where the brokers are."""
         assert self._core is None, "a producer is started once"
         world = self._world or World.of(asyncio.get_running_loop())
         self._core = await Core.open(world, self._config)
@@ -49,7 +49,7 @@ class AsyncProducer:
     @property
     def _started(self) -> Core:
         if self._core is None:
-            raise RuntimeError("the producer is not started: `async with` does it, or `start`")
+            raise RuntimeError("the producer is not started: use `async with`, or call `start`")
         return self._core
 
     @overload
@@ -75,11 +75,13 @@ class AsyncProducer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Sent | SentMany:
-        """As `Producer.send`: returns once the record is in a batch; await what it returns too."""
+        """As `Producer.send`: returns once the record is in a batch; await the future it returns
+        for the acknowledgement.
+        """
         accumulator = (self._core or self._started).accumulator
         if type(value) is bytes:
             if key is None and partition is None and headers is None and timestamp is None:
-                with accumulator.lock:  # written out for the reason given in `Producer.send`
+                with accumulator.lock:  # inlined for the reason given in `Producer.send`
                     batch = accumulator.plain.get(topic)
                     if batch is not None:
                         size = batch.size_bytes + len(value) + RECORD_OVERHEAD_BYTES
@@ -107,7 +109,7 @@ class AsyncProducer:
         return await self._drive(core.add_row(topic, row, partition))
 
     async def send_and_wait(self, topic: str, value: Any, **more: Any) -> RecordMetadata:
-        """`send`, and its acknowledgement."""
+        """Send a record and wait until it is acknowledged."""
         sent: Sent = await self.send(topic, value, **more)
         return await sent
 
@@ -130,7 +132,7 @@ class AsyncProducer:
             steps.close()
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is settled."""
+        """Wait until each record sent so far is acknowledged or has failed."""
         await self._started.flush()
 
     async def close(self, timeout: float | None = None) -> None:

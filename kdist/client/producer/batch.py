@@ -1,9 +1,10 @@
-"""A batch of records on their way to one partition, from its first record to its answer.
+"""A batch of records for one partition, from its first record to its acknowledgement.
 
     open -- full, due or waited for --> sealed -- a request takes it --> in flight --> done
-                                          ^------ to be tried again ------'
+                                          ^------ retried ----------------'
 
-While open, any thread adds to it, under the accumulator's lock. From then on it is the loop's.
+While it is open, any thread appends to it under the accumulator's lock. Once it is sealed, only the
+loop touches it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from kdist.records.record import Headers
 if TYPE_CHECKING:
     from kdist.client.producer.queue import PartitionQueue
 
-RECORD_OVERHEAD_BYTES = 16  # a record's lengths and deltas without timestamps, at most
-TIMESTAMP_BYTES = 9  # a delta that comes on top of it, at most
+RECORD_OVERHEAD_BYTES = 16  # at most: a record's lengths and deltas, without its timestamp delta
+TIMESTAMP_BYTES = 9  # at most: the timestamp delta of a record that has its own timestamp
 
 Column = list[bytes | None]
 
@@ -60,28 +61,28 @@ class Batch:
         self.queue = queue
         self.number = number  # its place among the partition's batches
         self.created_s = created_s
-        self.timestamp_ms = timestamp_ms  # of all records that have none of their own
-        # Of the records, while open. A column that nobody used is None.
+        self.timestamp_ms = timestamp_ms  # for records without a timestamp of their own
+        # The records' columns, while the batch is open. A column that no record uses is None.
         self.values: Column = []
         self.keys: Column | None = None
-        self.headers: list[Any] | None = None  # `HeadersRow`; packed only if nobody is to look
+        self.headers: list[Any] | None = None  # `HeadersRow`; packed only without a handler
         self.timestamps: list[int] | None = None
-        self.size_bytes = 0  # an upper limit of what they will take
-        self.limit_bytes = 0  # what was reserved for them
-        self.held_bytes = 0  # of `buffer_memory`, until it is done
-        self.is_hurried = False  # somebody waits for it
-        # Of the request.
+        self.size_bytes = 0  # an upper bound on the records' encoded size
+        self.limit_bytes = 0  # up to where records may be added
+        self.held_bytes = 0  # of `buffer_memory`, until the batch is done
+        self.is_hurried = False  # a caller waits for it, so it does not linger
+        # For the request.
         self.count = 0
         self.frame: bytearray | None = None
         self.prefix_size = 0
         self.sequence = NO_SEQUENCE
         self.attempts = 0
-        # Of the answer.
+        # From the answer.
         self.is_done = False
         self.base_offset = NO_OFFSET
         self.error: BaseException | None = None
-        self.parts: Sequence[tuple[int, Batch]] = ()  # if it had to be cut: first index, batch
-        self.whole: Batch | None = None  # whose part it is
+        self.parts: Sequence[tuple[int, Batch]] = ()  # after a split: first index, batch
+        self.whole: Batch | None = None  # the batch that this one was split from
         self.callbacks: deque[Callable[[], object]] = deque()
 
     @property
@@ -92,7 +93,7 @@ class Batch:
     def add(
         self, value: bytes | None, key: bytes | None, headers: Headers, timestamp: int | None
     ) -> None:
-        """Add a record that there is room for."""
+        """Append a record; the caller has checked that there is room."""
         count = len(self.values)
         if key is not None and self.keys is None:
             self.keys = [None] * count
@@ -109,7 +110,7 @@ class Batch:
         self.values.append(value)
 
     def extend(self, values: Column, keys: Column | None) -> None:
-        """Add records of values, and keys if there are any."""
+        """Append records that have only values, and keys if given."""
         count = len(self.values)
         if keys is not None and self.keys is None:
             self.keys = [None] * count
@@ -136,28 +137,31 @@ class Batch:
             )
 
     def find(self, index: int) -> tuple[Batch, int]:
-        """The batch that holds the record now, and its index there."""
+        """The batch that holds the record after any splits, and the record's index in it."""
         batch = self
         while batch.parts:
             first, batch = next(each for each in reversed(batch.parts) if each[0] <= index)
             index -= first
         return batch, index
 
-    # Who waits
+    # Waiting
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once it is done, on the loop; at once if it is. From any thread."""
+        """Have `callback` called on the loop once the batch is done; here and now if it is.
+
+        May be called from any thread.
+        """
         self.callbacks.append(callback)
         if self.is_done:
             self.call_back()
 
     def call_back(self) -> None:
-        """Call who waits, up to the first who raises."""
+        """Call the waiting callbacks, up to the first that raises."""
         for each in iter(self._take_callback, None):
             each()
 
     def _take_callback(self) -> Callable[[], object] | None:
-        """The next; by one thread only, whichever asks."""
+        """The next callback, if any. Threads may race here; each callback is taken once."""
         try:
             return self.callbacks.popleft()
         except IndexError:

@@ -1,6 +1,6 @@
-"""The stages of the producer's queue, for an application that wants to watch or change it.
+"""Hooks into the producer's queue, for applications that observe or change what is sent.
 
-The first design's `CallbackHandler`. Without one, sending asks nobody.
+This is the first design's `CallbackHandler`. A producer without one calls no hooks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from kdist.client.producer.message import Message
 
 
 class CallbackHandler:
-    """Override what is of interest. What is raised here reaches whoever sends, or the loop's log.
+    """Override the hooks you need.
+
+    An exception raised on the sender's thread reaches the caller of `send`; one raised on the
+    producer's loop goes to the loop's exception handler, which logs it.
 
     >>> class Stamping(CallbackHandler):
     ...     def before_enqueue(self, topic, message):
@@ -19,15 +22,15 @@ class CallbackHandler:
     """
 
     def before_enqueue(self, topic: str, message: Message) -> Message:  # noqa: ARG002
-        """On the sender's thread: the message that is to be enqueued instead."""
+        """Called on the sender's thread; the message it returns is enqueued instead."""
         return message
 
     def after_enqueue(self, topic: str, message: Message, *, was_added: bool) -> None:
-        """On the sender's thread, once it is in the queue, or is not since that was full."""
+        """Called on the sender's thread; `was_added` is False if enqueuing failed."""
 
     def after_dequeue(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
-        """On the producer's loop: these leave the queue, and go out as one batch."""
+        """Called on the producer's loop, when these leave the queue to be sent as one batch."""
 
     def last_batch_before_close(self) -> Iterable[tuple[str, Message]]:
-        """While the producer closes: what else to send, with the topic of each."""
+        """Called while the producer closes: returns more messages to send, each with its topic."""
         return ()

@@ -1,7 +1,7 @@
-"""The producer without a front: what both `Producer` and `AsyncProducer` drive.
+"""The producer's core, which both fronts, `Producer` and `AsyncProducer`, drive.
 
-`add` and `add_many` are steps: generators that yield a `Need` and go on when it is met, and return
-the future. A front waits for a need with `meet`, on the loop, by whatever way it has to there.
+`add` and `add_many` return steps: generators that yield each `Need`, continue once it is met, and
+return the future. A front waits for a need by running `meet` on the loop.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 
 class Core:
-    """Made on the loop, by `open`."""
+    """Created by `open`, on the loop."""
 
     def __init__(self, world: World, config: ProducerConfig, addresses: Sequence[Any]) -> None:
         keep_freed_blocks()
@@ -106,12 +106,12 @@ class Core:
         leaving.note_open(self)
 
     def __del__(self) -> None:
-        if not self.accumulator.is_closed:  # its loop ended before it
-            leaving.tell(self)
+        if not self.accumulator.is_closed:  # the event loop ended without `close`
+            leaving.warn_of_loss(self)
 
     @classmethod
     async def open(cls, world: World, config: ProducerConfig) -> Core:
-        """A producer's core. `UserError`: the settings do not say where the brokers are."""
+        """A core for these settings. `UserError` if they do not say where the brokers are."""
         plain = config.plain
         servers = (*plain.bootstrap_servers, *plain.broker_list)
         return cls(world, config, await find_brokers(servers, plain.zk_connect))
@@ -134,7 +134,7 @@ class Core:
     # Sending; on any thread
 
     def add(self, topic: str, message: Message) -> Steps[Sent]:
-        """Steps to one record's future. `TypeError`: what is to be sent is not bytes."""
+        """Steps that return one record's future. `TypeError` if it is not made of bytes."""
         handler = self._handler
         if handler is not None:
             message = handler.before_enqueue(topic, message)
@@ -152,13 +152,13 @@ class Core:
         return sent
 
     def add_row(self, topic: str, row: Row, partition: int | None) -> Steps[Sent]:
-        """As `add`, of a record that is encoded; no handler hears of it."""
+        """As `add`, for a record already encoded; no handler is called."""
         while not isinstance(sent := self.accumulator.add(topic, row, partition), Sent):
             yield sent
         return sent
 
     def row(self, value: Any, key: Any, headers: Headers | None, timestamp: Any) -> Row:
-        """A record encoded, and checked; `TypeError`."""
+        """A record, checked and encoded by the application's encoders; `TypeError`."""
         callables = self._callables
         return Row(
             encoded(callables.value_encoder, value, "value"),
@@ -170,7 +170,7 @@ class Core:
     def add_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None
     ) -> Steps[SentMany]:
-        """Steps to the future of all of them."""
+        """Steps that return the future of all of these records."""
         values = listed(values, "values")
         keys = None if keys is None else listed(keys, "keys")
         if self._handler is not None:
@@ -185,13 +185,13 @@ class Core:
         ).steps()
 
     def add_set(self, topic: str, messages: MessageSet, *beside: Any) -> Steps[SentMany]:
-        """As `add_each`; `TypeError` for what is given beside messages, which have their own."""
+        """As `add_each`; `TypeError` if a key or the like is given beside the messages' own."""
         if any(each is not None for each in beside):
             raise TypeError("key, headers, partition and timestamp are those of each Message")
         return self.add_each(topic, messages)
 
     def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
-        """As `add_many`, of messages that have more than values and keys."""
+        """As `add_many`, for messages that may have headers, partitions and timestamps."""
         together = SentMany()
         for message in messages:
             sent = yield from self.add(topic, message)
@@ -201,11 +201,15 @@ class Core:
     # Waiting; on the loop
 
     def patience_s(self) -> float:
-        """Until when a call that begins now may block, on the loop's clock."""
+        """The deadline of a call that starts now, on the loop's clock (`max_block_ms`)."""
         return self.loop.time() + self._settings.max_block_ms / 1000
 
     async def meet(self, need: Need, until_s: float) -> None:
-        """Return when it is worth trying again. `BufferFull`; `ApiError`, `NoBroker`: no topic."""
+        """Return when it is worth trying again; at `until_s` raise what stood in the way.
+
+        That is `BufferFull`, or for metadata `ApiError` or `NoBroker`. An `ApiError` that trying
+        again cannot change is raised at once.
+        """
         try:
             async with asyncio.timeout_at(until_s):
                 if isinstance(need, NeedRoom):
@@ -228,7 +232,7 @@ class Core:
         raise ApiError(error, f"topic {need.topic} was not there {limit}") from None
 
     async def _know(self, need: NeedTopic) -> None:
-        """Until the topic is known; what is asked for of it, after fresh metadata."""
+        """Wait for fresh metadata that has the topic; `ApiError` if it lacks the partition."""
         check_name(need.topic)
         with self._topics.awaited(need.topic):
             while True:
@@ -245,7 +249,7 @@ class Core:
     # The end; on the loop
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Send everything that was added, and wait until all of it is settled. `TimeoutError`."""
+        """Send all added records, and wait until each has succeeded or failed. `TimeoutError`."""
         accumulator = self.accumulator
         with accumulator.lock:
             batches = [batch for queue in accumulator.active for batch in queue.batches()]
@@ -260,16 +264,17 @@ class Core:
                     await done
 
     async def flush_last(self, timeout_s: float | None) -> None:
-        """`flush`, and what connections have not taken yet; nothing is raised when time is up."""
+        """`flush`, and drain the connections' write buffers; returns when time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.flush()
                 await self._sender.drain()
 
     def count_unsettled(self) -> int:
-        """How many records were sent, and are neither acknowledged nor given up. Any thread.
+        """How many records are neither acknowledged nor failed. May be called from any thread.
 
-        0 if the lock cannot be had: a partitioner of the application's own may never let it go.
+        0 if the lock is not free within a second: an application's partitioner, which is called
+        under the lock, may never return.
         """
         if not self.accumulator.lock.acquire(timeout=_LOCK_S):
             return 0
@@ -280,9 +285,9 @@ class Core:
         return sum(batch.count or len(batch.values) for batch in batches if not batch.is_done)
 
     async def close(self, timeout_s: float | None) -> None:
-        """Take no more, deliver what is there within the time, fail the rest, close all.
+        """Accept no more, deliver what is there within the time, fail the rest, close everything.
 
-        Cancelled, it delivers no more, but ends. Again: nothing.
+        If cancelled, it stops delivering but still closes. A second call does nothing.
         """
         if self._is_closing:
             return
@@ -291,25 +296,25 @@ class Core:
             try:
                 await self._add_last()
             except Exception:
-                await self._deliver(timeout_s)  # what was sent before is delivered all the same
+                await self._deliver(timeout_s)  # earlier records are still delivered
                 raise
             await self._deliver(timeout_s)
         finally:
             await self._end()
 
-    def _take_no_more(self) -> None:
+    def _refuse_new(self) -> None:
         with self.accumulator.lock:
             self.accumulator.is_closed = True
             self.accumulator.plain.clear()
 
     async def _deliver(self, timeout_s: float | None) -> None:
-        """Take no more, and deliver what is there, as far as time allows."""
-        self._take_no_more()
-        await self.flush_last(timeout_s)  # what is left fails at the end
+        """Accept no more, and deliver what is there, as far as time allows."""
+        self._refuse_new()
+        await self.flush_last(timeout_s)  # `_end` fails what is left
 
     async def _end(self) -> None:
         leaving.note_closed(self)
-        self._take_no_more()
+        self._refuse_new()
         self._refreshing.cancel()
         self._sender.close()
         self._topics.close()
@@ -317,7 +322,7 @@ class Core:
             self._identities.close()
         self._cluster.close()
         try:
-            await asyncio.sleep(0)  # those in flight hear of their connections' end
+            await asyncio.sleep(0)  # requests in flight fail, as their connections are closed
         finally:
             why = "the producer was closed before this was acknowledged"
             self._sender.give_up(ProducerClosed(why))
@@ -334,9 +339,9 @@ class Core:
                 await self.meet(need, until_s)
 
     def _tell_dequeued(self, batch: Batch) -> None:
-        assert self._handler is not None, "only told if there is one"
+        assert self._handler is not None, "only called with a handler"
         queue = batch.queue
-        # Soon, not now: the batch goes out whatever the handler raises.
+        # Scheduled, not called here: the batch is sent whatever the handler raises.
         self.loop.call_soon(
             self._handler.after_dequeue, queue.topic, queue.partition, list(batch.messages())
         )

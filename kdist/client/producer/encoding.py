@@ -1,11 +1,11 @@
-"""Batches into requests (pure): a frame is made around a batch, which is not copied into it.
+"""Encodes batches into produce requests (pure), each frame built around its batch without a copy.
 
     request up to the records' size | batch header | records
 
-The first part, all but a few numbers, is the same for each batch of a partition: it is encoded
-once by `kdist.protocol`, up to version 8, where nothing comes behind the records. Requests of
-several batches are joined: those are small. Of such a request's first part each has its end, what
-stands before the records of every partition.
+The first part, the prefix, is the same for every batch of a partition but for a few numbers, so
+`kdist.protocol` encodes it once. Versions stop at 8, the last in which nothing follows the records.
+A request with several batches, which are small, is joined from their frames: from each it takes the
+end of its prefix (partition number and size) and everything behind that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kdist.records.codec import encode_records
 from kdist.records.compression import Codec, compress
 from kdist.wire.varint import Buffer
 
-VERSION_MIN, VERSION_MAX = 3, 8  # the first of magic 2, the last that is not flexible
+VERSION_MIN, VERSION_MAX = 3, 8  # the first with magic 2, the last that is not flexible
 ZSTD_VERSION_MIN = 7
 
 _INT32 = struct.Struct(">i")
@@ -48,9 +48,10 @@ class Asking:
         self._codec = codec
 
     def encode(self, batch: Batch, version: int) -> None:
-        """Make the batch's frame of its records, which are let go of. Not numbered, not sealed.
+        """Encode the batch's records into its frame, and release them. `stamp` has to follow.
 
-        `ValueError` if it has none: who opened it was interrupted. No broker takes such a batch.
+        `ValueError` if it has no records, because the thread that opened it was interrupted: no
+        broker accepts an empty batch.
         """
         if not batch.values:
             raise ValueError("a batch without records")
@@ -98,7 +99,7 @@ class Asking:
         return prefix
 
     def join(self, batches: Sequence[Batch], version: int) -> bytearray:
-        """The frame of a request for all of them, of different partitions."""
+        """The frame of one request for all these batches, each of a different partition."""
         topics: dict[str, list[memoryview]] = {}
         for batch in batches:
             part = memoryview(_frame_of(batch))[batch.prefix_size - _PARTITION_BYTES :]
@@ -126,14 +127,15 @@ class Asking:
         return encode_request(header, request)
 
     def frame(self, batch: Batch, version: int) -> bytearray:
-        """The frame of a request for it alone, in this version."""
+        """The frame of a request for this batch alone, in this version."""
         frame = _frame_of(batch)
         prefix = self._prefix(batch.queue, version)
         if (
             frame[_SIZE_BYTES:CORRELATION_ID_IN_FRAME]
             != prefix[_SIZE_BYTES:CORRELATION_ID_IN_FRAME]
         ):
-            frame = batch.frame = bytearray(prefix) + records_of(batch)  # to another broker
+            # It was encoded for a broker with another version.
+            frame = batch.frame = bytearray(prefix) + records_of(batch)
             batch.prefix_size = len(prefix)
             _put_sizes(frame, len(prefix))
         return frame
@@ -145,7 +147,7 @@ def _put_sizes(frame: bytearray, prefix_size: int) -> None:
 
 
 def _put_count(part: bytearray, count: int) -> None:
-    """Into what was encoded without its items: so it ends with how many there are."""
+    """Set the count of a list that was encoded empty: the encoded part ends with that count."""
     _INT32.pack_into(part, len(part) - _INT32.size, count)
 
 
@@ -155,12 +157,12 @@ def _frame_of(batch: Batch) -> bytearray:
 
 
 def records_of(batch: Batch) -> memoryview:
-    """The batch as the log will have it."""
+    """The record batch, as the log will store it."""
     return memoryview(_frame_of(batch))[batch.prefix_size :]
 
 
 def stamp(batch: Batch) -> None:
-    """Write identity and sequence into an encoded batch, and its checksum."""
+    """Write producer id, epoch and sequence into an encoded batch, then its checksum."""
     frame, at = _frame_of(batch), batch.prefix_size
     id_, epoch = batch.queue.identity
     _PRODUCER.pack_into(frame, at + _PRODUCER_POSITION, id_, epoch, batch.sequence)
@@ -168,7 +170,7 @@ def stamp(batch: Batch) -> None:
 
 
 def cut_in_two(batch: Batch) -> list[Batch]:
-    """An encoded batch that is too large, as two that are not encoded. Both have its number."""
+    """Split an encoded batch that is too large into two unencoded ones, both with its number."""
     records = read_batch(records_of(batch))
     middle = len(records) // 2
     parts = []

@@ -1,4 +1,4 @@
-"""What goes wrong in a producer, beyond the brokers' own errors (`kdist.errors.ApiError`)."""
+"""The producer's own errors, beside those that brokers return (`kdist.errors.ApiError`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kdist.errors import ApiError, Error, KdistError
 
 
 class BufferFull(KdistError):
-    """`buffer_memory` was in use for all of `max_block_ms`: the brokers do not keep up.
+    """`buffer_memory` stayed full for `max_block_ms`: the brokers do not keep up.
 
     >>> with Producer(bootstrap_servers=broker, max_block_ms=10_000) as producer:
     ...     try:
@@ -17,7 +17,7 @@ class BufferFull(KdistError):
 
 
 class ProducerClosed(KdistError):
-    """The producer was closed: it takes no more, and did not deliver this.
+    """The producer was closed: it accepts no more records, or closed before delivering this one.
 
     >>> producer = Producer(bootstrap_servers=broker)
     >>> producer.close()
@@ -30,7 +30,7 @@ class ProducerClosed(KdistError):
 class DeliveryTimedOut(ApiError):
     """The record was not acknowledged within `delivery_timeout_ms`.
 
-    It may have been written nevertheless, if its last attempt was under way.
+    It may still have been written, if a request with it was sent but not answered.
 
     >>> with Producer(bootstrap_servers=broker, delivery_timeout_ms=60_000) as producer:
     ...     try:
@@ -44,7 +44,7 @@ class DeliveryTimedOut(ApiError):
 
 
 class RecordTooLarge(ApiError):
-    """A record that no request could carry: larger than `max_request_size`.
+    """The record is larger than `max_request_size`, so no request can carry it.
 
     >>> with Producer(bootstrap_servers=broker, max_request_size=100) as producer:
     ...     producer.send("clicks", b"x" * 100)

@@ -1,6 +1,6 @@
-"""What applications give a producer, checked before anything is done with it (pure).
+"""Checks of the arguments that applications pass to a producer, before anything is sent (pure).
 
-`TypeError` for what is of another kind, `ApiError` for topics and partitions that cannot be.
+`TypeError` for an argument of the wrong type, `ApiError` for an impossible topic or partition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from kdist.model import topic_name_fault
 
 
 def check_name(topic: Any) -> None:
-    """What no request can carry is refused here: asked for, it would be in the way of others."""
+    """Reject a topic name that no request can carry: a metadata request with it would fail for
+    the other topics in it too.
+    """
     if not isinstance(topic, str):
         raise TypeError(f"a topic is of type {type(topic).__name__}, not str")
     fault = topic_name_fault(topic)
@@ -26,7 +28,7 @@ def check_name(topic: Any) -> None:
 
 
 def check_partition(topic: Topic, partition: int | None) -> None:
-    """The partition, if one was named, is one of the topic's; `ApiError`."""
+    """`ApiError` if a partition was named that the topic does not have."""
     count = len(topic.queues)
     if partition is not None and not 0 <= partition < count:
         raise ApiError(
@@ -36,7 +38,7 @@ def check_partition(topic: Topic, partition: int | None) -> None:
 
 
 def encoded(encoder: Encoder | None, data: Any, what: str) -> bytes | None:
-    """Bytes to be sent, None for null; `TypeError`."""
+    """The bytes to send, by the encoder if there is one; None is null. `TypeError`."""
     if encoder is not None and data is not None:
         data = encoder(data)
     if data is None or type(data) is bytes:
@@ -50,31 +52,32 @@ def encoded(encoder: Encoder | None, data: Any, what: str) -> bytes | None:
 
 
 def encoded_column(encoder: Encoder | None, rows: Sequence[Any]) -> Sequence[Any]:
-    """As `encoded`, of many, but that bytes are checked where they are encoded."""
+    """As `encoded`, for many; `Bulk` checks that the results are bytes."""
     if encoder is None:
         return rows
     return [None if row is None else encoder(row) for row in rows]
 
 
 def listed(rows: Iterable[Any], name: str) -> Sequence[Any]:
-    """The rows of a column; `TypeError` for what has none."""
+    """The rows of a column as a sequence; `TypeError` if they are not iterable."""
     if not isinstance(rows, Iterable):
-        raise TypeError(f"{name} is something to iterate over, as a list of bytes, not {rows!r}")
+        raise TypeError(f"{name} must be an iterable, such as a list of bytes, not {rows!r}")
     return rows if isinstance(rows, list | tuple) else list(rows)
 
 
-TIMESTAMP_END = 1 << 62  # no two are over 64 bits apart
+TIMESTAMP_END = 1 << 62  # so that the difference of any two fits into 64 bits
 _DATA = (bytes, type(None))
-_NO_HEADERS = (str, bytes, Mapping)  # a name may come more than once
+_NO_HEADERS = (str, bytes, Mapping)  # not even a mapping: a header's name may be repeated
 
 
 def checked_headers(headers: Any) -> tuple[Any, ...]:
-    """Pairs of a str, and bytes or None."""
+    """Headers as a tuple of pairs, each of a str and of bytes or None; `TypeError`."""
     if type(headers) is not list and isinstance(headers, _NO_HEADERS):
         raise TypeError(f"headers are pairs of name and value, not a {type(headers).__name__}")
     pairs = tuple(headers)
     for pair in pairs:
-        # The usual pair without calls: with them a header takes longer than the rest of its record.
+        # The common pair is checked without calls, which would take longer than all else that is
+        # done for its record.
         is_usual = type(pair) is tuple and len(pair) == 2 and type(pair[0]) is str
         if not is_usual or type(pair[1]) not in _DATA:
             _check_header(pair)
@@ -88,7 +91,7 @@ def _check_header(pair: Any) -> None:
 
 
 def checked_partition(partition: Any) -> Any:
-    """A number, or None."""
+    """A partition number, or None; `TypeError` for anything else."""
     if partition is None or type(partition) is int:
         return partition
     if not isinstance(partition, SupportsIndex):

@@ -1,4 +1,4 @@
-"""The producer's id and epoch, asked for when they are first needed, and anew after a gap."""
+"""The producer id and epoch: requested when first needed, and renewed after a sequence gap."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from kdist.errors import ApiError, Error
 from kdist.protocol import init_producer_id
 from kdist.protocol.init_producer_id import InitProducerIdRequest
 
-_BUMP_VERSION_MIN = 3  # KIP-360; before that, a new id does as well
+_BUMP_VERSION_MIN = 3  # first to bump the epoch (KIP-360); before it, a new id serves as well
 _NO_TRANSACTION_MS = 2**31 - 1
 _PAUSE_S = 0.1
 
 
 class Identities:
-    """Owner: the loop. `fatal` is why there will be none."""
+    """Owner: the loop. `fatal` is the error because of which no id will be requested any more."""
 
     def __init__(self, cluster: Cluster, on_change: Callable[[], None]) -> None:
         self.fatal: ApiError | None = None
         self._cluster = cluster
         self._on_change = on_change
         self._current = NOBODY
-        self._bumped = NOBODY  # whose epoch is to be raised; NOBODY: a new id is asked for
+        self._bumped = NOBODY  # whose epoch to bump; with NOBODY, a new id is requested
         self._asking: asyncio.Task[None] | None = None
 
     def newer_than(self, known: Identity) -> Identity | None:
-        """An identity other than `known`; None: it is being asked for, `on_change` tells when."""
+        """An identity other than `known`; None while one is requested, until `on_change`."""
         if self._current != known:
             return self._current
         if self._asking is None and self.fatal is None:

@@ -1,8 +1,8 @@
-"""Producers that their program left open: what they still owe is sent as it ends, or it is said.
+"""Producers that a program left open: at exit they are flushed, and a loss is logged.
 
-At exit, all of them together have `FLUSH_S` for what is not acknowledged. That wait has an end
-whatever their threads do, and a process that was forked does not send what its parent will. A
-producer whose loop ended before it, as with asyncio, can send nothing any more.
+At exit, all of them together get `FLUSH_S` to deliver what is not acknowledged. The wait is bounded
+whatever their threads do, and a forked process does not send the records of its parent. A producer
+whose event loop has already ended, as with asyncio, can send nothing more.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _OPEN: WeakSet[Core] = WeakSet()
 
 
 def note_open(core: Core) -> None:
-    """It is the program's to close."""
+    """Register an open producer."""
     _OPEN.add(core)
 
 
 def note_closed(core: Core) -> None:
-    """All of it is settled, or told."""
+    """Forget a producer: it was closed, or its losses were logged."""
     _OPEN.discard(core)
 
 
-def tell(core: Core) -> None:
-    """Say how many records of a producer that nobody closed are lost, if there are any."""
-    if count := _owed(core):
+def warn_of_loss(core: Core) -> None:
+    """Log how many records of an unclosed producer may be lost, if there are any."""
+    if count := _count_owed(core):
         logger.warning(
             "%s was not closed: %s of its records were not acknowledged, and may be lost; "
             "use `with`, or close it",
@@ -46,28 +46,28 @@ def tell(core: Core) -> None:
         )
 
 
-def _owed(core: Core) -> int:
-    """How many records it has to send yet. A copy in a forked process owes none.
+def _count_owed(core: Core) -> int:
+    """How many records the producer has yet to deliver; none for a copy in a forked process.
 
-    Nor is it asked: its lock may be one that a thread of the parent held.
+    Such a copy is not even asked: a thread of the parent may have held its lock.
     """
     return core.count_unsettled() if core.process == getpid() else 0
 
 
 def _leave() -> None:
-    owing = [core for core in list(_OPEN) if _owed(core)]
+    owing = [core for core in list(_OPEN) if _count_owed(core)]
     flushing = [_begin_flush(core) for core in owing if core.loop.is_running()]
     wait([each for each in flushing if each is not None], timeout=FLUSH_S)
     for core in owing:
         note_closed(core)
-        tell(core)
+        warn_of_loss(core)
 
 
 def _begin_flush(core: Core) -> Future[None] | None:
     work = core.flush_last(FLUSH_S)
     try:
         return asyncio.run_coroutine_threadsafe(work, core.loop)
-    except RuntimeError:  # it was closed just now
+    except RuntimeError:  # the loop was closed just now
         work.close()
         return None
 

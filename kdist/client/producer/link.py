@@ -1,7 +1,7 @@
-"""A connection to each broker for produce requests, and the pauses after its failures.
+"""A connection to each broker for produce requests, with backoff after failures.
 
-Metadata and producer ids are asked for on connections of their own, those of `client.cluster`, so
-that they do not wait behind batches.
+Metadata and producer ids are requested on the separate connections of `client.cluster`, so that
+they do not wait behind batches.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from kdist.network.world import Network
 from kdist.protocol import produce
 from kdist.protocol.headers import put_correlation_id
 
-# So many batches take a broker milliseconds, be they ever so small. What is sent on top of them
-# only waits there, where it does not grow.
+# A broker needs milliseconds for so many batches, however small. Any sent on top of them would only
+# queue there, while here they can still grow.
 _BATCHES_MAX = 500
 
 OnAnswer = Callable[[Any, ApiError | None], None]
 
 
 class Outcome:
-    """Of one produce request: `on_answer` hears of the answer, or that there is none.
+    """Receives the outcome of one produce request, and passes it to `on_answer`.
 
-    A future would do, and bring two more rounds through the loop's queue for each request.
+    It takes the place of a future, which would add two trips through the loop's queue to each
+    request.
     """
 
     __slots__ = ("_is_done", "_on_answer")
@@ -38,11 +39,11 @@ class Outcome:
         self._is_done = False
 
     def done(self) -> bool:
-        """Whether it was told."""
+        """Whether the outcome has come."""
         return self._is_done
 
     def set_result(self, response: Any) -> None:
-        """The answer; None with acks=0."""
+        """The answer has come; with acks=0, None stands for it."""
         self._is_done = True
         self._on_answer(response, None)
 
@@ -53,9 +54,9 @@ class Outcome:
 
 
 class Pipe(Client):
-    """A connection that frames go out on as they are, without a copy."""
+    """A connection that writes ready-made frames without copying them."""
 
-    on_writable: Callable[[], None] | None = None  # until it carries anything
+    on_writable: Callable[[], None] | None = None  # set once the connection may be used
 
     @property
     def is_writable(self) -> bool:
@@ -73,7 +74,7 @@ class Pipe(Client):
             self.on_writable()
 
     def post(self, frame: bytearray, version: int, outcome: Outcome, *, is_answered: bool) -> None:
-        """Send a produce request. `outcome` hears of it soon if there is to be no answer."""
+        """Send a produce request. If no answer is due, `outcome` is set as soon as it is sent."""
         if self.is_closed:
             error = ApiError(Error.NETWORK_EXCEPTION, f"{self.name}: it is closed")
             self._loop.call_soon(outcome.set_exception, error)
@@ -85,20 +86,20 @@ class Pipe(Client):
             self._expect(Waiting(correlation_id, produce.API, version, outcome, until_s))
         else:
             self._loop.call_soon(outcome.set_result, None)
-        self._transport.write(memoryview(frame))  # a view: what is left over is copied once
+        self._transport.write(memoryview(frame))  # a view: only what the socket leaves is copied
 
     def produce_version(self, *, oldest: int) -> int:
-        """The version of produce requests; `ApiError` UNSUPPORTED_VERSION if it is too old."""
+        """The version to send produce requests in; UNSUPPORTED_VERSION if it is below `oldest`."""
         version = min(self.version_of(produce.API), VERSION_MAX)
         if version < max(oldest, VERSION_MIN):
             raise ApiError(
-                Error.UNSUPPORTED_VERSION, f"{self.name} takes no record batches as they are here"
+                Error.UNSUPPORTED_VERSION, f"{self.name} is too old for this producer's batches"
             )
         return version
 
 
 class LinkSettings(NamedTuple):
-    """How brokers are connected to."""
+    """How to connect to brokers, and how much to have in flight."""
 
     client: ClientSettings
     backoff_ms: float
@@ -108,7 +109,7 @@ class LinkSettings(NamedTuple):
 
 
 class Link:
-    """One broker: its connection, when there is one, and to how much it owes answers."""
+    """One broker: its connection, if there is one, and what is in flight to it."""
 
     __slots__ = (
         "_connecting",
@@ -132,7 +133,7 @@ class Link:
         self.error: ApiError | TimeoutError | None = None  # why there is no connection
         self.in_flight = 0  # requests
         self.batches_in_flight = 0
-        self.resting_until_s = 0.0  # after a failure, or since the broker asked for it
+        self.resting_until_s = 0.0  # backing off after a failure, or throttled by the broker
         self._network = network
         self._settings = settings
         self._on_change = on_change
@@ -146,7 +147,7 @@ class Link:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is something that the socket has not taken."""
+        """Whether the connection has buffered bytes that the socket has not taken yet."""
         return self.pipe is not None and not self.pipe.is_closed and self.pipe.unsent_bytes > 0
 
     def may_send(self) -> bool:
@@ -161,7 +162,7 @@ class Link:
         )
 
     def maybe_connect(self, addresses: Mapping[int, Address], broker: int, now_s: float) -> None:
-        """Connect, unless there is a connection, or no address, or a failure just now."""
+        """Connect, unless connected or connecting, backing off, or without an address."""
         if not self.is_down:
             return
         if self._connecting is not None or self.resting_until_s > now_s:
@@ -173,7 +174,7 @@ class Link:
     async def _connect(self, address: Address) -> None:
         try:
             pipe = await Pipe.connect_negotiated(self._network, *address, self._settings.client)
-        except (ApiError, TimeoutError) as error:  # metadata, asked meanwhile, tells who else leads
+        except (ApiError, TimeoutError) as error:  # fresh metadata may name another leader
             self._fail(error)
         else:
             self._take(pipe)
@@ -200,13 +201,13 @@ class Link:
         self.rest(min(pause_ms, self._settings.backoff_ms_max))
 
     def rest(self, pause_ms: float) -> None:
-        """Send nothing for so long."""
+        """Send nothing to this broker for so long."""
         loop = self._network.loop
         self.resting_until_s = max(self.resting_until_s, loop.time() + pause_ms / 1000)
         loop.call_at(self.resting_until_s, self._on_change)
 
     def close(self) -> None:
-        """Close the connection; who waits for answers hears of it."""
+        """Close the connection; requests in flight fail."""
         if self._connecting is not None:
             self._connecting.cancel()
         if self.pipe is not None:

@@ -1,4 +1,4 @@
-"""`buffer_memory`: how much of it batches hold, and who waits for some to be freed."""
+"""`buffer_memory`: how much of it batches hold, and the callers that wait for some to be freed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections import deque
 
 
 class Memory:
-    """Bytes to take, under the accumulator's lock, and to give back.
+    """A budget of bytes. Any thread takes from it, under the accumulator's lock.
 
-    Giving back is the loop's, without the lock: it adds to a number of its own. Waiting, too.
+    Only the loop gives back, without the lock, as that adds to a counter of its own. Waiting is
+    done on the loop, too.
     """
 
     def __init__(self, size: int) -> None:
@@ -20,16 +21,19 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """What there is to take."""
+        """How many bytes are free."""
         return self.size - self._taken + self._given_back
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody waits: then nothing lingers."""
+        """Whether a caller waits for memory; batches do not linger then."""
         return bool(self._waiting)
 
     def take(self, size: int) -> bool:
-        """Whether there were `size` bytes; or all are free, for a record that takes even more."""
+        """Take `size` bytes if they are free; False if not.
+
+        A record larger than the whole budget may be taken once all of it is free.
+        """
         free = self.free
         if size > free and (size <= self.size or free < self.size):
             return False
@@ -37,11 +41,11 @@ class Memory:
         return True
 
     def give_back(self, size: int) -> None:
-        """So much is free again."""
+        """Return `size` bytes."""
         self._given_back += size
 
     async def wait(self, size: int) -> None:
-        """Until so much may be there. In the order of asking."""
+        """Wait until so much may be free. Callers are served in the order in which they came."""
         came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (min(size, self.size), came)
         self._waiting.append(entry)
@@ -53,10 +57,11 @@ class Memory:
                 self._waiting.remove(entry)
 
     def wake(self) -> None:
-        """Let those go on for whom there is enough.
+        """Wake the callers for which there is enough.
 
-        Once a quarter is free, not one record's worth: who is woken runs for a while then, instead
-        of taking turns with the loop, each waiting for the other to let go of the interpreter.
+        They are woken once a quarter of the budget is free, not just one record's worth: a woken
+        thread can then run for a while, instead of contending with the loop for the interpreter
+        lock after each record.
         """
         left = self.free
         while self._waiting:

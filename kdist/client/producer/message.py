@@ -1,6 +1,6 @@
-"""What is sent: a message, and a set of them for one topic.
+"""A message to send, and a set of messages for one topic.
 
-The first design's names. A `Message` here is a record that has no offset yet.
+These are the first design's names: a `Message` here is a record that has no offset yet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kdist.records.record import Headers
 
 
 class Message(NamedTuple):
-    """A value and what may go with it. `timestamp` is ms since the epoch, None for now.
+    """A record to send; only the value is required. `timestamp`: ms since the epoch, None for now.
 
     >>> Message(b"clicked", key=b"user-7")
     Message(value=b'clicked', key=b'user-7', headers=(), partition=None, timestamp=None)
@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
 
 class MessageSet(list[Message]):
-    """Messages that are sent with one call; what is no `Message` is taken for a value.
+    """Messages to send with one call; an item that is not a `Message` is taken as a value.
 
     >>> MessageSet([b"clicked", Message(b"scrolled", key=b"user-7")])[0].value
     b'clicked'

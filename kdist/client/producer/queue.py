@@ -1,11 +1,11 @@
-"""One partition's batches in order, and their numbers for idempotence.
+"""One partition's batches in order, and their sequence numbers for idempotence.
 
-A batch gets its sequence when it is first sent, and keeps it when it is sent again; so a broker
-writes it once. After an error that leaves a gap in the sequences the queue is *stale*: it waits
-until nothing is in flight, then begins at 0 under a newer epoch (KIP-360).
+A batch gets its sequence number when it is first sent and keeps it on every retry, so a broker
+writes it once. After an error that leaves a gap in the sequence the queue is *stale*: it waits
+until nothing is in flight, then starts again at 0 under a newer epoch (KIP-360).
 
-While *recovering*, after a batch came back, one batch at a time is in flight: the order holds then
-also for batches behind it, and without idempotence too.
+After a batch has to be retried, the queue is *recovering*: only one batch at a time is in flight,
+so that the batches behind it keep their order, even without idempotence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 class Identity(NamedTuple):
-    """Who a broker takes a producer for."""
+    """The producer id and epoch by which brokers know a producer."""
 
     id: int
     epoch: int
@@ -31,7 +31,7 @@ NOBODY = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class PartitionQueue:
-    """Owner: the loop, but for `open` and `take_number`, which the accumulator's lock guards."""
+    """Owner: the loop, except for `open` and `take_number`, which the accumulator's lock guards."""
 
     __slots__ = (
         "_flown_to",
@@ -59,16 +59,16 @@ class PartitionQueue:
         self.leader = leader
         self.hurry = hurry
         self.open: Batch | None = None
-        self.waiting: deque[Batch] = deque()  # sealed, in their order
-        self.flying: list[Batch] = []  # in flight, in their order
+        self.waiting: deque[Batch] = deque()  # sealed, in order
+        self.flying: list[Batch] = []  # in flight, in order
         self.retry_at_s = 0.0
         self.is_recovering = False
         self.is_stale = False
         self.identity = NOBODY
-        self.prefix: tuple[int, bytes] = (-1, b"")  # of a request, by version
+        self.prefix: tuple[int, bytes] = (-1, b"")  # a request's version, and its encoded start
         self.last_number = 0
         self._next_sequence = 0
-        self._flown_to = leader  # by those in flight
+        self._flown_to = leader  # the leader that the batches in flight were sent to
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -79,38 +79,38 @@ class PartitionQueue:
         return self.last_number
 
     def batches(self) -> Iterable[Batch]:
-        """All that are not settled. From any thread: the loop may go on meanwhile."""
+        """All batches that are not done. From any thread, while the loop goes on."""
         yield from (*self.flying, *self.waiting)
         if self.open is not None:
             yield self.open
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to send nor to wait for."""
+        """Whether there is nothing to send and nothing in flight."""
         return self.open is None and not self.waiting and not self.flying
 
     @property
     def may_send(self) -> bool:
-        """Whether order and numbers allow another batch to be sent now."""
+        """Whether another batch can be sent now without breaking order or numbering."""
         if not self.flying:
             return True
-        # Another leader would take what comes behind those in flight before it has those.
+        # A new leader would write this batch before those in flight to the old one.
         return not (self.is_recovering or self.is_stale) and self.leader == self._flown_to
 
     @property
     def has_sent(self) -> bool:
-        """Whether a batch was sent, perhaps written, and is not settled."""
+        """Whether a batch that is not done was sent at least once, and so may have been written."""
         return bool(self.flying) or any(batch.attempts for batch in self.waiting)
 
     # Sending
 
     def take_off(self, batch: Batch) -> None:
-        """The batch, the first of those waiting, is sent."""
+        """Note that the batch is now in flight; the caller has taken it from `waiting`."""
         self.flying.append(batch)
         self._flown_to = self.leader
 
     def number(self, batch: Batch) -> bool:
-        """Give the batch its sequence; whether it has none of this identity yet."""
+        """Give the batch its sequence number; False if it already has one."""
         if batch.sequence != NO_SEQUENCE:
             return False
         batch.sequence = self._next_sequence
@@ -118,8 +118,8 @@ class PartitionQueue:
         return True
 
     def begin_anew(self, identity: Identity) -> None:
-        """Number what waits from 0 under another identity. Nothing is in flight."""
-        assert not self.flying, "a batch in flight has its number"
+        """Number the waiting batches from 0 under a new identity. Nothing may be in flight."""
+        assert not self.flying, "a batch in flight already has its sequence number"
         self.identity = identity
         self.is_stale = False
         self._next_sequence = 0
@@ -129,7 +129,7 @@ class PartitionQueue:
     # Answers
 
     def land(self, batch: Batch) -> None:
-        """The batch is in flight no more."""
+        """Note that the batch is no longer in flight."""
         self.flying.remove(batch)
         if not self.flying and not self._has_returned():
             self.is_recovering = False
@@ -138,11 +138,11 @@ class PartitionQueue:
         return bool(self.waiting) and self.waiting[0].attempts > 0
 
     def is_first(self, batch: Batch) -> bool:
-        """Whether nothing that was numbered before it is still to be acknowledged."""
+        """Whether every earlier batch is done."""
         return not any(each.number < batch.number for each in (*self.flying, *_first(self.waiting)))
 
     def put_back(self, batch: Batch) -> None:
-        """Have it sent again, in its place."""
+        """Queue the batch to be sent again, in its place."""
         place = 0
         while place < len(self.waiting) and self.waiting[place].number < batch.number:
             place += 1
@@ -150,7 +150,7 @@ class PartitionQueue:
         self.is_recovering = True
 
     def put_back_parts(self, parts: Iterable[Batch]) -> None:
-        """Have a batch's parts, which have its number, sent in its place."""
+        """Queue the parts of a split batch, which share its number, in its place."""
         for part in reversed(list(parts)):
             self.put_back(part)
 

@@ -1,7 +1,7 @@
-"""What sending gives back at once: a promise of the offset, or of what went wrong.
+"""The futures that `send` and `send_many` return: they resolve to offsets, or to an error.
 
-A `Sent` refers to a batch and an index in it, and looks there when it is asked: making one costs
-no more than the object. Whoever waits for one sends its batch on its way: no linger then.
+A `Sent` is a batch and an index in it, and looks up its outcome there when asked, so creating one
+costs no more than the object. Waiting for one has its batch sent without further linger.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. The offset is -1 with acks=0, or if a broker said only that it has it.
+    """Where a record was written.
 
-    `timestamp` is in ms: the one that was given, or the batch's, or the broker's under
-    LogAppendTime.
+    `offset` is -1 with acks=0, or where a retry was answered as a duplicate without an offset.
+    `timestamp` is in ms: the broker's under LogAppendTime, else the one given to `send`, else that
+    of the batch.
 
     >>> RecordMetadata("clicks", partition=0, offset=7, timestamp=1795190382741).offset
     7
@@ -36,7 +37,7 @@ class RecordMetadata(NamedTuple):
 
 
 class _Promise(Generic[T]):
-    """Waiting, in a thread or on a loop, for batches to be done."""
+    """A future that waits, in a thread or on an event loop, for batches to be done."""
 
     __slots__ = ()
 
@@ -52,7 +53,7 @@ class _Promise(Generic[T]):
     def _get(self) -> T:
         error = self._error()
         if error is not None:
-            raise error.with_traceback(None)  # others raise it too, each with its own
+            raise error.with_traceback(None)  # a batch's futures share it: each adds its own
         return self._found()
 
     def __repr__(self) -> str:
@@ -64,22 +65,24 @@ class _Promise(Generic[T]):
         return all(batch.is_done for batch in self._batches())
 
     def result(self, timeout: float | None = None) -> T:
-        """The outcome, waiting up to `timeout` seconds for it; raises what went wrong.
+        """The outcome, waiting for it for up to `timeout` seconds (None: no limit).
 
-        `TimeoutError` if it is not known by then. Not from the producer's own callbacks.
+        Raises the delivery error if the send failed, `TimeoutError` if the outcome is not known in
+        time. Must not wait within a callback of the producer, which runs on its event loop.
         """
         self._wait(timeout)
         return self._get()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What went wrong, or None, waiting as `result` does."""
+        """The delivery error, or None if there was none; waits as `result` does."""
         self._wait(timeout)
         return self._error()
 
     def _wait(self, timeout: float | None) -> None:
         check_timeout(timeout)
         if not self.done():
-            # A lock that is let go once; an event is two, and twenty calls in Python.
+            # A lock used as a one-shot event: `threading.Event` takes two locks and about twenty
+            # Python calls.
             waiting = threading.Lock()
             waiting.acquire()
             self._when_done(waiting.release)
@@ -87,9 +90,9 @@ class _Promise(Generic[T]):
                 raise TimeoutError("not acknowledged yet")
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Call `callback` with this once the outcome is known: on the producer's loop, or at once.
+        """Call `callback` with this future once the outcome is known; at once if it is already.
 
-        It should be quick: nothing is sent meanwhile.
+        It runs on the producer's event loop, so it should be quick: nothing is sent meanwhile.
         """
         self._when_done(partial(callback, self), is_urgent=False)
 
@@ -121,8 +124,8 @@ class _Promise(Generic[T]):
 
 
 def make_known(known: asyncio.Future[None]) -> None:
-    """Let who waits go on, if they still do."""
-    if not known.done():  # nor cancelled
+    """Resolve a waiter's future, unless the waiter was cancelled."""
+    if not known.done():
         known.set_result(None)
 
 
@@ -169,10 +172,10 @@ class Sent(_Promise[RecordMetadata]):
 
 
 class SentMany(_Promise[dict[int, list[OffsetRange]]]):
-    """The future of all records of one call: by partition, the offsets that they have.
+    """The future of all records of one call; its result is their offset ranges by partition.
 
-    In a partition they are in the order of the call. It fails with the first error, whatever
-    became of the others: `failures` tells.
+    Within a partition, records keep the order of the call. If any record fails, the future fails
+    with the first error; `failures` lists them all.
 
     >>> with Producer(bootstrap_servers=broker, max_request_size=1000) as producer:
     ...     many = producer.send_many("clicks", [b"f", b"x" * 2000, b"g"])
@@ -187,7 +190,7 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
         self.pieces: list[tuple[Batch, int, int]] = []  # records from start up to end
 
     def add(self, batch: Batch, start: int, end: int) -> None:
-        """Some of the call's records went into a batch."""
+        """Note that a batch holds some of the call's records, from index `start` up to `end`."""
         self.count += end - start
         self.pieces.append((batch, start, end))
 
@@ -211,7 +214,7 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
         return [batch for batch, _, _ in self._resolved()]
 
     def failures(self) -> list[tuple[int, int, BaseException]]:
-        """Of those done: partition, number of records, and the error of each batch that failed."""
+        """For each batch that has failed so far: partition, number of records, error."""
         return [
             (batch.queue.partition, end - start, batch.error)
             for batch, start, end in self._resolved()

@@ -1,13 +1,13 @@
-"""Batches that are due, to the leaders of their partitions: the loop's half of the producer.
+"""Sends due batches to the leaders of their partitions: the event loop's half of the producer.
 
-Whatever changes (a new batch, a full one, an answer, a connection, fresh metadata) kicks it, and it
-looks over all partitions that have something: once, however many kicks there were meanwhile. What
-is not due yet, or resting, it is woken for by a timer.
+Every change (a batch opened or full, an answer, a connection, fresh metadata) kicks the sender,
+which then looks over all partitions that have batches, once for any number of kicks. A timer wakes
+it for batches that are not due yet or whose broker is resting.
 
 A batch is due when it is full, has lingered, is waited for, or memory is short. It stays open until
-a request takes it: so while requests are under way, those behind grow. Together with a batch that
-is due go those for the same broker that have lingered half their time: else each of hundreds of
-partitions would come due at a time of its own, with its own request and answer.
+a request takes it, so batches grow while earlier requests are in flight. A request also takes the
+batches for the same broker that have lingered half their time: otherwise each of hundreds of
+partitions would come due on its own, and cost its own request and answer.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from kdist.model import NO_LEADER
 from kdist.network.world import Network
 from kdist.runtime.turn_loop import ringing
 
-# From this size on a batch goes alone, uncopied: what a request costs is nothing beside it.
+# A batch of at least this size is sent alone and uncopied: its request's own cost is negligible.
 _ALONE_BYTES = 32 << 10
 _DRAIN_PAUSE_S = 0.01
 
 
 class Sender:
-    """Owner: the loop, but for `kick`."""
+    """Owner: the loop, except for `kick` and `kick_by`."""
 
     def __init__(  # noqa: PLR0913 - the parts that it drives, which `Core` makes
         self,
@@ -68,9 +68,9 @@ class Sender:
         self._is_answered = settings.acks != "0"
         self._links: dict[int, Link] = {}
         self._is_kicked = False
-        # It will look by then, and find whatever was there before: nobody need kick for later.
+        # When the timer is set to look: a kick by a later time is not needed.
         self._looks_by_s = math.inf
-        self._expires_s = math.inf  # the first of what was there when it looked last
+        self._expires_s = math.inf  # when the oldest batch that the last look saw expires
         self._ring = ringing(network.loop, self.look)
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class Sender:
             try:
                 self._is_kicked = True
                 self._ring()
-            except BaseException:  # interrupted: who kicks next must not rely on it
+            except BaseException:  # interrupted: the next kick must not count on this one
                 self._is_kicked = False
                 raise
 
@@ -91,9 +91,9 @@ class Sender:
             self.kick()
 
     async def drain(self) -> None:
-        """Until connections have taken what was sent and is not answered; a dead one is given up.
+        """Wait until the sockets have taken all requests, for up to the request timeout.
 
-        Answers tell that a request was taken: only with acks=0 there may be something left.
+        Only needed with acks=0: otherwise the answers prove that the requests were sent.
         """
         if self._is_answered:
             return
@@ -111,7 +111,7 @@ class Sender:
             link.close()
 
     def give_up(self, error: BaseException) -> None:
-        """Fail whatever is not settled. Nothing is in flight."""
+        """Fail every batch that is not done. Nothing may be in flight."""
         for queue in tuple(self._accumulator.active):
             self._fail_all(queue, error)
 
@@ -122,14 +122,14 @@ class Sender:
         self._is_kicked = False
         if self._is_closed:
             return
-        self._looks_by_s = math.inf  # before anything is looked at: what comes behind that kicks
+        self._looks_by_s = math.inf  # first, so that whatever changes from here on kicks
         now_s = self._loop.time()
         if now_s >= self._expires_s:
             for queue in tuple(self._accumulator.active):
                 self._expire(queue, now_s)
         ready, soonest, wake_s = self._find_ready(now_s)
         for leader, due_s in soonest.items():
-            if due_s <= now_s:  # for what is left of these then, somebody will kick
+            if due_s <= now_s:  # whatever delays the rest of them will kick when it changes
                 self._send_to(leader, deque(ready[leader]), now_s)
             else:
                 wake_s = min(wake_s, due_s)
@@ -138,9 +138,9 @@ class Sender:
     def _find_ready(
         self, now_s: float
     ) -> tuple[dict[int, list[PartitionQueue]], dict[int, float], float]:
-        """By leader: what may go with the next request; when the first of that is due.
+        """Returns by leader the queues that the next request may take, and when the first is due.
 
-        And when any of the others is due or expires.
+        The third result is when to look again for the others: when one is due, or expires.
         """
         soon_s = now_s + self._linger_s / 2
         wake_s = oldest_s = math.inf
@@ -166,7 +166,7 @@ class Sender:
         return ready, soonest, min(wake_s, self._expires_s)
 
     def _wake_at(self, when_s: float) -> None:
-        """Look again by then. A timer that comes earlier stays: to set one anew costs more."""
+        """Look again by then. An earlier timer is kept, as replacing it would cost more."""
         timer = self._timer
         if when_s < math.inf and (timer is None or timer.when() > when_s):
             if timer is not None:
@@ -180,7 +180,7 @@ class Sender:
         self.look()
 
     def _expire(self, queue: PartitionQueue, now_s: float) -> None:
-        """Fail what took too long."""
+        """Fail the batches that have exceeded the delivery timeout."""
         while first := queue.waiting[0] if queue.waiting else queue.open:
             if first.created_s + self._delivery_s > now_s:
                 return
@@ -191,7 +191,7 @@ class Sender:
             self._settling.expire(batch)
 
     def _why_unsent(self, queue: PartitionQueue) -> BaseException | None:
-        """Why a batch could not be sent, as far as that is known: it may never have been tried."""
+        """Why a batch has not been sent, so far as is known; it may never have been attempted."""
         leader = queue.leader
         if leader == NO_LEADER:
             return ApiError(Error.LEADER_NOT_AVAILABLE, "the partition has no leader")
@@ -213,7 +213,7 @@ class Sender:
                 self._accumulator.seal(queue, is_known=True)
 
     def _due_s(self, queue: PartitionQueue, first: Batch) -> float:
-        """When the queue's first batch that is not in flight may be sent, and is to be."""
+        """When the queue's first batch that is not in flight may and should be sent."""
         if queue.flying and not queue.may_send:
             return math.inf  # an answer will kick
         if queue.waiting or first.is_hurried or self._accumulator.memory.is_wanted:
@@ -245,7 +245,7 @@ class Sender:
                 self._post(link, batches)
 
     def _is_identified(self, queue: PartitionQueue) -> bool:
-        """Whether the partition's batches may be numbered."""
+        """Whether the queue has an identity to number its batches with; maybe gives it a newer."""
         if queue.identity != NOBODY and not queue.is_stale:
             return True
         assert self._identities is not None, "only asked with idempotence"
@@ -264,7 +264,7 @@ class Sender:
             self._settling.fail(queue.waiting.popleft(), error)
 
     def _take(self, queues: deque[PartitionQueue], version: int) -> list[Batch]:
-        """One request's batches: one of each partition, as far as they fit; or a large one."""
+        """One request's batches: one per partition, as many as fit, or a single large one."""
         taken: list[Batch] = []
         room_bytes = self._request_bytes_max
         for _ in range(len(queues)):
@@ -291,9 +291,9 @@ class Sender:
         return taken
 
     def _seal_some(self, queues: Iterable[PartitionQueue], room_bytes: int) -> None:
-        """Seal the first, and what a request has room for behind it; the others may still grow.
+        """Seal the first open batch, and as many more as fit in a request; the rest may grow.
 
-        All at once: while a thread that sends holds the lock, the loop waits for it to go on.
+        All under one lock, because each time the loop takes it, it may wait for a sending thread.
         """
         accumulator = self._accumulator
         is_first = True
@@ -312,7 +312,7 @@ class Sender:
                 is_first = False
 
     def _first(self, queue: PartitionQueue, version: int) -> Batch | None:
-        """The batch that is next, encoded and numbered; None if it cannot be."""
+        """The next batch, encoded and numbered; None if encoding failed, and the batch with it."""
         batch = queue.waiting[0]
         is_new = batch.frame is None
         if is_new:
@@ -320,9 +320,9 @@ class Sender:
                 if self._on_dequeue is not None and not batch.attempts:
                     self._on_dequeue(batch)
                 self._asking.encode(batch, version)
-            except (TypeError, ValueError, RuntimeError, MemoryError) as error:  # its own alone
+            except (TypeError, ValueError, RuntimeError, MemoryError) as error:  # only this batch's
                 self._settling.fail(queue.waiting.popleft(), error)
-                self.kick()  # perhaps no answer is to come that has those behind it looked at
+                self.kick()  # for the batches behind it, as there may be no answer to wait for
                 return None
         if (self._identities is not None and queue.number(batch)) or is_new:
             stamp(batch)
@@ -342,7 +342,7 @@ class Sender:
                 self._settling.fail(batch, error)
             self.kick()
             return
-        assert link.pipe is not None, "asked before"
+        assert link.pipe is not None, "`may_send` was true"
         link.in_flight += 1
         link.batches_in_flight += len(batches)
         outcome = Outcome(partial(self._answered, link, batches))

@@ -1,7 +1,7 @@
-"""A producer's settings: Kafka's names in snake case, and its defaults where not said otherwise.
+"""A producer's settings: Kafka's names in snake case, and Kafka's defaults unless a row says why.
 
-Each is declared once, and read by `read_settings`, which takes values as Python has them, or text
-as in a properties file. Callables have a table of their own below.
+Each is declared once, and read by `read_settings`, which accepts Python values, or text as in a
+properties file. Settings that are callables are listed separately, in `Callables`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kdist.errors import UserError
 Encoder = Callable[[Any], bytes | None]
 
 BATCHES, DELIVERY = "Batches", "Delivery"
-IDEMPOTENT_IN_FLIGHT_MAX = 5  # so many batches back a broker remembers
+IDEMPOTENT_IN_FLIGHT_MAX = 5  # how many batches of each producer a broker remembers
 
 
 @settings
 class ProducerSettings(Settings):
-    """The settings that are numbers and words."""
+    """The settings whose values are numbers or text."""
 
     bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers("bootstrap.servers")
     broker_list: tuple[str, ...] = setting(
@@ -40,7 +40,7 @@ class ProducerSettings(Settings):
         "client.id",
         default="kdist-producer",
         subject=FINDING,
-        doc="How the producer calls itself to brokers.",
+        doc="The name by which the producer identifies itself to brokers.",
     )
     metadata_max_age_ms: int64 = setting(
         "metadata.max.age.ms",
@@ -48,7 +48,8 @@ class ProducerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=FINDING,
-        doc="How long leaders and partition counts are believed when nothing speaks against them.",
+        doc="How long metadata (leaders, partition counts) is used before it is refreshed, if no "
+        "error calls for that sooner.",
     )
     reconnect_backoff_ms: int64 = setting(
         "reconnect.backoff.ms",
@@ -56,7 +57,8 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=FINDING,
-        doc="How long a broker that could not be reached is left alone, doubled each time.",
+        doc="How long to wait before connecting again to a broker that could not be reached; "
+        "doubled after each failure.",
     )
     reconnect_backoff_max_ms: int64 = setting(
         "reconnect.backoff.max.ms",
@@ -64,7 +66,7 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=FINDING,
-        doc="What that doubles up to.",
+        doc="The limit of reconnect.backoff.ms as it doubles.",
     )
     batch_size: int32 = setting(
         "batch.size",
@@ -72,8 +74,8 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="bytes",
         subject=BATCHES,
-        doc="A batch is sent when it has so many bytes. (Kafka's default is 16384: what a batch "
-        "costs is the same for all sizes, and here more than a record's own cost by far.)",
+        doc="A batch of this size is full, and is sent. (Kafka's default is 16384. It is larger "
+        "here because a batch's fixed cost is far above that of a record.)",
     )
     linger_ms: float = setting(
         "linger.ms",
@@ -81,8 +83,8 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=BATCHES,
-        doc="How long a batch that is not full waits for more, unless somebody waits for it. Once "
-        "it has waited half as long, it goes along with another to the same broker.",
+        doc="How long a batch waits for more records before it is sent, unless it is full or a "
+        "caller waits for it. After half that time it joins any request to the same broker.",
     )
     buffer_memory: int64 = setting(
         "buffer.memory",
@@ -90,7 +92,7 @@ class ProducerSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=BATCHES,
-        doc="What records that are not acknowledged yet take at most; then sending blocks.",
+        doc="The memory for records not yet acknowledged; sending blocks while it is full.",
     )
     max_block_ms: int64 = setting(
         "max.block.ms",
@@ -98,7 +100,7 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=BATCHES,
-        doc="How long sending blocks for memory or for a topic's leaders.",
+        doc="How long sending blocks at most, for memory or for a topic's metadata.",
     )
     max_request_size: int32 = setting(
         "max.request.size",
@@ -106,42 +108,43 @@ class ProducerSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=BATCHES,
-        doc="A record larger than this is refused; batches of several partitions go together up "
-        "to it.",
+        doc="A record larger than this is refused, and a request combines batches of several "
+        "partitions up to this size.",
     )
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
         "compression.type",
         default="none",
         subject=BATCHES,
-        doc="The codec of whole batches.",
+        doc="The codec to compress whole batches with.",
     )
     acks: Literal["all", "-1", "1", "0"] = setting(
         "acks",
         default="all",
         subject=DELIVERY,
-        doc="Who must have a batch before it counts: every in-sync replica (all, -1), the leader "
-        "(1), nobody (0: no answer, no offset).",
+        doc="Which replicas must have a batch before it is acknowledged: all in sync (all, -1), "
+        "the leader (1), or none (0: the broker does not answer, and offsets are not known).",
     )
     enable_idempotence: bool = setting(
         "enable.idempotence",
         default=True,
         subject=DELIVERY,
-        doc="Number batches, so that what is sent twice is written once, in order. It takes "
-        "acks=all: where acks or the in-flight limit say otherwise, and this nothing, it is off.",
+        doc="Number batches, so that each is written once and in order even if it is sent twice. "
+        "It needs acks=all, retries, and at most 5 requests in flight; if one of those is set "
+        "otherwise, it is off by default, and an error to ask for.",
     )
     max_in_flight_requests_per_connection: int32 = setting(
         "max.in.flight.requests.per.connection",
         default=IDEMPOTENT_IN_FLIGHT_MAX,
         minimum=1,
         subject=DELIVERY,
-        doc="How many requests a broker may owe an answer to.",
+        doc="How many requests to a broker may be unanswered at a time.",
     )
     retries: int32 = setting(
         "retries",
         default=INT32_MAX,
         minimum=0,
         subject=DELIVERY,
-        doc="How often a batch is tried again after an error that may pass.",
+        doc="How often a batch is sent again after a retriable error.",
     )
     retry_backoff_ms: int64 = setting(
         "retry.backoff.ms",
@@ -149,7 +152,7 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=DELIVERY,
-        doc="The pause before a batch is tried again, doubled each time (KIP-580).",
+        doc="How long to wait before a batch is sent again; doubled after each failure (KIP-580).",
     )
     retry_backoff_max_ms: int64 = setting(
         "retry.backoff.max.ms",
@@ -157,7 +160,7 @@ class ProducerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=DELIVERY,
-        doc="What that doubles up to.",
+        doc="The limit of retry.backoff.ms as it doubles.",
     )
     request_timeout_ms: int32 = shared_settings.request_timeout_ms("request.timeout.ms", DELIVERY)
     delivery_timeout_ms: int32 = setting(
@@ -166,12 +169,13 @@ class ProducerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=DELIVERY,
-        doc="How long delivering a record may take in all, from `send` on.",
+        doc="How long delivery may take in all, retries included, counted from when the record's "
+        "batch was opened.",
     )
 
 
 class Callables(NamedTuple):
-    """The settings that are an application's code."""
+    """The settings whose values are the application's own callables and handlers."""
 
     partitioner: Partitioner | str = "sticky"
     key_encoder: Encoder | None = None
@@ -180,7 +184,7 @@ class Callables(NamedTuple):
 
 
 class ProducerConfig(NamedTuple):
-    """All of it, checked."""
+    """All settings of a producer, checked."""
 
     plain: ProducerSettings
     callables: Callables
@@ -232,7 +236,9 @@ def _check_callables(code: Mapping[str, Any]) -> None:
 
 
 def _is_idempotent(settings: ProducerSettings, given: Mapping[str, Any]) -> bool:
-    """As asked for; where it is not, unless another setting rules it out (as Java's since 3.0)."""
+    """Whether idempotence is on: by default unless another setting rules it out, as in Java's
+    producer since 3.0. `UserError` if it was asked for and is ruled out.
+    """
     in_flight = settings.max_in_flight_requests_per_connection
     can_be = settings.acks in ("all", "-1") and in_flight <= IDEMPOTENT_IN_FLIGHT_MAX
     can_be = can_be and settings.retries > 0

@@ -1,8 +1,8 @@
-"""Answers, and what they mean for the batches of a request.
+"""Applies the answers to produce requests: settles their batches, or queues them to be retried.
 
-A batch is settled once: then its memory is given back and whoever waits is called. Until then it is
-put back into its queue as its `Verdict` says, for as long as `retries` and the delivery timeout let
-it.
+A batch is settled, delivered or failed, once: its memory is given back and its callbacks are
+called. Until then each `Verdict` may put it back into its queue, within the limits of `retries` and
+the delivery timeout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BACKOFF_DOUBLINGS_MAX = 16
 
 
 class Settling:
-    """Owner: the loop. `look_up` asks for fresh metadata of a topic."""
+    """Owner: the loop. `look_up` requests fresh metadata for topics."""
 
     def __init__(
         self,
@@ -43,13 +43,13 @@ class Settling:
         self._accumulator = accumulator
         self._look_up = look_up
         self._is_idempotent = is_idempotent
-        self._finished: deque[Batch] = deque()  # whose callbacks are to be called
+        self._finished: deque[Batch] = deque()  # batches whose callbacks are still to be called
         self._want_calls = ending_turns(loop, self._call_back)
 
     # Answers
 
     def answer(self, batches: Iterable[Batch], response: Any) -> None:
-        """The broker's answer to a request with these batches; None with acks=0."""
+        """Apply the broker's answer to a request with these batches; it is None with acks=0."""
         results = {}
         if response is not None:
             results = {
@@ -65,14 +65,15 @@ class Settling:
                 continue
             result = results.get((queue.topic, queue.partition))
             if result is None:
-                self._refuse(batch, Error.UNKNOWN_SERVER_ERROR, "the answer leaves it out")
+                missing = "the broker's answer does not mention the partition"
+                self._refuse(batch, Error.UNKNOWN_SERVER_ERROR, missing)
             elif result.error_code:
                 self._refuse(batch, Error.of(result.error_code), result.error_message)
             else:
                 self.deliver(batch, result.base_offset, result.log_append_time_ms)
 
     def lose(self, batches: Iterable[Batch], error: ApiError) -> None:
-        """No answer came to a request: the connection is gone."""
+        """No answer will come to a request with these batches: it timed out, or was cut off."""
         for batch in batches:
             batch.queue.land(batch)
             self._refuse(batch, error.error, str(error))
@@ -98,7 +99,7 @@ class Settling:
                 queue.is_stale = True
             else:
                 self._look_up((queue.topic,))
-            batch.error = api_error(error, str(queue), message)  # in case that time is up
+            batch.error = api_error(error, str(queue), message)  # the cause, if it expires
             queue.put_back(batch)
             queue.retry_at_s = self._loop.time() + self._backoff_s(batch.attempts)
 
@@ -110,17 +111,17 @@ class Settling:
     # The end of a batch
 
     def expire(self, batch: Batch) -> None:
-        """It took too long; the batch is in its queue no more."""
+        """Fail a batch, taken from its queue, that exceeded the delivery timeout."""
         last = f": {batch.error}" if batch.error is not None else ""
         limit = f"{self._settings.delivery_timeout_ms} ms"
         sentence = f"{batch.queue} did not acknowledge it within {limit}{last}"
         self.fail(batch, DeliveryTimedOut(sentence))
 
     def fail(self, batch: Batch, error: BaseException) -> None:
-        """Give it up. If it had a sequence, there may be a gap now.
+        """Fail a batch. If it was numbered, there may now be a gap in the sequence.
 
-        Those behind it that were sent may be in the log, and under other numbers would be written
-        once more: they are sent as they are, and the broker tells whether there is a gap.
+        Later batches that were sent already may be in the log, and would be written twice if they
+        were renumbered. So they keep their numbers, and the broker says whether there is a gap.
         """
         queue = batch.queue
         if batch.sequence != NO_SEQUENCE and not queue.has_sent:
@@ -129,7 +130,7 @@ class Settling:
         self._settle(batch)
 
     def deliver(self, batch: Batch, base_offset: int, append_time_ms: int) -> None:
-        """It is acknowledged."""
+        """Settle a batch that was acknowledged."""
         batch.error = None
         batch.base_offset = base_offset
         if append_time_ms != NO_TIMESTAMP:
@@ -157,7 +158,10 @@ class Settling:
             self._finished.append(batch)
 
     def _call_back(self) -> None:
-        """Call who waits. What one raises goes to the loop's exception handler."""
+        """Call the callbacks of finished batches.
+
+        An exception goes to the loop's exception handler; the rest are called in another turn.
+        """
         finished = self._finished
         try:
             while finished:

@@ -1,4 +1,4 @@
-"""The producer for programs without an event loop: it has one in a thread of its own."""
+"""The blocking producer: it runs its event loop in a background thread."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Producer:
-    """Sends records to topics. Threads may share one; close it in the end.
+    """Sends records to topics. Threads may share one; `close` it, or use it in a `with` block.
 
-    Settings are Kafka's producer's in snake case, as `ProducerSettings` and `Callables` have them;
-    `UserError` for one that is wrong.
+    Settings have the names of Kafka's producer settings in snake case; `ProducerSettings` and
+    `Callables` list them. A setting that is unknown or invalid raises `UserError`.
 
     >>> with Producer(bootstrap_servers=broker) as producer:
     ...     sent = producer.send("clicks", b"hello", key=b"user-7")
@@ -78,12 +78,13 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Sent | SentMany:
-        """Put a record on its way; its future. Blocks while memory is used up (`BufferFull`).
+        """Queue a record, or a `MessageSet`, for sending, and return its future.
 
-        A key decides the partition, unless `partition` does; `timestamp` is in ms since the epoch,
-        None for now. Also raises `RecordTooLarge`, `ProducerClosed`, `TypeError` for what is not
-        bytes, `ApiError` for a topic or partition that is not there. A `MessageSet` goes with one
-        call.
+        The key determines the partition unless `partition` is given; `timestamp` is in ms since the
+        epoch, None for now. The call blocks for up to `max_block_ms` while `buffer_memory` is full,
+        then raises `BufferFull`, or while the topic's metadata is missing, then `ApiError` or
+        `NoBroker`. It also raises `ApiError` for a partition that does not exist, `RecordTooLarge`,
+        `ProducerClosed`, and `TypeError` for arguments of the wrong type, as a value not of bytes.
 
         >>> with Producer(bootstrap_servers=broker) as producer:
         ...     many = producer.send("clicks", MessageSet([b"a", Message(b"b", key=b"user-7")]))
@@ -91,8 +92,8 @@ class Producer:
         2
         """
         if type(value) is bytes:
-            # The usual record: a value alone, while the topic has a sticky batch with room. Written
-            # out here, as a call more would be a tenth of its time.
+            # The fast path: a value alone, while the topic's sticky batch has room. It is inlined
+            # because one more function call would add a tenth to its time.
             if key is None and partition is None and headers is None and timestamp is None:
                 with self._lock:
                     batch = self._plain.get(topic)
@@ -122,10 +123,10 @@ class Producer:
     def send_many(
         self, topic: str, values: Iterable[Any], keys: Iterable[Any] | None = None
     ) -> SentMany:
-        """Put many records on their way, far faster than one by one; a future for all of them.
+        """Queue many records for sending, far faster than one by one; returns one future for all.
 
-        It gives, by partition, the ranges of offsets they have. Raises as `send`; one record that
-        is too large fails the future, and the others are sent.
+        The future's result is, by partition, the ranges of their offsets. Raises what `send`
+        raises, except that a record that is too large fails the future while the others are sent.
 
         >>> with Producer(bootstrap_servers=broker) as producer:
         ...     many = producer.send_many("clicks", [b"a", b"b", b"c"])
@@ -135,7 +136,7 @@ class Producer:
         return self._drive(self._core.add_many(topic, values, keys))
 
     def _drive(self, steps: Steps[T]) -> T:
-        """Take the steps, and block for what they need."""
+        """Run the steps to their end, blocking for each `Need` they yield."""
         until_s = None
         try:
             while True:
@@ -149,21 +150,22 @@ class Producer:
             result: T = last.value
             return result
         finally:
-            steps.close()  # a handler hears of it, if there was no room
+            steps.close()  # so that a handler's `after_enqueue` is told if there was no room
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent so far is settled; `TimeoutError` after `timeout` seconds.
+        """Wait until each record sent so far is acknowledged or has failed.
 
-        It raises nothing else: each record's own future says what became of it.
+        Raises `TimeoutError` after `timeout` seconds, and no delivery error: each record's own
+        future has that.
         """
         check_timeout(timeout)
         if not self._accumulator.is_closed:  # then everything is settled
             self._background.run(self._core.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was sent, for up to `timeout` seconds, then end; what is left fails.
+        """Deliver what was sent, for up to `timeout` seconds (None: no limit), then shut down.
 
-        Again: nothing.
+        Records still undelivered then fail with `ProducerClosed`. A second call does nothing.
         """
         check_timeout(timeout)
         if self._is_closing or self._accumulator.is_closed:
@@ -183,7 +185,7 @@ class Producer:
 
 
 def _abandon(producer: weakref.ref[Producer]) -> None:
-    """In a process that was forked. The loop holds this, and must not hold the producer by it."""
+    """Called in a forked process. The loop holds it, so it must not keep the producer alive."""
     here = producer()
     if here is not None:
         here._abandon()

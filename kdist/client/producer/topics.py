@@ -1,9 +1,9 @@
-"""What the producer knows of topics: their partitions' queues, and which is sticky now.
+"""What the producer knows of topics: a queue for each partition, and which one is sticky now.
 
-`Topics` asks the cluster, in the background, and moves leaders; a topic that is not there is
-created by the broker, if that is its setting. So one is asked for only while it is used: who asked
-for all that it ever sent to would bring back those that were deleted. Partitions are never taken
-away.
+`Topics` requests metadata in the background and updates leaders. Where brokers create topics
+automatically, a metadata request creates a missing topic. So only topics in use are requested:
+asking for every topic ever sent to would recreate those that were deleted. Partitions are never
+removed.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ class Topic:
         self.name = name
         self.queues: list[PartitionQueue] = []
         self.sticky: PartitionQueue | None = None
-        self.turn = 0  # of round robin
-        self.error: Error | None = None  # what metadata said last
+        self.turn = 0  # the round-robin counter
+        self.error: Error | None = None  # from the latest metadata
         self._batches_seen = 0
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is something to send, or to be acknowledged."""
+        """Whether any batch is not done yet."""
         return not all(queue.is_empty for queue in self.queues)
 
     def was_used(self) -> bool:
-        """Whether anything was sent since this was asked the last time, or still is."""
+        """Whether batches were opened since the last call of this, or are not done yet."""
         before, self._batches_seen = (
             self._batches_seen,
             sum(queue.last_number for queue in self.queues),
@@ -57,7 +57,7 @@ class Topic:
         return self._batches_seen != before or self.is_busy
 
     def stick(self, chance: random.Random) -> PartitionQueue:
-        """Another partition for records without a key, with a leader if any has one (KIP-480)."""
+        """Switch to another sticky partition, one with a leader if there is any (KIP-480)."""
         led = [queue for queue in self.queues if queue.leader != NO_LEADER] or self.queues
         if len(led) > 1 and self.sticky in led:
             led = [queue for queue in led if queue is not self.sticky]
@@ -66,7 +66,7 @@ class Topic:
 
 
 class Topics:
-    """Owner: the loop."""
+    """Looks up topics' metadata. Owner: the loop."""
 
     def __init__(
         self,
@@ -85,44 +85,44 @@ class Topics:
         self._on_change = on_change
         self._asking: asyncio.Task[None] | None = None
         self._changed: asyncio.Future[None] | None = None
-        self._told: frozenset[str] = frozenset()  # what the last answer was about
-        self._told_at_s = -_PAUSE_S
+        self._answered: frozenset[str] = frozenset()  # the topics of the last answer
+        self._answered_at_s = -_PAUSE_S
 
     def want(self, names: Iterable[str]) -> None:
-        """Ask for these soon; `on_change` is called when something came."""
+        """Request metadata for these soon; `on_change` is called on each answer."""
         self._wanted.update(names)
         if self._wanted and (self._asking is None or self._asking.done()):
             self._asking = asyncio.get_running_loop().create_task(self._ask())
 
     def refresh(self) -> None:
-        """Ask for those that are used."""
+        """Request metadata for the topics in use."""
         self.want([topic.name for topic in self._known.values() if topic.was_used()])
 
     @contextmanager
     def awaited(self, name: str) -> Iterator[None]:
-        """Meanwhile somebody waits for this topic: it is asked for again until it is there."""
+        """Within this context a caller waits for the topic: it is requested until it exists."""
         self._awaited[name] += 1
         try:
             self.want((name,))
             yield
         finally:
-            self._awaited -= Counter((name,))  # who is awaited no more leaves it
+            self._awaited -= Counter((name,))  # drops the name when its count is 0
 
     def _is_needed(self, name: str) -> bool:
-        """Whether to ask for a topic that is not there, or for leaders that it has not."""
+        """Whether to go on requesting a topic that is missing or has partitions without leaders."""
         topic = self._known.get(name)
         if topic is None or topic.error is not None:
             return self._awaited[name] > 0 or (topic is not None and topic.is_busy)
         return True
 
     async def changed(self) -> None:
-        """Until the next answer, or failure, has come."""
+        """Wait for the next metadata answer or failure, or for `close`."""
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._changed)
 
     def close(self) -> None:
-        """Ask no more; who waits looks whether it was closed."""
+        """Send no more requests; wake those who wait, so that they see the producer closed."""
         if self._asking is not None:
             self._asking.cancel()
         self._tell_changed()
@@ -132,7 +132,7 @@ class Topics:
             self._changed.set_result(None)
 
     async def _ask(self) -> None:
-        """Until all that is wanted has leaders, or cannot be, or nobody needs it any more."""
+        """Request metadata until every wanted topic has leaders, cannot exist, or is not needed."""
         while self._wanted:
             await self._pause()
             names = sorted(self._wanted)
@@ -142,7 +142,8 @@ class Topics:
                 self.last_error = error
             else:
                 self.last_error = None
-                self._told, self._told_at_s = frozenset(names), asyncio.get_running_loop().time()
+                self._answered = frozenset(names)
+                self._answered_at_s = asyncio.get_running_loop().time()
                 self._wanted.difference_update(
                     [topic.name for topic in answer.topics if topic.name and self._take(topic)]
                 )
@@ -153,11 +154,13 @@ class Topics:
                 self._wanted = {name for name in self._wanted if self._is_needed(name)}
 
     async def _pause(self) -> None:
-        """Not the same again at once: whose leader is being connected to, or is no broker that the
-        answer names, is wanted again as soon as the answer is there.
+        """Pause rather than repeat the last request at once.
+
+        A topic whose leader is unreachable, or missing from the answer's brokers, is wanted again
+        as soon as an answer comes.
         """
-        left_s = self._told_at_s + _PAUSE_S - asyncio.get_running_loop().time()
-        if left_s > 0 and self._wanted <= self._told:
+        left_s = self._answered_at_s + _PAUSE_S - asyncio.get_running_loop().time()
+        if left_s > 0 and self._wanted <= self._answered:
             await asyncio.sleep(left_s)
 
     async def _metadata(self, names: list[str]) -> MetadataResponse:
@@ -170,7 +173,9 @@ class Topics:
         return answer
 
     def _take(self, told: MetadataTopicResult) -> bool:
-        """Keep what was told; whether it is enough: no error that may pass, and all leaders."""
+        """Store a topic's metadata. False if it has to be requested again: a leader is missing,
+        or the error is retriable.
+        """
         assert told.name is not None, "topics were asked for by name"
         topic = self._known.get(told.name)
         if topic is None:
@@ -190,4 +195,4 @@ class Topics:
             leader = leaders.get(number, NO_LEADER)
             new.append(PartitionQueue(topic.name, number, leader, self._hurry))
         if new:
-            topic.queues += new  # at once: counts in between would put keys where none belongs
+            topic.queues += new  # all at once: an interim count would map keys to wrong partitions

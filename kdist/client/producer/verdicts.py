@@ -1,11 +1,11 @@
-"""What becomes of a batch that a broker refused or did not answer (pure).
+"""Decides what to do with a batch that a broker refused or did not answer (pure).
 
-    DONE      it is in the log: written before, and the answer got lost
-    RETRY     again after a pause, and with fresh metadata
-    FOLLOW    again as soon as the batch before it is acknowledged
-    RENUMBER  again, under a new epoch with sequences from 0: it was not written
-    CUT       again, as two halves
-    FAIL      never
+    DONE      nothing: it is already in the log, only the answer to an earlier attempt was lost
+    RETRY     send it again after a pause, with fresh metadata
+    FOLLOW    send it again once the batch before it is acknowledged
+    RENUMBER  it was not written: send it under a new epoch, with sequence numbers from 0
+    CUT       send it again as two halves
+    FAIL      give it up
 
 Source: KIP-98, KIP-360, and Java's `Sender` and `TransactionManager`.
 """
@@ -38,13 +38,13 @@ _LOST_TRACK = (
 
 
 def judge(error: Error, count: int, *, is_first: bool, is_idempotent: bool) -> Verdict:
-    """The verdict on a batch of `count` records; `is_first`: none before it is still under way."""
+    """The verdict on a batch of `count` records; `is_first`: all batches before it are done."""
     if error is Error.DUPLICATE_SEQUENCE_NUMBER:
         return Verdict.DONE
     if error in _TOO_LARGE:
         return Verdict.CUT if count > 1 else Verdict.FAIL
     if is_idempotent and error in _LOST_TRACK:
-        # Behind one that was refused, the sequence cannot be the next: its turn will come.
+        # While an earlier batch is missing, this sequence cannot be next: its turn will come.
         is_behind = error is Error.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first
         return Verdict.FOLLOW if is_behind else Verdict.RENUMBER
     return Verdict.RETRY if error.retriable else Verdict.FAIL

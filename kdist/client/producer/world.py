@@ -1,4 +1,4 @@
-"""What a producer is given of the world: a network with its loop, a clock, chance."""
+"""The outside world as a producer sees it: a network with its event loop, a clock, randomness."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kdist.runtime.clock import Clock, SystemClock
 
 
 class World(NamedTuple):
-    """The machine's (`World.of`), or a simulator's."""
+    """The real machine's (`World.of`), or a simulator's."""
 
     network: Network
     clock: Clock
@@ -20,5 +20,5 @@ class World(NamedTuple):
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> World:
-        """The machine's, on a loop."""
+        """The real machine's, on this event loop."""
         return cls(AsyncioNetwork(loop), SystemClock(), system_chance())

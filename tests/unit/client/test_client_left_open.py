@@ -101,5 +101,5 @@ def test_a_copy_in_another_process_is_not_asked(caplog: pytest.LogCaptureFixture
         def count_unsettled(self) -> int:
             raise AssertionError("its lock may be held for ever")
 
-    leaving.tell(Copy())  # type: ignore[arg-type]
+    leaving.warn_of_loss(Copy())  # type: ignore[arg-type]
     assert told(caplog) == []

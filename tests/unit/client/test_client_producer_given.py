@@ -96,9 +96,9 @@ def test_what_is_no_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> 
 def test_columns_that_are_none_are_named() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
-            with pytest.raises(TypeError, match="values is something to iterate over, as a list"):
+            with pytest.raises(TypeError, match="values must be an iterable, such as a list"):
                 await producer.send_many("t", None)  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match=r"keys is something to iterate over.* not 7"):
+            with pytest.raises(TypeError, match=r"keys must be an iterable.* not 7"):
                 await producer.send_many("t", [b"a"], 7)  # type: ignore[arg-type]
 
     play(work)
