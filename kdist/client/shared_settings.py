@@ -1,7 +1,4 @@
-"""Rows that several clients' tables of settings share, each under a name of its own (pure).
-
-And what is checked of a value wherever it stands.
-"""
+"""Settings that several clients share, each under its own name, and common checks (pure)."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ FINDING = "Finding the brokers"
 _TEXT_BYTES_MAX = 32767  # a string's length is an int16 on the wire
 
 Servers = str | Iterable[str]
-"""`host:port`, several between commas, or a list of such texts."""
-SERVERS = ("bootstrap_servers", "broker_list")  # the settings that are
+"""`host:port`, several separated by commas, or a list of such strings."""
+SERVERS = ("bootstrap_servers", "broker_list")  # the settings of that type
 
 
 def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
-    """Each address by itself, none for None; `UserError` for what is no text, and no list of it."""
+    """The single addresses, none for None; `UserError` unless given a string or a list of them."""
     texts: Any = (given,) if isinstance(given, str) else () if given is None else given
     if not isinstance(texts, bytes | Mapping) and isinstance(texts, Iterable):
         texts = tuple(texts)
@@ -30,13 +27,12 @@ def server_list(name: str, given: Servers | None) -> tuple[str, ...]:
             parts = (part.strip() for each in texts for part in each.split(","))
             return tuple(part for part in parts if part)
     raise UserError(
-        f"{name} is {given!r}, and must be host:port, several between commas, or a list of them"
+        f"{name} is {given!r}, and must be host:port, several separated by commas, or a list"
     )
 
 
 def check_text(name: str, value: Any) -> None:
-    """`UserError` for text that cannot be sent: halves of characters, or more than a header has
-    room for."""
+    """`UserError` for text that no request can carry: not UTF-8 (a lone surrogate), or too long."""
     texts = value if isinstance(value, list | tuple) else (value,)
     for text in texts:
         try:
@@ -44,14 +40,14 @@ def check_text(name: str, value: Any) -> None:
                 text.encode()
         except UnicodeEncodeError as error:
             raise UserError(
-                f"{name} is {value!r}, which UTF-8 cannot say: {error.reason}"
+                f"{name} is {value!r}, which UTF-8 cannot encode: {error.reason}"
             ) from None
     if isinstance(value, str) and len(value.encode()) > _TEXT_BYTES_MAX:
-        raise UserError(f"{name} has {len(value.encode())} bytes, and may have {_TEXT_BYTES_MAX}")
+        raise UserError(f"{name} has {len(value.encode())} bytes: the limit is {_TEXT_BYTES_MAX}")
 
 
 def check_client_id(client_id: Any) -> None:
-    """As `check_text`, where no table says that it is text."""
+    """As `check_text`, for a client id that no table of settings has checked to be text."""
     if not isinstance(client_id, str):
         raise UserError(f"client_id is {client_id!r}, and must be text")
     check_text("client_id", client_id)
@@ -60,7 +56,7 @@ def check_client_id(client_id: Any) -> None:
 def bootstrap_servers(name: str) -> Any:
     """`tuple[str, ...]`."""
     return setting(
-        name, default=(), subject=FINDING, doc="Brokers to ask for the others: host:port."
+        name, default=(), subject=FINDING, doc="Brokers to find the others through: host:port."
     )
 
 
@@ -70,7 +66,7 @@ def zk_connect(name: str) -> Any:
         name,
         default="",
         subject=FINDING,
-        doc="A ZooKeeper ensemble whose /brokers/ids names the brokers, instead of these.",
+        doc="A ZooKeeper ensemble to find the brokers in, instead of bootstrap servers.",
     )
 
 
@@ -82,7 +78,7 @@ def request_timeout_ms(name: str, subject: str) -> Any:
         minimum=1,
         unit="ms",
         subject=subject,
-        doc="How long a broker may take to answer before its connection is given up.",
+        doc="How long a broker may take to answer before its connection is closed.",
     )
 
 
@@ -94,5 +90,5 @@ def fetch_min_bytes(name: str, subject: str) -> Any:
         minimum=0,
         unit="bytes",
         subject=subject,
-        doc="A broker waits for so much before it answers a fetch.",
+        doc="How many bytes a broker waits to have before it answers a fetch.",
     )

@@ -1,10 +1,11 @@
-"""The consumer: reads topics, alone or as a member of a group, in two fronts over one core.
+"""The consumer: reads topics, alone or as a member of a group.
 
-`consumer.Consumer` blocks, `aio.Consumer` is awaited; both drive `core`. Under it, `rebalancing` is
-the application's side of rebalances, `membership` the member's, `coordinator` its broker; `commits`
-stores a group's offsets and `positions` says where to begin; `fetcher` reads ahead, by `repeated`
-where there is one partition; `topics` is metadata, `world` what all share, with lanes of
-connections. `partition` is one partition's reader, `iteration` a loop over records. Pure:
+Two fronts, the blocking `consumer.Consumer` and the asyncio `aio.Consumer`, drive one `core`.
+Beneath it, `membership` joins the group and sends heartbeats, `coordinator` talks to the group's
+coordinator, and `rebalancing` tells the application what it gains and loses; `commits` stores a
+group's offsets and `positions` finds where to start; `fetcher` reads ahead, through `repeated` when
+there is one partition; `topics` holds metadata, and `world` what all parts share, such as
+connections. `partition` is the state of one partition, `iteration` a loop over records. Pure:
 `settings`, `given`, `assignors`, `sticky`, `subscriptions`, `fetch_session`, `opening`, `batch`.
-The broker's side: room `groups`.
+The broker's side is `kdist.groups`.
 """

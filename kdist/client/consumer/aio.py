@@ -1,12 +1,12 @@
-"""The consumer that is awaited.
+"""The consumer for asyncio.
 
     async with Consumer("localhost:9092", group_id="clicks") as consumer:
         consumer.subscribe(["clicks"])
         async for record in consumer:
             print(record.key, record.value)
 
-Made within a running loop, and used on it. What waits is a coroutine; the rest is done at once.
-Listeners may have coroutines for methods.
+Create it within a running event loop, and use it on that loop. Methods that wait are coroutines.
+A listener's methods may be coroutines, too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads topics; its settings and meanings are those of the consumer that blocks."""
+    """Reads topics; its settings and methods mean what they mean in `kdist.Consumer`."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class Consumer:
 
     @classmethod
     def over(cls, core: Core) -> Self:
-        """A front for a core that was made elsewhere: in a simulation."""
+        """A front for an existing core, as the connector and simulations have it."""
         consumer = cls.__new__(cls)
         consumer._use(core)
         return consumer
 
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
-        self._unread: list[ConsumedRecord] = []  # of `async for`, the next one last
+        self._unread: list[ConsumedRecord] = []  # polled by `async for`, the next record last
 
     @property
     def _core(self) -> Core:
@@ -81,7 +81,7 @@ class Consumer:
         return self._open
 
     async def start(self) -> Self:
-        """Find the brokers where ZooKeeper names them: `async with` does it. Else: nothing."""
+        """Look up the brokers in ZooKeeper, with `zk_connect`; `async with` calls this."""
         settings, cluster = self._core.settings, self._core.world.cluster
         if settings.zk_connect:
             cluster.bootstrap = await find_brokers((), settings.zk_connect)
@@ -92,26 +92,26 @@ class Consumer:
     def subscribe(
         self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None
     ) -> None:
-        """Read these topics, or all whose names a pattern matches, sharing them with the group."""
+        """Read these topics, or all whose names match a pattern, as a member of the group."""
         check_listener(listener, RebalanceListener)
         self._core.subscribe(checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed."""
+        """The subscribed topics."""
         return self._core.subscribed
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read just these partitions, without sharing them with anyone."""
+        """Read exactly these partitions, without group management."""
         wanted = checked_partitions(partitions)
         self._put_back()
         self._core.assign(wanted)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions assigned to this consumer."""
         return frozenset(self._core.partitions)
 
     async def unsubscribe(self) -> None:
-        """Read nothing more; leave the group."""
+        """Drop all topics and partitions, and leave the group."""
         self._put_back()
         await self._core.unsubscribe()
 
@@ -120,7 +120,7 @@ class Consumer:
     async def poll(
         self, timeout_s: float | None = None, max_records: int | None = None
     ) -> list[ConsumedRecord]:
-        """Records as soon as there are some; none if `timeout_s` passes before (None: never)."""
+        """The next records; an empty list if `timeout_s` passes without any (None: no limit)."""
         count = self._core.settings.max_poll_records
         if max_records is not None:
             count = checked_max(max_records, "max_records")
@@ -130,7 +130,7 @@ class Consumer:
     async def poll_batches(
         self, timeout_s: float | None = None, max_batches: int = 1000
     ) -> list[Batch]:
-        """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
+        """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
         self._put_back()
         return await self._taken(lambda: self._core.shelf.take_batches(count), timeout_s)
@@ -146,7 +146,7 @@ class Consumer:
                 taken = take()
             except KdistError:
                 raise
-            except BaseException:  # interrupted: what it had by then would be given to nobody
+            except BaseException:  # interrupted: nobody would receive what was taken by then
                 core.shelf.take_back()
                 raise
             if core.shelf.is_hungry:
@@ -162,7 +162,7 @@ class Consumer:
             yield self._unread.pop()
 
     def _put_back(self) -> None:
-        """Have positions be where `async for` is; what it was not given is fetched again."""
+        """Set positions to where `async for` is; records it has not yielded are fetched again."""
         unread, self._unread = self._unread, []
         first = {record.batch.partition: record.offset for record in unread}
         for key, offset in first.items():
@@ -170,34 +170,36 @@ class Consumer:
                 self._core.seek(key, offset, NO_EPOCH)
 
     def wakeup(self) -> None:
-        """Have `poll`, now or the next time, raise `WakenUp`."""
+        """Make the current or next `poll` raise `WakenUp`."""
         self._core.wake_up()
 
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Go on from `offset`; with the epoch it was committed with, truncation is noticed."""
+        """Continue from `offset`; with the `leader_epoch` committed beside it, a truncated log is
+        detected (KIP-320).
+        """
         self._put_back()
         self._core.seek(partition, offset, leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on from the oldest record of these, or of all that are assigned."""
+        """Continue from the first record of these partitions; of all assigned if none is named."""
         self._put_back()
         self._core.seek_to("earliest", partitions)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on from the next record that comes."""
+        """Continue from the end of these partitions; of all assigned if none is named."""
         self._put_back()
         self._core.seek_to("latest", partitions)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Go on from the first record at or after a time, from the end where there is none."""
+        """Continue from the first record at or after a time (ms), or the end if there is none."""
         check_time(timestamp_ms)
         self._put_back()
         await self._core.seek_to_time(timestamp_ms, partitions)
 
     async def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """The offset of the next record that will be given."""
+        """The offset of the next record to be returned."""
         self._put_back()
         check_timeout(timeout_s)
         return await self._core.position(partition, timeout_s)
@@ -205,38 +207,40 @@ class Consumer:
     async def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time; None where there is none."""
+        """The first record at or after each time (ms); None where there is none."""
         return await self._core.list_offsets(checked_times(timestamps_ms))
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """The first offset of each."""
+        """The first offset of each partition (its log start offset)."""
         earliest = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS["earliest"])
         return found_offsets(await self._core.list_offsets(earliest))
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the next record of each; with read_committed, of the next decided."""
+        """The end offset of each partition: its high watermark, or its last stable offset with
+        `isolation_level` read_committed.
+        """
         latest = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS["latest"])
         return found_offsets(await self._core.list_offsets(latest))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give nothing of these until `resume`; the group still counts them as read here."""
+        """Return no records of these until `resume`; they stay assigned to this consumer."""
         self._put_back()
         self._core.pause(partitions, is_paused=True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Give of these again."""
+        """Return records of these again."""
         self._core.pause(partitions, is_paused=False)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Those that are paused."""
+        """The partitions that are paused."""
         return self._core.paused()
 
     # Commits
 
     async def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
-        """Commit `offsets`, by default of all that was given; returns when they are committed."""
+        """Commit offsets, by default the current positions; returns when they are committed."""
         self._put_back()
         check_timeout(timeout_s)
         await self._core.commit(to_commit(offsets), timeout_s)
@@ -244,21 +248,21 @@ class Consumer:
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
     ) -> None:
-        """Commit in the background; `on_committed(offsets, error)` is called then."""
+        """Commit in the background; calls `on_committed(offsets, error)` when done."""
         self._put_back()
         self._core.commit_soon(to_commit(offsets), on_committed)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None for nothing."""
+        """The offsets that the group has committed; None where it has none."""
         check_timeout(timeout_s)
         return await self._core.committed(checked_partitions(partitions), timeout_s)
 
     # The end
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit, with auto-commit, and leave the group; a static member stays in it."""
+        """Commit if auto-commit is on, and leave the group; a static member stays in it."""
         check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
             self._put_back()

@@ -1,7 +1,7 @@
-"""A batch's records as Arrow columns, from its bytes: no object is made for a record (pure).
+"""A batch's records as Arrow columns, straight from its bytes, without an object per record (pure).
 
-Headers are the exception: who asks for them pays for objects. `arrow` is the module `pyarrow`,
-which is the caller's to import, since not everybody has it.
+Only headers do create objects. `arrow` is the `pyarrow` module, which the caller imports, since it
+is an optional dependency.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def column_of(arrow: Any, batch: Batch, name: str) -> Any:
 
 
 def binary(arrow: Any, column: BinaryColumn) -> Any:
-    """The column as Arrow's. It is not to be added to any more."""
+    """The column as an Arrow array, which shares its buffers: do not append to it afterwards."""
     present = arrow.py_buffer(column.present) if column.null_count else None
     buffers = [present, arrow.py_buffer(column.ends), arrow.py_buffer(column.data)]
     return arrow.Array.from_buffers(arrow.binary(), len(column), buffers)
 
 
 def integers(arrow: Any, kind: Any, numbers: array[int]) -> Any:
-    """The numbers as an array of `kind`, which has as many bits."""
+    """The numbers as an Arrow array of type `kind`, which must have the same width."""
     return arrow.Array.from_buffers(kind, len(numbers), [None, arrow.py_buffer(numbers)])
 
 

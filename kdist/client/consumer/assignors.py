@@ -1,10 +1,10 @@
-"""Who reads which partition: the assignors, as Java's consumers have them (pure).
+"""Partition assignors: which member reads which partition, as in Java's consumers (pure).
 
-    name                 shares out                                     rebalance
+    name                 assigns                                        rebalance
     range                each topic in runs, the first members more     eager
     roundrobin           all partitions in turn                         eager
     sticky               evenly, each keeps what it can (`sticky.py`)   eager
-    cooperative-sticky   the same; what moves is given up first         cooperative (KIP-429)
+    cooperative-sticky   the same; owners first give up what moves      cooperative (KIP-429)
 
 A group's leader assigns for members of any client, so names and bytes are Java's: the subscription
 of `protocol.consumer_protocol`, and in it the user data of `sticky`. Eager members give up all
@@ -24,7 +24,7 @@ NO_GENERATION = -1
 
 
 class Member(NamedTuple):
-    """A member as its subscription describes it; `owned` since `generation`."""
+    """A member as its subscription describes it; `owned` is as of `generation`."""
 
     id: str
     topics: frozenset[str]
@@ -34,7 +34,7 @@ class Member(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, str]:
-        """The order of members: static ones first, by instance id, so that restarts keep it."""
+        """The sort key of members: static ones first, by instance id, which restarts keep."""
         return (self.instance_id is None, self.instance_id or self.id)
 
 
@@ -45,16 +45,16 @@ Assign = Callable[[Mapping[str, int], Sequence[Member]], Assignment]
 
 
 class Assignor(NamedTuple):
-    """`assign` takes the number of partitions by topic, and the members."""
+    """An assignor; `assign` takes the number of partitions by topic, and the members."""
 
     name: str
     assign: Assign
     is_cooperative: bool = False
-    keeps_owned_in_user_data: bool = False  # as eager members own nothing when they join
+    keeps_owned_in_user_data: bool = False  # because eager members own nothing when they join
 
 
 def assign_ranges(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
-    """Topic by topic: runs of partitions to its members in order, the first get one more.
+    """Topic by topic, give each member a run of partitions; the first members get one more.
 
     >>> a, b = Member("a", frozenset({"t"})), Member("b", frozenset({"t"}))
     >>> found = assign_ranges({"t": 3}, [a, b])
@@ -74,7 +74,7 @@ def assign_ranges(counts: Mapping[str, int], members: Sequence[Member]) -> Assig
 
 
 def assign_in_turn(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
-    """All partitions of all topics in order, to the members in turn; who did not ask is passed."""
+    """Deal all partitions of all topics to the members in turn, among those that subscribe."""
     found: Assignment = {member.id: [] for member in members}
     turns = cycle(sorted(members, key=lambda m: m.rank))
     for topic in sorted(counts):
@@ -87,15 +87,15 @@ def assign_in_turn(counts: Mapping[str, int], members: Sequence[Member]) -> Assi
 
 
 def assign_sticky(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
-    """Evenly, as few as possible moved from who owned them last."""
+    """Assign evenly, moving as few partitions as possible from their last owners."""
     topics = {member.id: member.topics for member in sorted(members, key=lambda m: m.rank)}
     return share_evenly(counts, topics, _last_owners(members))
 
 
 def assign_cooperatively(counts: Mapping[str, int], members: Sequence[Member]) -> Assignment:
-    """As `assign_sticky`, but what another still owns is given to nobody in this generation.
+    """As `assign_sticky`, but a partition that another member still owns is left unassigned.
 
-    Its owner sees it missing, gives it up and joins again: then it is free.
+    Its owner sees that it is missing, gives it up and joins again; then it is free to move.
     """
     found = assign_sticky(counts, members)
     owners: dict[TopicPartition, set[str]] = {}
@@ -109,7 +109,7 @@ def assign_cooperatively(counts: Mapping[str, int], members: Sequence[Member]) -
 
 
 def _last_owners(members: Iterable[Member]) -> dict[TopicPartition, str]:
-    """Who owned each partition in the latest generation; nobody where two claim the same."""
+    """Each partition's owner in its latest generation; none where two members claim it."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         for partition in member.owned:

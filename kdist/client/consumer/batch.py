@@ -1,11 +1,10 @@
-"""What a consumer gives: batches, and records out of them, decoded when looked at (pure).
+"""What a consumer returns: batches and their records, decoded on first access (pure).
 
-A batch is a partition's run of records as the producer sent them; it stays bytes until something
-is asked of it. A record's key, timestamp or headers, looked at, are decoded for all of its batch at
-once, a column each, and without an object for each record: ten thousand new objects would also have
-the collector look at them. A record keeps its batch, and the bytes that were fetched with it, in
-memory. Both can be pickled, for pools of processes: a batch with its own bytes, a record without
-its batch.
+A batch holds the records of one partition as the producer sent them, and stays encoded until
+something is read from it. Reading one record's key, timestamp or headers decodes that column for
+the whole batch at once, without an object per record, as ten thousand new objects would also burden
+the garbage collector. A record keeps its batch, and the bytes that were fetched with it, in memory.
+Both can be pickled, for process pools: a batch with its own bytes only, a record without its batch.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ Decoder = Callable[[bytes], Any]
 
 
 class NotDecoded(ApiError):
-    """A key or value that the application's decoder refuses; `offset` is where to `seek` past."""
+    """The application's decoder failed on a key or value; to skip it, `seek` to `offset + 1`."""
 
     def __init__(self, partition: TopicPartition, offset: int, cause: Exception) -> None:
         super().__init__(
             Error.INVALID_RECORD,
-            f"{partition}, offset {offset}: the decoder refuses it: {cause!r}",
+            f"{partition}, offset {offset}: the decoder failed: {cause!r}",
         )
         self.partition = partition
         self.offset = offset
 
 
 class CorruptFetch(CorruptRecords):
-    """What was fetched of `partition` fails a check, from `offset` on."""
+    """The data fetched from `partition` is corrupt from `offset` on."""
 
     def __init__(self, partition: TopicPartition, offset: int, fault: str) -> None:
         super().__init__(f"{partition}, at offset {offset}: {fault}")
@@ -55,7 +54,7 @@ class CorruptFetch(CorruptRecords):
 
 
 class _Place(NamedTuple):
-    """A record as its batch has it. A tuple, since any other object takes twice as long to make."""
+    """A record's batch and index. A tuple, as any other object takes twice as long to create."""
 
     batch: Batch | _Alone
     place: int
@@ -65,8 +64,8 @@ class _Place(NamedTuple):
 class ConsumedRecord(_Place):
     """One record: `topic`, `partition`, `offset`, `timestamp`, `key`, `value`, `headers`.
 
-    `timestamp` is ms since the epoch. `key` and `value` are bytes, or what the decoders made of
-    them; None is null. `headers` are pairs of name and bytes.
+    `timestamp` is ms since the epoch. `key` and `value` are bytes, or what the decoders returned;
+    None is null. `headers` are pairs of name and value.
     """
 
     __slots__ = ()
@@ -83,36 +82,36 @@ class ConsumedRecord(_Place):
 
     @property
     def offset(self) -> int:
-        """Its place in the partition."""
+        """The record's offset in the partition."""
         batch, place, _ = self
         return batch.all_offsets[place]
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch, by the producer or, with log append time, the broker."""
+        """Milliseconds since the epoch, set by the producer or, with LogAppendTime, the broker."""
         batch, place, _ = self
         return batch.all_timestamps[place]
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whose clock that was."""
+        """Whether the timestamp is the producer's create time or the broker's log append time."""
         return self.batch.header.timestamp_type
 
     @property
     def key(self) -> Any:
-        """What the producer chose the partition by, or None."""
+        """The key, or None."""
         batch, place, _ = self
         return batch.all_keys[place]
 
     @property
     def headers(self) -> HeaderPairs:
-        """Pairs of name and value; a name may come more than once."""
+        """Pairs of name and value; a name may be repeated."""
         batch, place, _ = self
         return batch.all_headers[place]
 
     @property
     def leader_epoch(self) -> int:
-        """Of the leader that appended it, to be committed with the offset (KIP-320)."""
+        """The epoch of the leader that appended it, to commit with the offset (KIP-320)."""
         return self.batch.header.partition_leader_epoch
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -129,7 +128,7 @@ _make_record = partial(tuple.__new__, ConsumedRecord)
 
 
 class _Alone:
-    """What a record that was pickled has for a batch: itself, and what all of the batch shared."""
+    """Takes the place of an unpickled record's batch: that record, and the batch's shared parts."""
 
     def __init__(self, partition: TopicPartition, header: BatchHeader, record: Record) -> None:
         self.partition = partition
@@ -147,9 +146,9 @@ def _record_alone(
 
 
 class Batch:
-    """Records of one partition with offsets from `start` up to, not including, `end`.
+    """Records of one partition with offsets from `start` up to, but not including, `end`.
 
-    `len(batch)` and iteration are of those records. `header` and the bytes are the producer's
+    `len(batch)` and iteration cover those records. `header` and `encoded` are the producer's whole
     batch, which may begin before `start`.
     """
 
@@ -178,11 +177,14 @@ class Batch:
 
     @property
     def encoded(self) -> memoryview:
-        """The whole batch as the log has it, whatever part of it this is; valid while this is."""
+        """The producer's whole batch as the log stores it, even if this is only a part of it.
+
+        Valid while this object lives.
+        """
         return memoryview(self._buffer)[self._at : self._at + self.header.size]
 
     def part(self, start: int, end: int) -> Batch:
-        """The same batch, but for records before `start` or from `end` on."""
+        """This batch without the records before `start` and from `end` on."""
         decoders = (self._decode_key, self._decode_value)
         part = Batch(self.partition, self.header, self._buffer, self._at, start, decoders)
         part.end = end
@@ -195,34 +197,34 @@ class Batch:
         return self.placed(read_body, self._buffer, self._at, self.header)
 
     def placed(self, read: Callable[..., T], *arguments: Any) -> T:
-        """What `read` gives; says where it is that something is damaged below a right checksum."""
+        """What `read` returns; adds partition and offset to an error in data whose CRC is right."""
         try:
             return read(*arguments)
         except CorruptRecords as error:
             raise CorruptFetch(self.partition, self.start, error.detail) from error
 
-    # Of all its records, those that are not given included: by place
+    # Columns of the producer's whole batch, including records outside `start` to `end`
 
     @cached_property
     def numbers(self) -> tuple[array[int], array[int]]:
-        """Their offsets and timestamps."""
+        """All records' offsets and timestamps."""
         return self.placed(body_numbers, self.body, self.header)
 
     @cached_property
     def all_offsets(self) -> Sequence[int]:
-        """Their offsets. Without gaps, as nearly all batches are, nothing is decoded for that."""
+        """All records' offsets; nothing is decoded for a batch without gaps, as nearly all are."""
         if self._is_dense:
             return range(self.header.base_offset, self.header.next_offset)
         return self.numbers[0]
 
     @cached_property
     def all_timestamps(self) -> Sequence[int]:
-        """Their timestamps."""
+        """All records' timestamps."""
         return self.numbers[1]
 
     @cached_property
     def all_keys(self) -> list[Any]:
-        """Their keys, those that are given as the decoder has them."""
+        """All records' keys; those from `start` to `end` decoded by the application's decoder."""
         keys: list[Any] = self._column(decode_keys)
         if self._decode_key is not None:
             keys[self.places] = self._decoded(keys[self.places], self._decode_key)
@@ -230,17 +232,17 @@ class Batch:
 
     @cached_property
     def all_headers(self) -> list[HeaderPairs]:
-        """Their headers."""
+        """All records' headers."""
         return self._column(decode_headers)
 
     def _column(self, decode: Callable[..., list[T]]) -> list[T]:
         return self.placed(decode, self.body, self.header.record_count)
 
-    # Those from `start` to `end`
+    # The records from `start` to `end`
 
     @cached_property
     def places(self) -> slice:
-        """Where they are among all."""
+        """Their indexes among all records of the producer's batch."""
         base, start, end = self.header.base_offset, self.start, self.end
         if self._is_dense:
             return slice(start - base, end - base)
@@ -271,7 +273,7 @@ class Batch:
         return self.partition.topic
 
     def values(self) -> list[Any]:
-        """The values alone: the fastest way there is."""
+        """The values alone: the fastest way to read."""
         return self._decoded(self.raw_values(), self._decode_value)
 
     def keys(self) -> list[Any]:
@@ -279,7 +281,7 @@ class Batch:
         return self.all_keys[self.places]
 
     def offsets(self) -> Sequence[int]:
-        """The records' offsets; a `range`, where they have no gaps."""
+        """The records' offsets; a `range` if they have no gaps."""
         offsets = self.all_offsets[self.places]
         return offsets if isinstance(offsets, range) else list(offsets)
 
@@ -288,39 +290,39 @@ class Batch:
         return list(self.all_timestamps[self.places])
 
     def headers(self) -> list[HeaderPairs]:
-        """The headers alone: of each record, pairs of name and value."""
+        """The headers alone: for each record, its pairs of name and value."""
         return self.all_headers[self.places]
 
     def records(self) -> list[ConsumedRecord]:
-        """The records, each with all that belongs to it."""
+        """The records; iteration gives the same."""
         return self.records_of(self.checked_values(), 0)
 
     def checked_values(self) -> list[Any]:
-        """The values; what refuses keys is raised here, too, and not where one is looked at."""
+        """The values; the keys are decoded too, so that `NotDecoded` is raised here for either."""
         if self._decode_key is not None:
             self.keys()
         return self.values()
 
     def records_of(self, values: Sequence[Any], index: int) -> list[ConsumedRecord]:
-        """The records of some of the values, from an index on."""
+        """Records for some of the values, of which the first is at `index`."""
         place: int = self.places.start + index
         return list(map(_make_record, zip(repeat(self), count(place), values)))
 
     def offset_at(self, index: int) -> int:
-        """The offset of a record by its place among those that are given."""
+        """The offset of a record, by its index among those from `start` to `end`."""
         place: int = self.places.start + index
         return self.all_offsets[place]
 
     def raw_records(self) -> list[Record]:
-        """The records as the codec gives them, no decoder asked."""
+        """The records with keys and values as bytes; decoders are not called."""
         return self._given(self.placed(decode_body, self.body, self.header))
 
     def raw_values(self) -> list[bytes | None]:
-        """The values in bytes, no decoder asked."""
+        """The values as bytes; decoders are not called."""
         return self._given(self._column(decode_values))
 
     def _decoded(self, items: list[Any], decode: Decoder | None) -> list[Any]:
-        """The items from `start` on, as the application's decoder has them."""
+        """The keys or values from `start` on, decoded by the application's decoder."""
         if decode is None:
             return items
         done: list[Any] = []
@@ -334,10 +336,10 @@ class Batch:
     # As Arrow
 
     def to_arrow(self, columns: Sequence[str] = ARROW_COLUMNS) -> pyarrow.RecordBatch:
-        """The records as Arrow, which must be installed; `columns` of `ARROW_COLUMNS`.
+        """The records as an Arrow record batch; needs `pyarrow`. `columns` are of `ARROW_COLUMNS`.
 
-        Offsets are int64, timestamps in ms, keys and values binary (decoders are not asked),
-        headers a list of name and value. Only what is named is decoded.
+        Offsets are int64, timestamps in ms, keys and values binary (decoders are not called),
+        headers a list of name and value. Only the named columns are decoded.
         """
         import pyarrow
 

@@ -1,8 +1,8 @@
-"""Small batches in a row, read as one (pure): what a call costs is paid once for all of them.
+"""Runs of small adjacent batches, decoded as one, so that they share the cost of each call (pure).
 
-A slow producer's log has a record or a few in each batch, and a batch costs the interpreter as much
-as twenty records do. Those that can are fetched and shelved together, and their records given out
-of columns that are decoded at once. Who asks for batches gets each as the log has it.
+A slow producer's log has few records per batch, and a batch costs the interpreter as much as twenty
+records. A run is put on the shelf as one item, and its records come from columns decoded together.
+`poll_batches` still returns each batch as the log has it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ RUN_BYTES_MAX = 64 << 10
 
 
 class BatchRun(Batch):
-    """Batches that `iter_runs` found to be a run; `header` is as if they were one."""
+    """Batches that `iter_runs` joined to a run; `header` describes them as if they were one."""
 
     def _column(self, decode: Callable[..., list[T]]) -> list[T]:
         return self.placed(decode, self.encoded, self.header.record_count, True)
 
     @cached_property
     def numbers(self) -> tuple[array[int], array[int]]:
-        """Their offsets and timestamps."""
+        """All records' offsets and timestamps."""
         count = self.header.record_count
         return self.placed(partial(decode_numbers, is_run=True), self.encoded, count)
 
     def batches(self, position: int) -> list[Batch]:
-        """The batches that the run is of, so far as they are at or behind a position."""
+        """The run's batches, without those that end before `position`."""
         found: list[Batch] = []
         decoders = (self._decode_key, self._decode_value)
         at, end = self._at, self._at + self.header.size
@@ -47,7 +47,7 @@ class BatchRun(Batch):
         return found
 
     def column(self, decode: Callable[..., list[T]]) -> list[T]:
-        """What its batches have in common, decoded for the first that is asked."""
+        """A column of the whole run, decoded once and shared by its batches."""
         if decode not in self._columns:
             self._columns[decode] = self._column(decode)
         return self._columns[decode]
@@ -65,7 +65,7 @@ class _Part(Batch):
     def _column(self, decode: Callable[..., list[T]]) -> list[T]:
         try:
             rows = self.run.column(decode)
-        except CorruptFetch:  # of this batch, or of another
+        except CorruptFetch:  # in this batch, or in another of the run: decode this one alone
             return super()._column(decode)
         start = self.header.base_offset - self.run.header.base_offset
         return rows[start : start + self.header.record_count]

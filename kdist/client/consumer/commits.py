@@ -1,7 +1,7 @@
-"""Committing positions to the group's coordinator, and reading them back.
+"""Commits offsets to the group's coordinator, and reads them back.
 
-Commits of one consumer are sent one after the other, so that an older one never overtakes. Source:
-KIP-320 (leader epochs), KIP-447 (offsets of open transactions are waited for).
+A consumer's commits are sent one at a time, so that an older one cannot overwrite a newer one.
+Source: KIP-320 (leader epochs), KIP-447 (offsets of open transactions are waited for).
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ _FENCED = frozenset((Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.FE
 
 
 class CommitFailed(ApiError):
-    """The group has gone on without this member: its partitions are others', who read them again.
+    """The group has rebalanced without this member: others now read its partitions.
 
-    Process less between two polls, or raise `max_poll_interval_ms`.
+    Process fewer records between two polls, or raise `max_poll_interval_ms`.
     """
 
 
 class Turn(NamedTuple):
-    """One commit's place: after which other, and what is done when it is."""
+    """A commit's place in the queue: the commit to wait for, and the future to set when done."""
 
     before: asyncio.Future[None] | None
     done: asyncio.Future[None]
 
 
 class Commits:
-    """Of one group: by its member, or as somebody outside of it while nothing is subscribed."""
+    """Commits for one group: as its member, or from outside it while nothing is subscribed."""
 
     def __init__(self, world: World, group_id: str, membership: Membership) -> None:
         self._world = world
         self._group_id = group_id
         self._membership = membership
         self._coordinator = membership.coordinator
-        self._last: asyncio.Future[None] | None = None  # done when the commit before is
+        self._last: asyncio.Future[None] | None = None  # done when the latest commit is
 
     def take_turn(self) -> Turn:
-        """A place in the row: commits are sent in the order in which they took theirs."""
+        """Take a place in the queue: commits are sent in the order of these calls."""
         before, self._last = self._last, self._world.loop.create_future()
         return Turn(before, self._last)
 
     async def commit(
         self, offsets: Offsets, timeout_s: float | None = None, turn: Turn | None = None
     ) -> None:
-        """Commit, trying again what may pass. `CommitFailed`, or `ApiError`.
+        """Commit, retrying after retriable errors. `CommitFailed`, or `ApiError`.
 
-        Time passes from the call on, also while an earlier commit is under way.
+        The timeout includes the wait for earlier commits.
         """
         world, (before, done) = self._world, turn or self.take_turn()
         if timeout_s is None:
@@ -70,7 +70,7 @@ class Commits:
         finally:
             if before is None or before.done():
                 done.set_result(None)
-            else:  # who comes later still waits for it
+            else:  # later commits must still wait for the earlier one
                 before.add_done_callback(lambda _: done.set_result(None))
 
     async def _commit_once(self, offsets: Offsets) -> None:
@@ -78,7 +78,7 @@ class Commits:
         member = self._membership
         if member.topics:
             if not member.is_member:
-                # As an outsider's it might be taken, while the partitions are others'.
+                # A commit from outside might be accepted, although others own the partitions.
                 raise CommitFailed(Error.UNKNOWN_MEMBER_ID, f"not in group {self._group_id}")
             request.generation_id = member.generation
             request.member_id = member.member_id
@@ -95,7 +95,7 @@ class Commits:
         member = self._membership
         if member.is_member:
             if error is Error.ILLEGAL_GENERATION and not member.is_settled_in(generation):
-                # The group has gone on, and this member with it: the next poll will tell.
+                # This member has rejoined, or is rejoining: the next poll takes part in that.
                 raise ApiError(Error.REBALANCE_IN_PROGRESS, f"group {self._group_id}")
             member.fenced(error)
         raise CommitFailed(error, f"group {self._group_id}: {error.sentence}")
@@ -103,7 +103,7 @@ class Commits:
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is committed for each; None for nothing."""
+        """The committed offset of each partition; None where there is none."""
         wanted = list(partitions)
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(wanted)
         if wanted:

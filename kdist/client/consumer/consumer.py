@@ -1,12 +1,12 @@
-"""The consumer that blocks.
+"""The blocking consumer.
 
     with Consumer("localhost:9092", group_id="clicks") as consumer:
         consumer.subscribe(["clicks"])
         for record in consumer:
             print(record.key, record.value)
 
-One thread at a time uses it, but for `wakeup`, which any may call. Records are fetched, and the
-group is told that the consumer lives, by a thread of its own beside the application.
+Only one thread may use it at a time, except for `wakeup`, which any thread may call. Fetching and
+heartbeats run in a background thread.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ _SOON_S = 0.05
 
 
 class Consumer:
-    """Reads topics. `settings` are those of `ConsumerSettings`; `UserError` for a wrong one.
+    """Reads topics, alone or as a member of a group. `close` it, or use it in a `with` block.
 
-    `key_decoder` and `value_decoder` make what they like of bytes; null stays None.
+    `settings` are those that `ConsumerSettings` lists; an unknown or invalid one raises
+    `UserError`. `key_decoder` and `value_decoder` turn bytes into any object; null stays None.
 
     >>> Consumer("localhost:9092", grup_id="clicks")
     Traceback (most recent call last):
@@ -89,12 +90,12 @@ class Consumer:
         self._shelf = self._core.shelf
         self._is_closed = False
 
-    # The first design's consumers, whose groups live in ZooKeeper: `kdist.client.connector`
+    # The first design's consumers, with groups in ZooKeeper: see `kdist.client.connector`
 
     @staticmethod
     def create(config: Mapping[str, Any]) -> ConsumerConnector:
-        """A connector; `config` has the settings of `ConnectorSettings`."""
-        from kdist.client import connector  # few need it, and kazoo takes its time
+        """Create a connector; `config` has the settings of `ConnectorSettings`."""
+        from kdist.client import connector  # here, as few need it and kazoo is slow to import
 
         return connector.create(config)
 
@@ -102,7 +103,7 @@ class Consumer:
     def create_message_streams(
         topic: str, count: int, config: Mapping[str, Any] | None = None
     ) -> list[Stream]:
-        """Streams of one topic, by a connector of their own, as in the first paper's sample."""
+        """Streams of one topic, from a new connector, as in the first paper's sample."""
         from kdist.client import connector
 
         return connector.create_message_streams(topic, count, config)
@@ -114,29 +115,30 @@ class Consumer:
         topics: Iterable[str] | re.Pattern[str],
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or all whose names a pattern matches, sharing them with the group.
+        """Read these topics, or all whose names match a pattern, as a member of the group.
 
-        A second call replaces the first. `listener` is told of rebalances within `poll`.
+        Each call replaces the subscription before. `listener` is called on rebalances, within
+        `poll`.
         """
         check_listener(listener, RebalanceListener)
         self._call(self._core.subscribe, checked_topics(topics), listener)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed."""
+        """The subscribed topics."""
         return self._core.subscribed
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read just these partitions, without sharing them with anyone."""
+        """Read exactly these partitions, without group management."""
         wanted = checked_partitions(partitions)
         self._iteration.drop()
         self._call(self._core.assign, wanted)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are read."""
+        """The partitions assigned to this consumer."""
         return frozenset(self._core.partitions)
 
     def unsubscribe(self) -> None:
-        """Read nothing more; leave the group."""
+        """Drop all topics and partitions, and leave the group."""
         self._iteration.drop()
         self._run(self._core.unsubscribe())
 
@@ -145,10 +147,13 @@ class Consumer:
     def poll(
         self, timeout_s: float | None = None, max_records: int | None = None
     ) -> list[ConsumedRecord]:
-        """Records as soon as there are some; none if `timeout_s` passes before (None: never).
+        """The next records; an empty list if `timeout_s` passes without any (None: no limit).
 
-        At most `max_records`, by default `max_poll_records`. With auto-commit, asking again says
-        that those before are done with.
+        At most `max_records`, by default `max_poll_records`. With `enable_auto_commit`, a poll
+        implies that the records before it have been processed, and may be committed.
+
+        Raises `WakenUp` after `wakeup`, `NotDecoded` if a decoder fails, `OffsetOutOfRange` and
+        `NoOffset` with `auto_offset_reset` none, other `ApiError`, and what a listener raises.
         """
         count = self._poll_records_max
         if max_records is not None:
@@ -158,19 +163,19 @@ class Consumer:
         return self._taken(lambda: self._shelf.take_records(count), timeout_s)
 
     def poll_batches(self, timeout_s: float | None = None, max_batches: int = 1000) -> list[Batch]:
-        """As `poll`, whole batches, as producers sent them: nothing in them is decoded yet."""
+        """As `poll`, but whole batches as producers sent them, with nothing decoded yet."""
         count = checked_max(max_batches, "max_batches")
         self._iteration.drop(self._give_back)
         return self._taken(lambda: self._shelf.take_batches(count), timeout_s)
 
     def _give_back(self, partition: Any) -> bool:
-        """What iteration was given and has not passed on is fetched again."""
+        """Have the records that iteration took but has not yielded yet fetched again."""
         if partition.position is not None:
             self._call(self._core.seek, partition.key, partition.position, NO_EPOCH)
         return True
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
-        """What `take` gives; of what is interrupted before it is here, nothing was given."""
+        """What `take` returns. If it is interrupted, what it took is put back on the shelf."""
         self._shelf.begun = {}
         try:
             return self._taken_in_time(take, timeout_s)
@@ -194,9 +199,10 @@ class Consumer:
                 return taken
 
     def _taken_soon(self, take: Callable[[], list[T]], end_s: float | None) -> list[T]:
-        """What is there or comes within a moment, as long as the loop has nothing to say.
+        """What is ready or arrives within `_SOON_S`, unless the loop has other work for a poll.
 
-        To ask the loop costs 0.1 ms, and a consumer that is faster than its broker would each time.
+        A round trip to the loop costs 0.1 ms, which a consumer faster than its broker would
+        otherwise spend on every poll.
         """
         world = self._core.world
         soon_s = world.now_s() + _SOON_S
@@ -217,9 +223,9 @@ class Consumer:
             self._background.loop.call_soon_threadsafe(self._core.kick)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
-        """Records, one after the other; waits for more, and never ends.
+        """Yield records one by one; waits for more, and never ends.
 
-        Left and begun again, it goes on where it was.
+        A new loop continues where the last one stopped.
         """
         return chain.from_iterable(self._runs())
 
@@ -231,42 +237,47 @@ class Consumer:
             return [partition, records] if records else []
 
         while True:
-            yield iteration.left  # of a loop that was left, or is beside this one, too
+            yield iteration.left  # shared with loops that were left, or that run beside this one
             if iteration.is_given:
                 iteration.drop()
                 iteration.begin(*self._taken(take, None))
 
     def wakeup(self) -> None:
-        """Have `poll`, now or the next time, raise `WakenUp`. From any thread; closed: nothing."""
+        """Make the current or next `poll` raise `WakenUp`. Any thread may call this.
+
+        Does nothing once the consumer is closed.
+        """
         if not self._is_closed:
-            self._core.is_waking = True  # at once: who polls next may be this thread
+            self._core.is_waking = True  # set here, as the next poll may be in this thread
             self._background.loop.call_soon_threadsafe(self._core.world.news.set)
 
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Go on from `offset`; with the epoch it was committed with, truncation is noticed."""
+        """Continue from `offset`; with the `leader_epoch` committed beside it, a truncated log is
+        detected (KIP-320).
+        """
         self._drop(partition)
         self._call(self._core.seek, partition, offset, leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on from the oldest record of these, or of all that are assigned."""
+        """Continue from the first record of these partitions; of all assigned if none is named."""
         self._drop(*partitions)
         self._call(self._core.seek_to, "earliest", partitions)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on from the next record that comes."""
+        """Continue from the end of these partitions; of all assigned if none is named."""
         self._drop(*partitions)
         self._call(self._core.seek_to, "latest", partitions)
 
     def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Go on from the first record at or after a time, from the end where there is none."""
+        """Continue from the first record at or after a time (ms), or the end if there is none."""
         check_time(timestamp_ms)
         self._drop(*partitions)
         self._run(self._core.seek_to_time(timestamp_ms, partitions))
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """The offset of the next record that will be given."""
+        """The offset of the next record to be returned."""
         check_timeout(timeout_s)
         self._iteration.settle()
         return self._run(self._core.position(partition, timeout_s))
@@ -274,15 +285,17 @@ class Consumer:
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time; None where there is none."""
+        """The first record at or after each time (ms); None where there is none."""
         return self._run(self._core.list_offsets(checked_times(timestamps_ms)))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each."""
+        """The first offset of each partition (its log start offset)."""
         return self._ends(TIMESTAMPS["earliest"], partitions)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the next record of each; with read_committed, of the next decided."""
+        """The end offset of each partition: its high watermark, or its last stable offset with
+        `isolation_level` read_committed.
+        """
         return self._ends(TIMESTAMPS["latest"], partitions)
 
     def _ends(self, which: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -290,25 +303,26 @@ class Consumer:
         return found_offsets(self._run(self._core.list_offsets(wanted)))
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give nothing of these until `resume`; the group still counts them as read here."""
+        """Return no records of these until `resume`; they stay assigned to this consumer."""
         self._iteration.drop(self._give_back)
         self._call(self._core.pause, partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Give of these again."""
+        """Return records of these again."""
         self._call(self._core.pause, partitions, False)
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Those that are paused."""
+        """The partitions that are paused."""
         return self._core.paused()
 
     # Commits
 
     def commit(self, offsets: Given | None = None, timeout_s: float | None = None) -> None:
-        """Commit `offsets`, by default of all that was given; returns when they are committed.
+        """Commit offsets, by default the current positions; returns when they are committed.
 
-        An offset is a number, or an `OffsetAndMetadata`. `CommitFailed` if the group has gone on
-        without this member, `ApiError` for what lasts longer than `timeout_s`.
+        An offset is a number, or an `OffsetAndMetadata`. Raises `CommitFailed` if the group has
+        rebalanced without this member, `ApiError` for an error that outlasts `timeout_s` (None:
+        `default_api_timeout_ms`) or is not retriable.
         """
         check_timeout(timeout_s)
         self._iteration.settle()
@@ -317,24 +331,24 @@ class Consumer:
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
     ) -> None:
-        """Commit in the background; `on_committed(offsets, error)` is called in that thread."""
+        """Commit in the background; calls `on_committed(offsets, error)` in that thread."""
         self._iteration.settle()
         self._call(self._core.commit_soon, to_commit(offsets), on_committed)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None for nothing."""
+        """The offsets that the group has committed; None where it has none."""
         check_timeout(timeout_s)
         return self._run(self._core.committed(checked_partitions(partitions), timeout_s))
 
     # The end
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit, with auto-commit, and leave the group; a static member stays in it."""
+        """Commit if auto-commit is on, and leave the group; a static member stays in it."""
         check_timeout(timeout_s)
         if self._is_closed or self._core.is_closing or self._background.is_elsewhere:
-            return  # or a listener is told of the end, which is under way
+            return  # closed, or closing: a listener called meanwhile may call `close` again
         self._background.check_caller()
         self._iteration.drop()
         try:

@@ -1,4 +1,4 @@
-"""The broker that coordinates a group: found, asked, and found anew when it is another."""
+"""A group's coordinator: finds it, sends it requests, and finds it again after it has moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOVED = frozenset((Error.NOT_COORDINATOR, Error.COORDINATOR_NOT_AVAILABLE))
 
 
 class Coordinator:
-    """Of one group. Owner: the loop."""
+    """The coordinator of one group. Owner: the loop."""
 
     def __init__(self, world: World, group_id: str) -> None:
         self._world = world
@@ -23,9 +23,9 @@ class Coordinator:
     async def ask(
         self, request: Any, lane: Lane | None = None, timeout_ms: float | None = None
     ) -> Any:
-        """The coordinator's answer; `ApiError` if there is none, or it cannot be reached.
+        """The coordinator's answer; `ApiError` if it cannot be found or reached.
 
-        Whoever asks has to tell `check` of the error that the answer carries.
+        The caller must pass the error code in the answer to `check`.
         """
         client = await self.client(lane)
         try:
@@ -45,7 +45,7 @@ class Coordinator:
             raise
 
     def check(self, code: int, about: str = "") -> None:
-        """Raise an answer's error; the coordinator is found anew if it is another."""
+        """Raise an answer's error; if it says that the coordinator moved, forget which it was."""
         if code in _MOVED:
             self._broker = None
         raise_for(code, about or f"group {self._group_id}")
@@ -53,5 +53,5 @@ class Coordinator:
     async def _find(self) -> int:
         try:
             return await find_coordinator(self._world.cluster, self._group_id)
-        except NoBroker as error:  # a cluster that was there, and may be again
+        except NoBroker as error:  # retriable here, as the cluster may come back
             raise ApiError(Error.NETWORK_EXCEPTION, str(error)) from error

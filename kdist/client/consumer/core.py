@@ -1,7 +1,7 @@
-"""A consumer without a front: all its parts on one loop, and what a poll does before it gives.
+"""The consumer's core, which both fronts drive: its parts on one loop, and the work of a poll.
 
-The fronts (`consumer`, `aio`) call `ready`, and then take from `shelf` themselves. Everything else
-here runs on the loop. Positions are those of records given; a commit without offsets commits them.
+The fronts (`consumer`, `aio`) call `ready`, then take records from `shelf` themselves. All else
+here runs on the loop. A position is that of the next record to return; commits default to it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ OnCommitted = Callable[[Offsets, KdistError | None], object]
 
 
 class ConsumerClosed(UserError):
-    """The consumer was closed: it reads and commits no more."""
+    """The consumer was closed: it no longer reads or commits."""
 
     def __init__(self) -> None:
         super().__init__("the consumer is closed")
 
 
 class WakenUp(KdistError):
-    """`wakeup` was called, and this is the poll that it woke up."""
+    """`wakeup` was called, which interrupted this poll."""
 
 
 class Core:
-    """Owner: the loop, but for `shelf`. `close` it in the end."""
+    """Owner: the loop, except for `shelf`. `close` it when done."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Core:
         self.is_waking = False
         self.is_closing = False
         self._commit_at_s = float("inf")
-        # A poll that waits for long is a sign of life, and commits, as others do.
+        # A long poll wakes up this often, to count as polling and to auto-commit.
         self._look_again_s = min(_LOOK_AGAIN_S, settings.max_poll_interval_ms / 3000)
         self._background: set[asyncio.Task[None]] = set()
         self.topics = Topics(self.world, self._topics_changed)
@@ -97,9 +97,9 @@ class Core:
     ) -> None:
         """Read these topics, or all that match, as a member of the group."""
         if self.membership is None or self.rebalancing is None:
-            raise UserError("to subscribe takes a group_id; without one, assign partitions")
+            raise UserError("subscribing needs a group_id; without one, assign partitions")
         if self.partitions and not self._is_subscribed:
-            raise UserError("partitions are assigned by hand: unsubscribe first")
+            raise UserError("partitions are assigned manually: unsubscribe first")
         self.rebalancing.listener = listener or RebalanceListener()
         if isinstance(topics, re.Pattern):
             self.topics.pattern, self.topics.wanted = topics, set()
@@ -122,7 +122,7 @@ class Core:
             self._schedule_commit()
 
     def _topics_changed(self) -> None:
-        """Metadata was looked up: the group may have more to share out."""
+        """Called on fresh metadata: rejoin if topics or partition counts have changed."""
         member = self.membership
         if self.topics.pattern is not None and self.topics.matched != self.subscribed:
             self._want(self.topics.matched)
@@ -134,11 +134,11 @@ class Core:
                 member.group_counts = None
                 member.want_join()
         else:
-            self.topics.counted = set()  # another leads the group, or will say what is in it
+            self.topics.counted = set()  # another member leads the group, or a join will set it
         self.kick()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read just these, which is nobody else's business; positions of those kept stay."""
+        """Read exactly these, without a group; partitions that stay keep their positions."""
         if self._is_subscribed:
             raise UserError("topics are subscribed: unsubscribe first")
         wanted = list(partitions)
@@ -168,7 +168,7 @@ class Core:
 
     @property
     def is_calm(self) -> bool:
-        """Whether a poll may give what is ready at once. Asked from any thread."""
+        """Whether a poll may return what is ready without the loop. From any thread."""
         return (
             not self.world.is_troubled
             and not self.is_waking
@@ -178,15 +178,15 @@ class Core:
         )
 
     def note_poll(self) -> None:
-        """The application polls: it lives."""
+        """Note that the application has polled, for `max_poll_interval_ms`."""
         if self.membership is not None:
             self.membership.polled_at_s = self.world.now_s()
 
     async def ready(self, timeout_s: float | None) -> None:
-        """All a poll has to do first: until something can be given, or time is up (None: never).
+        """Do a poll's work until records are ready, or time is up (None: no limit).
 
-        Raises what went wrong since the last poll, `WakenUp`, `ConsumerClosed`, and what listeners
-        raise.
+        Raises an error reported since the last poll, `WakenUp`, `ConsumerClosed`, and what
+        listeners raise.
         """
         end_s = None if timeout_s is None else self.world.now_s() + timeout_s
         while True:
@@ -217,21 +217,21 @@ class Core:
             self.world.news.set()
 
     def wake_up(self) -> None:
-        """Have the poll that waits, or the next, raise `WakenUp`."""
+        """Make the current or next poll raise `WakenUp`."""
         self.is_waking = True
         self.world.news.set()
 
     # Positions
 
     def partition(self, key: TopicPartition) -> Partition:
-        """What is known of a partition that is read; `UserError` for any other."""
+        """The state of an assigned partition; `UserError` for any other."""
         (key,) = checked_partitions([key])
         if key not in self.partitions:
             raise UserError(f"{key} is not assigned to this consumer")
         return self.partitions[key]
 
     def seek(self, key: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Go on from an offset."""
+        """Continue from an offset."""
         check_offset(offset, leader_epoch)
         partition = self.partition(key)
         partition.seek(offset, leader_epoch)
@@ -239,20 +239,20 @@ class Core:
         self.kick()
 
     def seek_to(self, to: str, keys: Iterable[TopicPartition]) -> None:
-        """Go on from the first offset or the end, looked up when records are asked for."""
+        """Continue from the first offset or the end, which is looked up in the background."""
         for partition in [self.partition(key) for key in keys] or self.partitions.values():
             partition.reset(to)
             self._forgive(partition.key)
         self.kick()
 
     def _forgive(self, key: TopicPartition) -> None:
-        """A position that was wrong is left: the next poll need not hear of it."""
+        """Drop a reported error about a position that the partition no longer has."""
         self.world.forgive(
             lambda error: isinstance(error, OffsetOutOfRange | NoOffset) and error.partition == key
         )
 
     async def seek_to_time(self, timestamp_ms: int, keys: Iterable[TopicPartition]) -> None:
-        """Go on from the first record at or after a time, from the end where there is none."""
+        """Continue from the first record at or after a time, or the end if there is none."""
         wanted = [self.partition(key).key for key in keys] or list(self.partitions)
         found = await self.list_offsets(dict.fromkeys(wanted, timestamp_ms))
         for key, offset in found.items():
@@ -262,7 +262,7 @@ class Core:
                 self.seek(key, offset.offset, offset.leader_epoch)
 
     async def position(self, key: TopicPartition, timeout_s: float | None) -> int:
-        """The offset of the next record that will be given."""
+        """The offset of the next record to be returned."""
         partition = self.partition(key)
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
@@ -276,27 +276,27 @@ class Core:
         return partition.position
 
     def pause(self, keys: Iterable[TopicPartition], is_paused: bool) -> None:
-        """Give nothing of these for now, or give again; what was fetched is kept."""
+        """Pause or resume these partitions; what was fetched is kept."""
         for partition in [self.partition(key) for key in keys]:
             partition.is_paused = is_paused
             self.shelf.offer(partition)
         self.kick()
 
     def paused(self) -> frozenset[TopicPartition]:
-        """Those that are paused."""
+        """The partitions that are paused."""
         return frozenset(each.key for each in self.partitions.values() if each.is_paused)
 
     async def list_offsets(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """As `offsets.list_offsets`, of any partitions."""
+        """As `offsets.list_offsets`, for any partitions, at this consumer's isolation level."""
         committed_only = self.settings.is_committed_only
         return await list_offsets(self.world.cluster, timestamps, is_committed_only=committed_only)
 
     # Committing
 
     def positions(self, partitions: Iterable[Partition] | None = None) -> Offsets:
-        """What a commit without offsets commits."""
+        """The positions, as offsets to commit; of all partitions by default."""
         return {
             each.key: OffsetAndMetadata(each.position, "", each.position_epoch)
             for each in (self.partitions.values() if partitions is None else partitions)
@@ -304,16 +304,16 @@ class Core:
         }
 
     async def commit(self, offsets: Offsets | None, timeout_s: float | None) -> None:
-        """Commit these, or all positions; returns once the coordinator has them."""
+        """Commit these offsets, or all positions; returns once the coordinator has them."""
         await self._group_commits().commit(
             self.positions() if offsets is None else offsets, timeout_s
         )
 
     def commit_soon(self, offsets: Offsets | None, on_committed: OnCommitted) -> None:
-        """Commit in the background, then tell."""
+        """Commit in the background, then call `on_committed`."""
         given = self.positions() if offsets is None else dict(offsets)
         commits = self._group_commits()
-        turn = commits.take_turn()  # now: a commit that is awaited later comes after it
+        turn = commits.take_turn()  # taken now, so that later commits come after this one
 
         async def commit() -> None:
             error: KdistError | None = None
@@ -329,13 +329,13 @@ class Core:
 
     def _group_commits(self) -> Commits:
         if self.commits is None:
-            raise UserError("offsets are committed for a group: give a group_id")
+            raise UserError("committed offsets belong to a group: give a group_id")
         return self.commits
 
     async def committed(
         self, keys: Iterable[TopicPartition], timeout_s: float | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed."""
+        """The offsets that the group has committed."""
         return await self._group_commits().committed(list(keys), timeout_s)
 
     def _schedule_commit(self) -> None:
@@ -344,7 +344,7 @@ class Core:
 
     def _maybe_commit(self) -> None:
         is_quiet = self.rebalancing is None or self.rebalancing.is_quiet
-        if is_quiet and self.world.now_s() >= self._commit_at_s:  # within a rebalance none is taken
+        if is_quiet and self.world.now_s() >= self._commit_at_s:  # refused during a rebalance
             self._schedule_commit()
             if self.partitions:
                 self.commit_soon(None, _log_failure)
@@ -357,14 +357,14 @@ class Core:
                 self.positions(partitions), _COMMIT_BEFORE_REBALANCE_S
             )
         except KdistError as error:
-            _log_failure({}, error)  # they will be given again, to whoever has them next
+            _log_failure({}, error)  # the next owner will read these records again
 
     # The end
 
     async def close(self, timeout_s: float) -> None:
-        """Commit, with auto-commit, leave the group, close all connections.
+        """Commit if auto-commit is on, leave the group, close all connections.
 
-        A poll that waits raises `ConsumerClosed`; a listener may use the consumer to the end.
+        A waiting poll raises `ConsumerClosed`; listeners may use the consumer until the end.
         """
         self.is_closing = True
         self.world.news.set()
@@ -372,7 +372,7 @@ class Core:
             async with asyncio.timeout(timeout_s):
                 await self._finish()
         except TimeoutError:
-            logger.warning("the group was not left in time: the session will time out")
+            logger.warning("could not leave the group in time: its session will time out")
         finally:
             self._fetcher.stop()
             self._positions.stop()

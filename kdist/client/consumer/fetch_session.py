@@ -1,9 +1,9 @@
-"""What to say in the next fetch to a broker, so that it need not be told again (pure).
+"""Incremental fetch requests: the client's side of a fetch session (pure).
 
-Within a fetch session (KIP-227) a request names what is new, what moved, and what to forget; the
-broker's side is `broker.fetch_sessions`. One partition alone is fetched without a session: it moves
-with every fetch that finds something, so there is nothing to save, and kdist's brokers answer such
-fetches the short way.
+Within a fetch session (KIP-227) a request names only the partitions that are new, have changed, or
+are to be forgotten; the broker's side is `broker.fetch_sessions`. A single partition is fetched
+without a session: its offset changes with every fetch that returns records, so a session would save
+nothing, and kdist's brokers answer a fetch without one on a faster path.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _INT32_MAX = 0x7FFF_FFFF
 Wanted = Mapping[TopicPartition, FetchPartition]
 
 
-class Said(NamedTuple):
-    """The session's part of a request."""
+class SessionRequest(NamedTuple):
+    """The part of a fetch request that the session determines."""
 
     session_id: int
     session_epoch: int
@@ -33,7 +33,7 @@ class Said(NamedTuple):
 
 
 class FetchSession:
-    """The session with one broker. Owner: who fetches there, one request at a time."""
+    """The session with one broker. Owner: the fetcher, with one request at a time."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
@@ -42,16 +42,16 @@ class FetchSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the broker knows of it."""
+        """Whether the broker has opened the session."""
         return self._id != NO_SESSION
 
-    def say(self, wanted: Wanted) -> Said:
-        """What to send, so that the broker fetches just what is wanted."""
+    def next_request(self, wanted: Wanted) -> SessionRequest:
+        """What to send so that the broker fetches exactly the wanted partitions."""
         if not self.is_open and len(wanted) == 1:
-            return Said(NO_SESSION, _NONE, _topics(wanted), [])
+            return SessionRequest(NO_SESSION, _NONE, _topics(wanted), [])
         if self._next_epoch == _NEW:
             self._known = dict(wanted)
-            return Said(self._id, _NEW, _topics(wanted), [])
+            return SessionRequest(self._id, _NEW, _topics(wanted), [])
         changed = {key: each for key, each in wanted.items() if self._known.get(key) != each}
         gone = [key for key in self._known if key not in wanted]
         self._known = dict(wanted)
@@ -59,25 +59,25 @@ class FetchSession:
             ForgottenTopic(topic=topic, partitions=numbers)
             for topic, numbers in by_topic(gone).items()
         ]
-        return Said(self._id, self._next_epoch, _topics(changed), forgotten)
+        return SessionRequest(self._id, self._next_epoch, _topics(changed), forgotten)
 
-    def answered(self, session_id: int, said: Said) -> None:
-        """The broker answered, and says that this is the session."""
-        if said.session_epoch == _NONE or session_id == NO_SESSION:
+    def answered(self, session_id: int, sent: SessionRequest) -> None:
+        """Note the broker's answer to `sent`, and the session id in it."""
+        if sent.session_epoch == _NONE or session_id == NO_SESSION:
             self._id, self._next_epoch = NO_SESSION, _NEW
         else:
             self._id = session_id
-            self._next_epoch = said.session_epoch % _INT32_MAX + 1
+            self._next_epoch = sent.session_epoch % _INT32_MAX + 1
 
     def failed(self, error: Error) -> None:
-        """The request failed as a whole: the next one says all anew."""
+        """Note that the request failed as a whole: the next one names every partition again."""
         if error is Error.FETCH_SESSION_ID_NOT_FOUND:
             self._id = NO_SESSION
         self._next_epoch = _NEW
 
 
 def _topics(partitions: Wanted) -> list[FetchTopic]:
-    """In the order given, as far as topics allow: who comes first gets its bytes first."""
+    """Partitions by topic, otherwise in the given order: brokers fill an answer in that order."""
     found: dict[str, list[FetchPartition]] = {}
     for key, each in partitions.items():
         found.setdefault(key.topic, []).append(each)

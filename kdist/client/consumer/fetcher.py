@@ -1,10 +1,11 @@
-"""Reading ahead: one fetch under way at each broker, until enough is ready.
+"""Fetches ahead of the application, with one request in flight to each broker.
 
-A partition is fetched while it has less ready than two answers' worth, and all together less than
-`fetch_max_bytes`; so what is held is bounded, and a consumer that keeps up never waits for the
-network. An answer for a position that was left meanwhile is dropped. What a broker refuses is
-looked up anew and tried again; an offset that is gone goes to `auto_offset_reset`. Source: KIP-227
-(sessions), KIP-320 (truncation), KIP-392 (a replica nearby).
+A partition is fetched while it has fewer bytes ready than two answers may bring, and all partitions
+together have fewer than `fetch_max_bytes`: that bounds memory, and a consumer that keeps up never
+waits for the network. An answer for a position that has changed meanwhile is dropped. After a
+retriable error metadata is refreshed and the fetch retried; an offset out of range is reset as
+`auto_offset_reset` says. Source: KIP-227 (sessions), KIP-320 (truncation), KIP-392 (fetching from
+the closest replica).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import partial
 from kdist.client.cluster import api_error, raise_for
 from kdist.client.consumer.batch import CorruptFetch, Decoder
 from kdist.client.consumer.batch_run import RUN_BYTES_MAX
-from kdist.client.consumer.fetch_session import FetchSession, Said, Wanted
+from kdist.client.consumer.fetch_session import FetchSession, SessionRequest, Wanted
 from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition, Shelf
 from kdist.client.consumer.repeated import RepeatedFetch
@@ -28,14 +29,14 @@ from kdist.network.client import Client
 from kdist.protocol import fetch
 from kdist.protocol.fetch import FetchPartition, FetchPartitionResult, FetchRequest, FetchResponse
 
-_AHEAD = 2  # answers' worth of one partition
+_AHEAD = 2  # how many answers' worth of bytes to hold ready for one partition
 _VERSION_OF_EPOCHS = 12
 _READ_COMMITTED = 1
-_REFUSED_AGAIN_S = 1.0  # what the application must see to is asked for, and raised, this often
+_REFUSED_AGAIN_S = 1.0  # how often to retry, and raise again, an error that needs the application
 
 
 class OffsetOutOfRange(ApiError):
-    """A position that the partition does not hold, with `auto_offset_reset` none."""
+    """The position is outside the partition's offsets, and `auto_offset_reset` is none."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(Error.OFFSET_OUT_OF_RANGE, f"{partition} has no offset {offset}")
@@ -44,18 +45,19 @@ class OffsetOutOfRange(ApiError):
 
 
 class LogTruncated(OffsetOutOfRange):
-    """The log lost records that were read, by an unclean election; `end` is what is left."""
+    """The log was truncated below the position, by an unclean election; `end` is its new end."""
 
     def __init__(self, partition: TopicPartition, offset: int, end: int) -> None:
         super().__init__(partition, offset)
         self.args = (
-            f"{self.error.name}: {partition} was read up to {offset}, but lost all from {end} on",
+            f"{self.error.name}: {partition} was read up to offset {offset}, and then truncated to"
+            f" {end}",
         )
         self.end = end
 
 
 class Fetcher:
-    """Fetches for `partitions` on to the shelf. Owner: the loop."""
+    """Fetches `partitions` and puts their batches on the shelf. Owner: the loop."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class Fetcher:
         """The partitions to fetch now, by broker."""
         now_s, settings = self._world.now_s(), self._settings
         found: dict[int, list[Partition]] = {}
-        # Not of those that are paused: others would wait until what they hold is given.
+        # Paused partitions do not count: what they hold would keep the others from being fetched.
         ready_bytes = sum(each.ready_bytes for each in self._partitions.values() if each.may_give)
         is_full = ready_bytes >= settings.fetch_max_bytes
         for partition in self._partitions.values():
@@ -109,7 +111,7 @@ class Fetcher:
             if not partition.may_be_fetched:
                 continue
             if is_full:
-                # Not from the first batch that is given: then each would bring a look at all.
+                # Half, not all: otherwise each batch that is taken would cause another look here.
                 partition.starved_above_bytes = partition.ready_bytes // 2
             elif partition.ready_bytes >= self._enough_bytes:
                 partition.starved_above_bytes = self._enough_bytes
@@ -133,7 +135,7 @@ class Fetcher:
             partition=partition.key.partition,
             current_leader_epoch=epoch,
             fetch_offset=partition.fetch_position,
-            # Only asked once in each epoch: between elections no log is truncated.
+            # Checked once per leader epoch: a log is only truncated after an election.
             last_fetched_epoch=partition.fetch_epoch if is_changed else NO_EPOCH,
             partition_max_bytes=self._settings.max_partition_fetch_bytes,
         )
@@ -144,10 +146,10 @@ class Fetcher:
         if self._tasks.get(broker) is task:
             del self._tasks[broker]
         if not task.cancelled() and task.exception() is not None:
-            task.result()  # a bug: to the loop's handler
+            task.result()  # a bug: raised, it reaches the loop's exception handler
 
     async def _fetch_from(self, broker: int) -> None:
-        """One fetch after the other from a broker, as long as there is something to fetch."""
+        """Fetch from a broker, one request at a time, while there are partitions to fetch."""
         session = self._sessions.setdefault(broker, FetchSession())
         while partitions := self._plan().get(broker):
             try:
@@ -167,37 +169,37 @@ class Fetcher:
     async def _fetch(self, broker: int, session: FetchSession, partitions: list[Partition]) -> None:
         client = await self._world.fetching.client(broker)
         version = client.version_of(fetch.API)
-        # Looked at once more: while we connected, one may have been reset, or given back.
+        # Checked again, as a partition may have been reset or revoked while we connected.
         wanted = {
             each.key: self._asked(each, version) for each in partitions if each.may_be_fetched
         }
         if not wanted:
             return
-        said = session.say(wanted)
+        to_send = session.next_request(wanted)
         if len(self._partitions) == 1 and not session.is_open:
             ((key, asked),) = wanted.items()
             if asked.last_fetched_epoch == NO_EPOCH:
-                await self._fetch_repeatedly(broker, client, said, key, asked)
+                await self._fetch_repeatedly(broker, client, to_send, key, asked)
                 return
         answer: FetchResponse = await client.send(
-            self._request(said), version, self._answer_timeout_ms
+            self._request(to_send), version, self._answer_timeout_ms
         )
         raise_for(answer.error_code)
-        session.answered(answer.session_id, said)
+        session.answered(answer.session_id, to_send)
         self._note(answer, wanted)
         self._tell()
 
-    def _request(self, said: Said) -> FetchRequest:
+    def _request(self, to_send: SessionRequest) -> FetchRequest:
         settings = self._settings
         return FetchRequest(
             max_wait_ms=settings.fetch_max_wait_ms,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_max_bytes,
             isolation_level=_READ_COMMITTED if settings.is_committed_only else 0,
-            session_id=said.session_id,
-            session_epoch=said.session_epoch,
-            topics=said.topics,
-            forgotten_topics_data=said.forgotten,
+            session_id=to_send.session_id,
+            session_epoch=to_send.session_epoch,
+            topics=to_send.topics,
+            forgotten_topics_data=to_send.forgotten,
             rack_id=settings.client_rack,
         )
 
@@ -205,14 +207,14 @@ class Fetcher:
         self,
         broker: int,
         client: Client,
-        said: Said,
+        to_send: SessionRequest,
         key: TopicPartition,
         asked: FetchPartition,
     ) -> None:
-        """Fetch the one partition that there is, until the next request is not such another."""
+        """Fetch the only partition, until the next request would differ by more than its offset."""
         epoch, wanted = asked.current_leader_epoch, {key: asked}
         if self._repeated is None or not self._repeated.is_of(client, key, epoch):
-            request = self._request(said)
+            request = self._request(to_send)
             self._repeated = RepeatedFetch(client, request, key, epoch, self._answer_timeout_ms)
         version = client.version_of(fetch.API)
 
@@ -242,7 +244,7 @@ class Fetcher:
     ) -> None:
         partition = self._partitions.get(key)
         if partition is None or partition.fetch_position != asked.fetch_offset:
-            return  # given back, or sought elsewhere, since it was asked
+            return  # revoked, or sought elsewhere, since the request was sent
         if result.error_code:
             self._refused(partition, Error.of(result.error_code))
             return
@@ -259,7 +261,7 @@ class Fetcher:
             partition.preferred_replica = result.preferred_read_replica
 
     def _shelve(self, partition: Partition, result: FetchPartitionResult) -> None:
-        assert not hasattr(result.records, "chunks"), "what is decoded is a buffer"
+        assert not hasattr(result.records, "chunks"), "decoded records are one buffer"
         opening = Opening(
             partition.key,
             partition.fetch_position,
@@ -270,13 +272,13 @@ class Fetcher:
         )
         self._shelf.put(partition, open_fetched(result.records, opening))  # type: ignore[arg-type]
         if partition.fetch_position == opening.position and not partition.is_faulty:
-            self._hold(partition, _REFUSED_AGAIN_S)  # the same again would be fetched at once
-            fault = "what is fetched holds no whole batch of it"
+            self._hold(partition, _REFUSED_AGAIN_S)  # else the same would be fetched again at once
+            fault = "the fetched data has no complete batch"
             self._world.report(CorruptFetch(partition.key, opening.position, fault))
         self._has_news = True
 
     def _tell(self) -> None:
-        """Wake up who waits for what was shelved."""
+        """Wake a waiting poll if anything was put on the shelf."""
         if self._has_news:
             self._has_news = False
             self._world.news.set()
@@ -284,7 +286,7 @@ class Fetcher:
     def _refused(self, partition: Partition, error: Error) -> None:
         if error is Error.OFFSET_OUT_OF_RANGE:
             if partition.preferred_replica is not None:
-                partition.preferred_replica = None  # it may only be behind the leader
+                partition.preferred_replica = None  # this follower may just lag: ask the leader
             else:
                 self._out_of_range(partition)
         elif error.retriable and error is not Error.CORRUPT_MESSAGE:
@@ -294,25 +296,25 @@ class Fetcher:
             self._world.report(api_error(error, str(partition.key)))
 
     def _put_off(self, partition: Partition) -> None:
-        """Try again a little later, with what metadata says then."""
+        """Try again after the backoff, with fresh metadata."""
         partition.preferred_replica = None
         self._hold(partition, self._world.backoff_s())
         self._topics.refresh()
 
     def _hold(self, partition: Partition, delay_s: float) -> None:
-        """Fetch nothing of it for so long, unless it is sought elsewhere."""
+        """Do not fetch the partition for so long, unless it is sought elsewhere."""
         partition.retry_at_s = self._world.now_s() + delay_s
         self._world.loop.call_later(delay_s, self.kick)
 
     def _out_of_range(self, partition: Partition) -> None:
-        """What is ready is given first: the log may only have lost what is behind it."""
+        """Reset the position, or report it; records that are ready are returned first."""
         if self._settings.auto_offset_reset == "none":
             self._hold(partition, _REFUSED_AGAIN_S)
             self._world.report(OffsetOutOfRange(partition.key, partition.fetch_position))
         elif partition.ready:
             self._hold(partition, self._world.backoff_s())
         elif partition.fetch_position == partition.reset_offset:
-            partition.reset_offset = NO_OFFSET  # it contradicts itself: looked up again, but later
+            partition.reset_offset = NO_OFFSET  # the broker contradicts itself: look it up later
             self._put_off(partition)
         else:
             partition.reset(self._settings.auto_offset_reset)
@@ -325,7 +327,7 @@ class Fetcher:
         elif end == NO_OFFSET:
             partition.reset(self._settings.auto_offset_reset)
             self._on_reset()
-        elif partition.ready:  # it may begin before the end
+        elif partition.ready:  # part of it may precede the truncated log's end
             self._hold(partition, self._world.backoff_s())
         else:
             partition.seek(end)

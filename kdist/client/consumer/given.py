@@ -1,7 +1,7 @@
-"""Arguments that applications may give in several forms, in the one form of the core (pure).
+"""Checks the arguments of consumer methods, and brings them into the core's form (pure).
 
-`UserError` for what is nothing of the kind: in the background, where requests are made of it, it
-would be an error that nobody sees, and a consumer that stands still.
+A wrong argument raises `UserError` at once: used later, in a background request, it would stop the
+consumer with an error that nobody sees.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Given = Mapping[TopicPartition, int | OffsetAndMetadata]
 def checked_decoders(
     key: Decoder | None, value: Decoder | None
 ) -> tuple[Decoder | None, Decoder | None]:
-    """They can be called, or are None."""
+    """The decoders; `UserError` unless each is callable or None."""
     for each in (key, value):
         if each is not None and not callable(each):
-            raise UserError(f"a decoder is a callable that takes bytes, not {each!r}")
+            raise UserError(f"a decoder must be a callable that takes bytes, not {each!r}")
     return key, value
 
 
 def checked_topics(given: Iterable[str] | re.Pattern[str]) -> list[str] | re.Pattern[str]:
-    """What to subscribe; `UserError` for a single name, which is a list of letters."""
+    """What to subscribe to; `UserError` for a bare string, which would be a list of letters."""
     if isinstance(given, str):
-        raise UserError(f"topics are a list: [{given!r}]")
+        raise UserError(f"topics must be a list: [{given!r}]")
     if isinstance(given, re.Pattern) and not isinstance(given.pattern, str):
-        raise UserError(f"{given!r} matches bytes, and topics' names are text")
+        raise UserError(f"{given!r} matches bytes, but topic names are text")
     if not isinstance(given, re.Pattern | Iterable):
-        raise UserError(f"topics are a list of names, or a pattern, not {given!r}")
+        raise UserError(f"topics must be a list of names or a pattern, not {given!r}")
     return given if isinstance(given, re.Pattern) else list(given)
 
 
@@ -58,14 +58,14 @@ def _check_name(topic: Any) -> None:
 
 
 def check_listener(given: Any, kind: type) -> None:
-    """It has the methods of `kind`, derived from it or not; or is None."""
+    """`UserError` unless it is None or has the methods of `kind`; it need not be a subclass."""
     for name in vars(kind):
         if not (name.startswith("_") or given is None or callable(getattr(given, name, None))):
-            raise UserError(f"a listener is a {kind.__name__}, and {given!r} has no {name}")
+            raise UserError(f"{given!r} is not a {kind.__name__}: it has no method {name}")
 
 
 def to_commit(given: Given | None) -> Offsets | None:
-    """Offsets to commit; None, for all positions, stays that."""
+    """The offsets to commit, checked; None, which means all positions, stays None."""
     if given is None:
         return None
     _check_mapping(given, "offsets to commit")
@@ -80,22 +80,22 @@ def to_commit(given: Given | None) -> Offsets | None:
 
 
 def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Partitions, which may be plain pairs."""
+    """Partitions, which may be given as plain pairs; `UserError` for anything else."""
     if not isinstance(given, Iterable):
-        raise UserError(f"partitions are a list of TopicPartition, not {given!r}")
+        raise UserError(f"partitions must be a list of TopicPartition, not {given!r}")
     return [_partition(each) for each in given]
 
 
 def _partition(given: Any) -> TopicPartition:
     is_pair = isinstance(given, tuple | list) and len(given) == 2
     if not is_pair or not _is_number(given[1], 0, INT32_MAX):
-        raise UserError(f"{given!r} is no partition: give TopicPartition(topic, number)")
+        raise UserError(f"{given!r} is not a partition: give TopicPartition(topic, number)")
     _check_name(given[0])
     return TopicPartition(*given)
 
 
 def checked_times(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Times by partition, which may be a plain pair."""
+    """Times by partition; partitions may be given as plain pairs."""
     _check_mapping(given, "times")
     for each in given.values():
         check_time(each)
@@ -103,35 +103,37 @@ def checked_times(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
 
 
 def checked_max(given: int, name: str) -> int:
-    """How many to give at most."""
+    """A limit on how many to return; `UserError` if it is below 1."""
     if not _is_number(given, 1, INT64_MAX):
-        raise UserError(f"{name} is 1 or more, not {given!r}")
+        raise UserError(f"{name} must be 1 or more, not {given!r}")
     return given
 
 
 def checked_end(timeout_s: Any, now_s: float) -> float | None:
-    """When a poll that begins now ends: never with None. NaN would be never, too, unwanted."""
+    """The deadline of a poll that starts now; None for none. `UserError` also for NaN, with which
+    the poll would never end.
+    """
     check_timeout(timeout_s)
     return None if timeout_s is None else now_s + float(timeout_s)
 
 
 def check_timeout(timeout_s: Any) -> None:
-    """A number of seconds, or None."""
+    """`UserError` unless it is a number of seconds, or None."""
     if timeout_s is not None and (not isinstance(timeout_s, Real) or isnan(timeout_s)):
-        raise UserError(f"timeout_s is a number of seconds or None, not {timeout_s!r}")
+        raise UserError(f"timeout_s must be a number of seconds or None, not {timeout_s!r}")
 
 
 def _check_mapping(given: Any, what: str) -> None:
     if not isinstance(given, Mapping):
-        raise UserError(f"{what} are a dict by partition, not {given!r}")
+        raise UserError(f"{what} must be a dict by partition, not {given!r}")
 
 
 def check_offset(offset: Any, leader_epoch: Any, what: str = "") -> None:
-    """Both are numbers, of those that there are."""
+    """`UserError` unless both are numbers within their ranges."""
     if not _is_number(offset, 0, INT64_MAX):
-        raise UserError(f"{offset!r} is no offset{what}: they go from 0 to {INT64_MAX}")
+        raise UserError(f"{offset!r} is not an offset{what}: they go from 0 to {INT64_MAX}")
     if not _is_number(leader_epoch, NO_EPOCH, INT32_MAX):
-        raise UserError(f"{leader_epoch!r} is no leader epoch: they go from 0 to {INT32_MAX}")
+        raise UserError(f"{leader_epoch!r} is not a leader epoch: they go from 0 to {INT32_MAX}")
 
 
 def _is_number(given: Any, least: int, most: int) -> bool:
@@ -141,9 +143,9 @@ def _is_number(given: Any, least: int, most: int) -> bool:
 def found_offsets(
     found: Mapping[TopicPartition, OffsetAndTimestamp | None],
 ) -> dict[TopicPartition, int]:
-    """The offsets alone; every partition has a first and a next one."""
+    """The offsets alone; none is missing, as every partition has a first and an end offset."""
     return {key: each.offset for key, each in found.items() if each is not None}
 
 
 def ignore(offsets: Offsets, error: KdistError | None) -> None:
-    """Nobody wants to know how a commit ended."""
+    """The default `on_committed`, which does nothing."""

@@ -1,12 +1,12 @@
-"""A member of a group as the coordinator knows it: joins, heartbeats, removal, leaving.
+"""Group membership as the coordinator sees it: joining, heartbeats, removal, leaving.
 
     OUT -- join --> JOINING --> STABLE -- REBALANCE_IN_PROGRESS, or topics changed --> joins again
-                                STABLE -- thrown out, or not polled for too long --> LOST --> OUT
+                                STABLE -- removed, or not polled for too long --> LOST --> OUT
 
-`join` is one round of JoinGroup and SyncGroup, run in the background; what it brings is applied,
-and listeners are called, only when the application polls (`rebalancing`). Heartbeats go on beside
-the application, and stop when it has not polled for `max_poll_interval_ms`: then its partitions are
-others' to read. Source: KIP-62, KIP-345 (static members), KIP-394, KIP-814.
+`join` sends JoinGroup and SyncGroup in the background; its result is applied, and listeners are
+called, only when the application polls (`rebalancing`). Heartbeats are sent in the background, too,
+until the application has not polled for `max_poll_interval_ms`: then the member leaves, and others
+read its partitions. Source: KIP-62, KIP-345 (static members), KIP-394, KIP-814.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from kdist.protocol.sync_group import SyncGroupAssignment, SyncGroupRequest
 
 PROTOCOL_TYPE = "consumer"
 _NO_MEMBER = ""
-_JOIN_GRACE_MS = 5_000  # the coordinator answers a JoinGroup a little after the rebalance timeout
+_JOIN_GRACE_MS = 5_000  # the coordinator may answer JoinGroup just after the rebalance timeout
 _LEAVE_TIMEOUT_MS = 5_000
-_VERSION_OF_MANY = 3  # LeaveGroup: from then on several members at once
+_VERSION_OF_MANY = 3  # the first LeaveGroup version that names several members
 
 _AGAIN_AS_NEW = frozenset((Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION))
 
@@ -47,23 +47,27 @@ CountPartitions = Callable[[Iterable[str]], Awaitable[dict[str, int]]]
 
 
 class Membership:
-    """Owner: the loop; `polled_at_s` is written by who polls. `owned` by `rebalancing`."""
+    """Owner: the loop, except that the polling thread writes `polled_at_s`.
+
+    `rebalancing` keeps `owned` up to date.
+    """
 
     def __init__(self, world: World, group_id: str, count: CountPartitions) -> None:
         settings = world.settings
         self.coordinator = Coordinator(world, group_id)
         self.assignors = [ASSIGNORS[name] for name in settings.partition_assignment_strategy]
-        # As Java's: with one eager assignor it joins as eager members do, who may be in its group.
+        # As in Java's consumer: one eager assignor in the list makes the member eager, since other
+        # members of its group may be.
         self.is_cooperative = all(each.is_cooperative for each in self.assignors)
         self.member_id = _NO_MEMBER
         self.generation = NO_GENERATION
         self.topics: frozenset[str] = frozenset()
         self.owned: tuple[TopicPartition, ...] = ()
         self.must_join = False
-        self.is_lost = False  # what is owned is no longer ours
+        self.is_lost = False  # the owned partitions are no longer ours
         self.polled_at_s = world.now_s()
-        self.group_counts: dict[str, int] | None = None  # of the leader's last assignment
-        self._last_owned: tuple[TopicPartition, ...] = ()  # in this generation, given back or not
+        self.group_counts: dict[str, int] | None = None  # partition counts that we assigned from
+        self._last_owned: tuple[TopicPartition, ...] = ()  # assigned by the last join
         self._world = world
         self._settings = settings
         self._group_id = group_id
@@ -72,22 +76,25 @@ class Membership:
 
     @property
     def is_member(self) -> bool:
-        """Whether the coordinator knows us, as far as we know."""
+        """Whether we are a member, as far as we know."""
         return self.generation != NO_GENERATION
 
     def is_settled_in(self, generation: int) -> bool:
-        """Whether that is our generation, and we are not on the way to another."""
+        """Whether that is our generation, and we are not joining another."""
         return generation == self.generation and self._beating is not None
 
     def want_join(self) -> None:
-        """Have the next poll join, again or for the first time."""
+        """Make the next poll join, or rejoin."""
         self.must_join = True
         self._world.news.set()
 
     # Joining
 
     async def join(self) -> tuple[TopicPartition, ...]:
-        """Join until it succeeds: the partitions assigned. `ApiError` for what is for good."""
+        """Join, retrying until it succeeds; returns the assigned partitions.
+
+        `ApiError` if the error is not retriable.
+        """
         self.stop_beating()
         while True:
             self.must_join = False
@@ -145,7 +152,7 @@ class Membership:
         return write_subscription(assignor, member, self._settings.client_rack or None)
 
     async def _assign(self, answer: JoinGroupResponse) -> list[SyncGroupAssignment]:
-        """The leader's work: everyone's partitions."""
+        """As the group's leader, assign partitions to all members."""
         assignor = ASSIGNORS.get(answer.protocol_name or "")
         if assignor is None:
             raise ApiError(
@@ -160,7 +167,7 @@ class Membership:
             raise ApiError(Error.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
         self.group_counts = await self._count({t for member in members for t in member.topics})
         if answer.skip_assignment:
-            return []  # a static leader came back: the group keeps what it has (KIP-814)
+            return []  # a static leader has come back: the assignment stays (KIP-814)
         given = assignor.assign(self.group_counts, members)
         return [
             SyncGroupAssignment(member_id=member, assignment=write_assignment(partitions))
@@ -188,12 +195,15 @@ class Membership:
             raise ApiError(Error.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
     def _forget(self, error: Error | None = None) -> None:
-        """The coordinator does not know us any more; after ILLEGAL_GENERATION still by name."""
+        """Forget the generation, and the member id too unless it is still valid.
+
+        It is after ILLEGAL_GENERATION.
+        """
         self.generation = NO_GENERATION
         if error is not Error.ILLEGAL_GENERATION:
             self.member_id = _NO_MEMBER
 
-    # Beating
+    # Heartbeats
 
     async def _beat(self) -> None:
         settings = self._settings
@@ -231,9 +241,9 @@ class Membership:
             self.coordinator.check(answer.error_code)
 
     async def _give_up(self) -> None:
-        """The application has not polled for too long: let others read."""
+        """Leave, because the application has not polled for too long."""
         self._beating = None
-        self.lose()  # first: a poll that comes meanwhile gives nothing that is others' by then
+        self.lose()  # first, so that a poll meanwhile returns no records that others read by then
         await self.leave("the application does not poll")
 
     def _thrown_out(self, error: ApiError) -> None:
@@ -241,21 +251,21 @@ class Membership:
         self._forget(error.error)
         self.lose()
         if error.error not in _AGAIN_AS_NEW:
-            # Fenced by another with our instance id, or no longer allowed.
+            # Fenced by another member with our instance id, or no longer authorised.
             self._world.report(error)
 
     def lose(self) -> None:
-        """What is owned is others' by now; the next poll will hear of it, and join again."""
+        """Mark the owned partitions as lost; the next poll calls `on_lost`, and rejoins."""
         self.is_lost = True
         self.want_join()
 
     def fenced(self, error: Error) -> None:
-        """Another request was refused for who we are: the same as a heartbeat's refusal."""
+        """A request other than a heartbeat was refused for our identity: treat it as that."""
         self.stop_beating()
         self._thrown_out(ApiError(error))
 
     def stop_beating(self) -> None:
-        """No more heartbeats until the next join."""
+        """Send no heartbeats until the next join."""
         if self._beating is not None:
             self._beating.cancel()
             self._beating = None
@@ -263,12 +273,12 @@ class Membership:
     # Leaving
 
     async def leave(self, reason: str) -> None:
-        """Tell the coordinator; a static member does not, so that it can come back (KIP-345).
+        """Leave the group; a static member sends nothing, so that it can come back (KIP-345).
 
-        One that cannot be told finds out when the session times out.
+        A coordinator that cannot be reached removes the member when its session times out.
         """
         self.stop_beating()
-        member_id = self.member_id  # also of one that only wants to join, and is waited for
+        member_id = self.member_id  # also while joining: the coordinator waits for such a member
         self._forget()
         if member_id == _NO_MEMBER or self._settings.group_instance_id is not None:
             return

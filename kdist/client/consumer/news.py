@@ -1,41 +1,41 @@
-"""Events that a poll may wait for: announced on the loop, and to a waiting thread."""
+"""Wakes a waiting poll, whether it waits on the loop or in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 
-# A deadline less now may be a rounding error, which does not move a clock that counts nanoseconds:
-# who waits for the rest again and again would do so forever.
+# Deadline minus now may be a mere rounding error, less than the nanosecond that a simulated clock
+# counts in: waiting for that remainder would not advance the clock, and so never end.
 _SHORTEST_S = 1e-6
 
 
 class News:
-    """Set on the loop. `wait` is for the loop's own work, `wait_in_thread` for one other thread."""
+    """An event, set on the loop. Coroutines use `wait`, one other thread `wait_in_thread`."""
 
     def __init__(self) -> None:
         self._told = asyncio.Event()
-        self._bell = threading.Lock()  # free while it rings
+        self._bell = threading.Lock()  # unlocked means set
         self._bell.acquire()
 
     def set(self) -> None:
-        """Wake up who waits, or will."""
+        """Wake up the waiters, or the next ones to wait."""
         self._told.set()
-        if self._bell.locked():  # nobody else frees it
+        if self._bell.locked():  # no race: only this method releases it
             self._bell.release()
 
     def clear(self) -> None:
-        """What was told so far is known."""
+        """Reset the event for `wait`."""
         self._told.clear()
 
     async def wait(self, timeout_s: float) -> None:
-        """Until there is something new since `clear`, or time is up."""
+        """Wait until `set` has been called since `clear`, or time is up."""
         try:
             async with asyncio.timeout(max(timeout_s, _SHORTEST_S)):
                 await self._told.wait()
         except TimeoutError:
-            pass  # who waits looks once more anyway
+            pass  # the caller looks again in either case
 
     def wait_in_thread(self, timeout_s: float) -> None:
-        """Until something happens, or has since the last call, or time is up."""
+        """Wait until `set` has been called since the last call of this, or time is up."""
         self._bell.acquire(timeout=timeout_s)

@@ -1,9 +1,9 @@
-"""A fetch's record batches one by one: checked, without those that must not be given (pure).
+"""Opens a fetch's record batches one by one: checks them, and filters out some (pure).
 
-Left out are control batches and, with read_committed, what aborted transactions wrote. The broker
-says which those are, by producer and first offset; each ends with its marker. What is left out
-still moves the position. A fault ends the fetch's batches and is kept in its place, so that who
-asks for records gets all before it, and then the error. Source: KIP-98.
+Filtered out are control batches and, with read_committed, the records of aborted transactions. The
+broker lists those transactions by producer and first offset; each ends at its abort marker. What is
+filtered out still advances the position. Corrupt data ends the sequence with its error, so that the
+application gets all records before it, and then the error. Source: KIP-98.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kdist.wire.varint import Buffer
 
 
 class Ready(NamedTuple):
-    """The next of a partition: a batch, or None where one was left out, or what is wrong with it.
+    """One step of a partition: a batch, or None for one that was filtered out, or an error.
 
     `next_offset` is the position behind it.
     """
@@ -37,28 +37,28 @@ class Ready(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """How one partition's fetch is to be opened; `aborted` None gives whatever is there."""
+    """How to open one partition's fetch; with `aborted` None, transactions are not filtered."""
 
     partition: TopicPartition
     position: int
     aborted: Iterable[AbortedTransaction] | None = None
     check_crcs: bool = True
     decoders: tuple[Decoder | None, Decoder | None] = (None, None)
-    run_bytes_max: int = 0  # of small batches that become one `BatchRun`
+    run_bytes_max: int = 0  # the size limit of a `BatchRun` of small batches
 
 
 def open_fetched(buffer: Buffer, opening: Opening) -> Iterator[Ready]:
-    """What `buffer` holds at and behind the position, in order, each offset once."""
+    """The batches in `buffer` at and after the position, in order, each offset once."""
     aborted = _Aborted(opening.aborted or ())
     position = opening.position
     try:
         most = opening.run_bytes_max
         found = iter_runs(buffer, position, most, check_crcs=opening.check_crcs)
-        # The source is the answer's own bytes, or made of an old format.
+        # The source is the answer's own bytes, or a batch converted from an old format.
         for source, at, header, checked_count in found:
             next_offset = header.next_offset
             if next_offset <= position:
-                continue  # all of it was given: the broker gives from a batch's beginning
+                continue  # before the position: brokers return whole batches
             if opening.check_crcs and not checked_count:
                 _check(source, at, header)
             batch: Batch | None = None
@@ -81,11 +81,11 @@ def _check(buffer: Buffer, at: int, header: BatchHeader) -> None:
 
 
 class _Aborted:
-    """Whose records are left out, as the batches go by."""
+    """Tracks which producers' transactions are aborted, as the batches go by."""
 
     def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(transactions, key=lambda each: each.first_offset)[::-1]
-        self._open: set[int] = set()  # producers whose aborted transaction has begun
+        self._open: set[int] = set()  # producers within an aborted transaction
 
     def covers(self, header: BatchHeader) -> bool:
         """Whether a batch belongs to an aborted transaction."""
@@ -94,7 +94,7 @@ class _Aborted:
         return header.is_transactional and header.producer_id in self._open
 
     def end(self, buffer: Buffer, at: int, header: BatchHeader) -> None:
-        """Note an abort marker: what its producer wrote behind it is another transaction's."""
+        """Note a control batch: an abort marker ends its producer's aborted transaction."""
         self.covers(header)
         if header.producer_id not in self._open:
             return

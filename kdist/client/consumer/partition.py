@@ -1,11 +1,11 @@
-"""One partition that is read: its reader's position, and what is fetched and not yet given.
+"""The state of one partition that is read, and the shelf of fetched batches.
 
-    position ......... what was given .......... | ready ............ | fetch_position
+    ... returned to the application ... position | ready ............ | fetch_position
 
-`Shelf` holds what all partitions have ready, and gives it out, partition by partition. It is filled
-by the loop and emptied by whoever asks for records, which in the blocking front is another thread,
-without a lock: each counter here has one writer, and deques do the rest. All other changes (seeks,
-assignments) are made by the loop while whoever asks for records waits for it.
+`Shelf` holds what is ready of all partitions, and hands it out partition by partition. The loop
+fills it and the consuming thread, another one in the blocking front, empties it. They need no lock:
+each counter here has a single writer, and deques are thread-safe. All other changes (seeks,
+assignments) are made on the loop, while the consuming thread waits for it.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ _NEVER = float("-inf")
 
 
 class Partition:
-    """What is known of one. `position` is None until it is found out where to begin."""
+    """The state of one partition. `position` is None until the offset to start at is known."""
 
     def __init__(self, key: TopicPartition) -> None:
         self.key = key
         self.position: int | None = None
-        self.position_epoch = NO_EPOCH  # of the record before it, so far as that is known
-        self.reset_to: str | None = None  # where a position is to be looked up; None: committed
+        self.position_epoch = NO_EPOCH  # the leader epoch of the record before it, if known
+        self.reset_to: str | None = None  # which position to look up; None: the committed offset
         self.is_paused = False
-        self.is_revoked = False  # being given back: nothing more of it is given
+        self.is_revoked = False  # being revoked: no more of its records are returned
         self.fetch_position = NO_OFFSET
         self.fetch_epoch = NO_EPOCH
-        self.reset_offset = NO_OFFSET  # where it was reset to, by the broker's own word
-        self.checked_epoch = NO_EPOCH  # the leader's, when the log was last what we have read
+        self.reset_offset = NO_OFFSET  # the offset that a broker gave for the last reset
+        self.checked_epoch = NO_EPOCH  # the leader epoch last checked for truncation
         self.ready: deque[Ready] = deque()
         self.is_shelved = False
-        self.is_faulty = False  # what is ready ends with what is wrong with the next
+        self.is_faulty = False  # `ready` ends with an error
         self.received_bytes = 0  # written by the loop
-        self.given_bytes = 0  # written by who takes
+        self.given_bytes = 0  # written by the consuming thread
         self.high_watermark = NO_OFFSET
         self.last_stable_offset = NO_OFFSET
         self.log_start_offset = NO_OFFSET
         self.preferred_replica: int | None = None  # KIP-392
         self.retry_at_s = _NEVER
-        self.starved_above_bytes = 0  # it is fetched again once less is ready
-        # The first batch's values as `take_records` decoded them, and the next of them to give.
-        # Records are made when they are given: ten thousand at once, which live for long, cost the
-        # garbage collector 100 ns each.
+        self.starved_above_bytes = 0  # it is fetched again once fewer bytes are ready
+        # The first batch's values as `take_records` decoded them, and the index of the next one to
+        # return. Records are created when they are returned: ten thousand at once, which live for
+        # long, cost the garbage collector 100 ns each.
         self.decoded: list[Any] = []
         self.decoded_index = 0
 
     def seek(self, offset: int, epoch: int = NO_EPOCH) -> None:
-        """Go on from `offset`; what was fetched is dropped, and what is being fetched will be."""
+        """Continue from `offset`; drops what was fetched, and the answer to a fetch in flight."""
         self.position = self.fetch_position = offset
         self.position_epoch = self.fetch_epoch = epoch
         self.reset_offset = NO_OFFSET
@@ -65,14 +65,14 @@ class Partition:
         self.drop_ready()
 
     def reset(self, to: str) -> None:
-        """Go on from a place that is to be looked up: `earliest` or `latest`."""
+        """Continue from a position that is yet to be looked up: `earliest` or `latest`."""
         self.position = None
         self.fetch_position = NO_OFFSET
         self.reset_to = to
         self.drop_ready()
 
     def drop_ready(self) -> None:
-        """Forget what was fetched and not given."""
+        """Drop what was fetched and not yet returned."""
         self.ready.clear()
         self.is_faulty = False
         self.decoded = []
@@ -80,21 +80,21 @@ class Partition:
 
     @property
     def ready_bytes(self) -> int:
-        """How much was fetched and not given."""
+        """How many bytes were fetched and not yet returned."""
         return self.received_bytes - self.given_bytes
 
     @property
     def may_be_fetched(self) -> bool:
-        """Whether there is a position to fetch from, and a wish for what is there."""
+        """Whether it has a position, its records are wanted, and no error is ready."""
         return self.position is not None and self.may_give and not self.is_faulty
 
     @property
     def may_give(self) -> bool:
-        """Whether its records are wanted now."""
+        """Whether its records may be returned now: it is neither paused nor being revoked."""
         return not self.is_paused and not self.is_revoked
 
     def take_batches(self, count: int) -> list[Batch]:
-        """Up to `count` batches; raises what is wrong with the next, if it is the first."""
+        """Up to `count` batches; raises the next item's error if there is nothing before it."""
         taken: list[Batch] = []
         while self.ready and len(taken) < count:
             next_ready = self.ready[0]
@@ -102,7 +102,7 @@ class Partition:
             if next_ready.error is not None:
                 if taken:
                     break
-                raise next_ready.error  # again and again, until someone seeks past it
+                raise next_ready.error  # on every call, until the application seeks past it
             if isinstance(batch, BatchRun):
                 several = batch.batches(self._start_of(batch))
                 if len(several) > count - len(taken):
@@ -117,14 +117,14 @@ class Partition:
         return taken
 
     def _start_of(self, batch: Batch) -> int:
-        """Where what was not given begins, of the batch that is next."""
+        """The offset of the next batch's first record that was not returned yet."""
         if not self.decoded:
             return batch.start
         assert self.position is not None
         return self.position
 
     def take_records(self, count: int) -> list[ConsumedRecord]:
-        """Up to `count` records of the next batch; none if there is none."""
+        """Up to `count` records of the next batch; an empty list if there is none."""
         while self.ready:
             next_ready = self.ready[0]
             if next_ready.error is not None:
@@ -136,7 +136,7 @@ class Partition:
 
     def _take_decoded(self, ready: Ready, batch: Batch, count: int) -> list[ConsumedRecord]:
         if not self.decoded:
-            self.decoded_index = 0  # first: where it is interrupted, no other batch's is left
+            self.decoded_index = 0  # first, so that an interruption leaves no stale index
             try:
                 self.decoded = batch.checked_values()
             except (NotDecoded, CorruptFetch) as refused:
@@ -145,7 +145,7 @@ class Partition:
                     return self.take_records(count)
                 if refused.offset == batch.start:
                     raise
-                self._split(ready, batch, refused.offset)  # what is before it can be given
+                self._split(ready, batch, refused.offset)  # return the records before it first
                 return self.take_records(count)
         start = self.decoded_index
         end = start + count
@@ -168,7 +168,7 @@ class Partition:
         self.ready.appendleft(head)
 
     def _part(self, ready: Ready, several: list[Batch]) -> None:
-        """Have the batches that a run is of, so far as they were not given, be ready themselves."""
+        """Replace a run at the front of `ready` by its batches that were not returned yet."""
         parts = [Ready(each.end, ready.leader_epoch, each.header.size, each) for each in several]
         self.given_bytes += ready.size_bytes - sum(each.size_bytes for each in parts)
         self.decoded = []
@@ -183,15 +183,15 @@ class Partition:
 
 
 class Shelf:
-    """The partitions that have something ready, those first that had it first."""
+    """The partitions that have something ready, in the order in which they take turns."""
 
     def __init__(self) -> None:
         self._partitions: deque[Partition] = deque()
-        self.is_hungry = False  # whether there is room for more, where there was none
-        self.begun: dict[Partition, int | None] = {}  # positions before what was taken last
+        self.is_hungry = False  # a partition that was full enough has room for another fetch
+        self.begun: dict[Partition, int | None] = {}  # positions before the last take
 
     def put(self, partition: Partition, found: Iterable[Ready]) -> None:
-        """Called by the loop: `found` is ready, behind what was."""
+        """On the loop: append what was fetched of a partition."""
         for ready in found:
             partition.received_bytes += ready.size_bytes
             partition.fetch_position = ready.next_offset
@@ -202,14 +202,14 @@ class Shelf:
         self.offer(partition)
 
     def offer(self, partition: Partition) -> None:
-        """Have it in the row if it has something to give; also after it was paused."""
+        """Put the partition in the queue if it has anything ready; also when it is resumed."""
         if partition.ready and not partition.is_shelved:
             partition.is_shelved = True
             self._partitions.append(partition)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to give, for now."""
+        """Whether nothing can be returned now."""
         return not any(each.ready and each.may_give for each in list(self._partitions))
 
     def take_batches(self, count: int) -> list[Batch]:
@@ -248,16 +248,16 @@ class Shelf:
         return found[0] if found else (None, [])
 
     def take_back(self) -> None:
-        """On the loop: what was being taken did not come to who asked, and is fetched again."""
+        """On the loop, after an interrupted take: fetch again what did not reach the caller."""
         for partition, position in self.begun.items():
             if position is not None and not partition.is_revoked:
                 partition.seek(position)
 
     def _take_each(self, take: Callable[[Partition], bool], taken: Sized) -> None:
-        """Call `take` with the first in the row until it wants no more, or there is no more.
+        """Call `take` with the first partition in the queue until it is satisfied, or all is taken.
 
-        Where it stopped goes to the end of the row, so that each has its turn. What it raises is
-        raised, unless something was taken: then it will be the next time.
+        The partition it stopped at goes to the end of the queue, so that each has its turn. An
+        error is raised now if nothing was taken, else by the next call.
         """
         row = self._partitions
         begun = self.begun = {}
@@ -277,7 +277,8 @@ class Shelf:
                     row.rotate(-1)
                     return
             else:
-                partition.is_shelved = False  # first: interrupted here, it is only there twice
+                # First: an interruption here leaves it queued twice, which does no harm.
+                partition.is_shelved = False
                 row.popleft()
                 if partition.may_give:
-                    self.offer(partition)  # the loop may have put something there meanwhile
+                    self.offer(partition)  # in case the loop has added something meanwhile

@@ -1,6 +1,6 @@
-"""Where to begin: what the group committed, else the first or the last offset there is.
+"""Finds starting positions: the group's committed offset, else the partition's first or end offset.
 
-Looked up in the background for every partition without a position, until it has one.
+They are looked up in the background for every partition without a position, until it has one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kdist.model import TopicPartition
 
 
 class NoOffset(ApiError):
-    """Nothing is committed for a partition, and `auto_offset_reset` is none."""
+    """The group has no committed offset for the partition, and `auto_offset_reset` is none."""
 
     def __init__(self, partition: TopicPartition) -> None:
         super().__init__(
             Error.OFFSET_OUT_OF_RANGE,
-            f"nothing is committed for {partition}, and auto_offset_reset is none",
+            f"no offset is committed for {partition}, and auto_offset_reset is none",
         )
         self.partition = partition
 
 
 class Positions:
-    """Of `partitions`. Owner: the loop."""
+    """Looks up the positions of `partitions`. Owner: the loop."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Positions:
         self._task: asyncio.Task[None] | None = None
 
     def kick(self) -> None:
-        """Look up what is missing, unless that is under way."""
+        """Look up missing positions, unless that is already being done."""
         if self._task is None and self._missing():
             self._task = self._world.loop.create_task(self._look_up())
 
     def stop(self) -> None:
-        """Look up no more."""
+        """Stop looking up positions."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -82,7 +82,7 @@ class Positions:
             self._task = None
 
     async def _find(self, missing: list[Partition]) -> None:
-        """Where to begin in some of these; what is in the way of others is raised in the end."""
+        """Find the positions of some of these; raises the worst error for the others at the end."""
         unset = [each for each in missing if each.reset_to is None]
         if unset:
             await self._begin_at_committed(unset)

@@ -1,9 +1,9 @@
-"""An application's side of rebalances: what is given back, what is new, and who is told.
+"""The application's side of rebalances: revokes and assigns partitions, and calls the listener.
 
-Nothing here happens but while the application polls, so that what one poll gave is its own until
-the next. Eager members give back all before they join; cooperative ones keep reading, and give back
-what the new assignment lacks, then join again so that others may have it (KIP-429). What was given
-is committed first, with `enable_auto_commit`.
+All of it happens within `poll`, so that the partitions of one poll's records stay assigned until
+the next. Eager members revoke everything before they join. Cooperative ones keep reading, revoke
+what the new assignment lacks, then join again so that others can take it over (KIP-429). With
+`enable_auto_commit`, positions are committed before partitions are revoked.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.world import World
 from kdist.model import TopicPartition
 
-_REBALANCE_S = 5.0  # who leaves meanwhile waits so long for its end
+_REBALANCE_S = 5.0  # how long a leaving member waits for a rebalance in progress
 
 Partitions = Collection[TopicPartition]
 
 
 class RebalanceListener:
-    """Told of a group's rebalances, within `poll`. Override what you need.
+    """Called on a group's rebalances, within `poll`. Override the methods you need.
 
-    The methods may use the consumer: commit, seek, pause. With `kdist.aio` they may be coroutines.
+    They may use the consumer: commit, seek, pause. With `kdist.aio` they may be coroutines.
     """
 
     def on_assigned(self, partitions: Partitions) -> object:
-        """These are read from now on, beside those that were before."""
+        """These were added; partitions assigned before and not revoked stay assigned."""
 
     def on_revoked(self, partitions: Partitions) -> object:
-        """These are given back: the last moment to commit for them."""
+        """These are being revoked: the last moment to commit offsets for them."""
 
     def on_lost(self, partitions: Partitions) -> object:
-        """These were taken away, and may be read by others already; `on_revoked` by default."""
+        """These were lost, and others may read them already. By default calls `on_revoked`."""
         return self.on_revoked(partitions)
 
 
 Tell = Callable[[Callable[[Partitions], object], Partitions], Awaitable[None]]
-"""Calls a listener where the application is: in its thread, or in its loop."""
+"""Calls a listener's method in the application's thread, or on its event loop."""
 
 CommitFor = Callable[[Collection[Partition]], Awaitable[None]]
 
 
 class Rebalancing:
-    """Owner: the loop. `partitions` are those that are read."""
+    """Owner: the loop. `partitions` are the assigned ones, which this keeps up to date."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Rebalancing:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether there is nothing to take part in."""
+        """Whether no rebalance is in progress or due."""
         member = self._membership
         return not (member.must_join or member.is_lost or self._joining)
 
     async def take_part(self) -> None:
-        """Go on with a rebalance, as far as it is; `news` tells when it is further."""
+        """Advance a rebalance as far as it can go now; `news` is set when it can go further."""
         if self._membership.is_lost:
             await self._lose()
         if self._joining is None and self._membership.must_join:
@@ -82,15 +82,15 @@ class Rebalancing:
             try:
                 await self._take(joined.result())
             except BaseException:
-                # Refused, or cut short by a listener or by who cancels a poll: what is assigned
-                # would be nobody's. The next poll joins again, and may have more luck.
+                # The join failed, or a listener's error or a cancelled poll cut this short, and
+                # nobody would read the assigned partitions. So the next poll joins again.
                 self._membership.want_join()
                 raise
 
     async def _prepare(self) -> None:
-        """Before joining: give back all, or what is no longer subscribed.
+        """Before joining: revoke everything, or if cooperative, what is no longer subscribed.
 
-        And what was being given back when a poll was cut short.
+        And what was already being revoked when a poll was cut short.
         """
         topics = self._membership.topics
         gone = [
@@ -144,11 +144,11 @@ class Rebalancing:
         self._membership.owned = tuple(self._partitions)
 
     async def leave(self) -> None:
-        """Give back all and leave the group."""
+        """Revoke all partitions and leave the group."""
         if self._joining is not None:
             joining, self._joining = self._joining, None
             try:
-                if self._partitions:  # within a rebalance nothing can be committed for them
+                if self._partitions:  # commits for them are refused until the rebalance ends
                     await asyncio.wait([joining], timeout=_REBALANCE_S)
             finally:
                 joining.cancel()

@@ -1,8 +1,8 @@
-"""The same fetch again and again: one partition from one broker, each sent as the answer comes.
+"""Repeats a fetch of one partition from one broker, sending the next as soon as an answer comes.
 
-A consumer of one partition that keeps up asks the same each time, but for the offset. So the frame
-is kept and only its blanks are filled, and no task is woken for an answer: the loop's work for a
-record is halved, and the thread that waits for the record has the interpreter so much sooner.
+A consumer of one partition that keeps up sends the same request each time, but for the offset. So
+the frame is kept and only patched, and no task is woken for an answer. That halves the loop's work
+for a record, and the thread that waits for the record gets the interpreter lock that much sooner.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kdist.protocol.fetch_forms import OFFSET, difference, from_offset
 
 
 class RepeatedFetch:
-    """Fetches that differ in nothing but their offset. Owner: the loop; one `run` at a time."""
+    """Fetches that differ only in their offset. Owner: the loop; one `run` at a time."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class RepeatedFetch:
         self._offset_at, _ = difference(zeros, ones)
 
     def is_of(self, client: Client, key: TopicPartition, epoch: int) -> bool:
-        """Whether these are of that partition, in this epoch of its leader, over that client."""
+        """Whether these fetch that partition, in that leader epoch, over that connection."""
         return self._kind == (client, key, epoch)
 
     async def run(
@@ -47,10 +47,10 @@ class RepeatedFetch:
         take: Callable[[FetchResponse], int | None],
         tell: Callable[[], None],
     ) -> None:
-        """Fetch from `offset`, and from each that `take` gives for an answer until it gives None.
+        """Fetch from `offset`, then from each offset that `take` returns for an answer, until None.
 
-        `tell` is called once the next is under way: a thread that it wakes up would only wait for
-        the interpreter before. Raises what `take` does, and `ApiError` if an answer does not come.
+        `tell` is called once the next request is sent: a thread woken before would only wait for
+        the interpreter lock. Raises what `take` raises, and `ApiError` if no answer comes.
         """
         self._take, self._tell = take, tell
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -61,14 +61,14 @@ class RepeatedFetch:
         OFFSET.pack_into(self._frame, self._offset_at, offset)
         self._client.repeat(self._frame, fetch.API, self._version, self, self._timeout_ms)
 
-    # As one who waits for an answer
+    # What `Client` calls, as of a future
 
     def done(self) -> bool:
-        """Whether nobody wants to hear it any more."""
+        """Whether the run has ended, so that no answer is wanted any more."""
         return self._ended.done()
 
     def set_result(self, answer: FetchResponse) -> None:
-        """It came."""
+        """The answer has come."""
         try:
             offset = self._take(answer)
             if offset is None:
@@ -78,11 +78,11 @@ class RepeatedFetch:
         except ApiError as error:
             self._ended.set_exception(error)
         except BaseException as error:
-            self._ended.set_exception(error)  # a bug: whoever waits must not do so for ever
+            self._ended.set_exception(error)  # a bug: the waiter must not wait for ever
             raise
         finally:
             self._tell()
 
     def set_exception(self, error: ApiError) -> None:
-        """None will come."""
+        """No answer will come."""
         self._ended.set_exception(error)

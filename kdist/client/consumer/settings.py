@@ -1,7 +1,7 @@
 """The settings of a consumer: Kafka's names in snake case, each declared once (pure).
 
-Defaults are Java's, but where a row says why not. `read_settings` takes what an application gave,
-and refuses a wrong name or value in one sentence.
+Defaults are those of Java's consumer unless a row says why. `read_settings` checks what an
+application passes, and rejects a wrong name or value with one sentence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Strategy = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 @settings
 class ConsumerSettings(Settings):
-    """What a consumer can be told, besides decoders."""
+    """All settings of a consumer; its decoders are separate arguments."""
 
     bootstrap_servers: tuple[str, ...] = shared_settings.bootstrap_servers("bootstrap_servers")
     zk_connect: str = shared_settings.zk_connect("zk_connect")
@@ -31,20 +31,21 @@ class ConsumerSettings(Settings):
         "group_id",
         default=None,
         subject=GROUP,
-        doc="The group to be a member of, and to commit offsets for.",
+        doc="The group to join, and to commit offsets for.",
     )
     group_instance_id: str | None = setting(
         "group_instance_id",
         default=None,
         subject=GROUP,
-        doc="Makes the member static: one that comes back in time causes no rebalance (KIP-345).",
+        doc="Makes the member static: if it restarts within session_timeout_ms, there is no "
+        "rebalance (KIP-345).",
     )
     partition_assignment_strategy: tuple[Strategy, ...] = setting(
         "partition_assignment_strategy",
         default=("range", "cooperative-sticky"),
         subject=GROUP,
-        doc="How partitions are shared out, in order of preference; the group takes one that all "
-        "its members have.",
+        doc="The assignors to offer, in order of preference; the group uses one that all its "
+        "members offer.",
     )
     session_timeout_ms: int32 = setting(
         "session_timeout_ms",
@@ -52,7 +53,7 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=GROUP,
-        doc="A member not heard of for so long is taken for dead.",
+        doc="A member that has sent no heartbeat for so long is removed from the group.",
     )
     heartbeat_interval_ms: int32 = setting(
         "heartbeat_interval_ms",
@@ -60,7 +61,7 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=GROUP,
-        doc="How often a member tells that it lives, and hears of rebalances.",
+        doc="How often a member sends a heartbeat, by whose answer it also learns of rebalances.",
     )
     max_poll_interval_ms: int32 = setting(
         "max_poll_interval_ms",
@@ -68,19 +69,20 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=GROUP,
-        doc="A member that does not ask for records for so long leaves its group (KIP-62).",
+        doc="A member that does not poll for so long leaves its group (KIP-62).",
     )
     auto_offset_reset: Literal["earliest", "latest", "none"] = setting(
         "auto_offset_reset",
         default="latest",
         subject=OFFSETS,
-        doc="Where to begin without a committed offset, or with one that is gone; none: an error.",
+        doc="Where to start if there is no committed offset, or it is out of range; none raises an "
+        "error.",
     )
     enable_auto_commit: bool = setting(
         "enable_auto_commit",
         default=True,
         subject=OFFSETS,
-        doc="Whether what was given is committed when more is asked for; only in a group.",
+        doc="Whether polling commits the offsets of the records polled before; only in a group.",
     )
     auto_commit_interval_ms: int32 = setting(
         "auto_commit_interval_ms",
@@ -88,20 +90,20 @@ class ConsumerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=OFFSETS,
-        doc="How often, with enable_auto_commit.",
+        doc="How often to commit, with enable_auto_commit.",
     )
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "isolation_level",
         default="read_uncommitted",
         subject=FETCHING,
-        doc="Whether records of open and aborted transactions are given too.",
+        doc="With read_committed, records of open and aborted transactions are not returned.",
     )
     max_poll_records: int32 = setting(
         "max_poll_records",
         default=500,
         minimum=1,
         subject=FETCHING,
-        doc="How many records one `poll` gives at most; `poll_batches` gives whole batches.",
+        doc="The most records that one `poll` returns; `poll_batches` returns whole batches.",
     )
     fetch_min_bytes: int32 = shared_settings.fetch_min_bytes("fetch_min_bytes", FETCHING)
     fetch_max_wait_ms: int32 = setting(
@@ -110,7 +112,7 @@ class ConsumerSettings(Settings):
         minimum=0,
         unit="ms",
         subject=FETCHING,
-        doc="But no longer than this.",
+        doc="How long a broker waits for fetch_min_bytes before it answers with less.",
     )
     fetch_max_bytes: int32 = setting(
         "fetch_max_bytes",
@@ -118,8 +120,8 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=FETCHING,
-        doc="How much one fetch asks for, and how much is held ready: at most twice that, paused "
-        "partitions aside.",
+        doc="The most bytes that one fetch asks for. At most twice as much is held ready, not "
+        "counting paused partitions.",
     )
     max_partition_fetch_bytes: int32 = setting(
         "max_partition_fetch_bytes",
@@ -127,25 +129,25 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=FETCHING,
-        doc="How much of it one partition may give; a larger batch is given whole.",
+        doc="The most bytes of one partition in a fetch; a larger batch is still fetched whole.",
     )
     check_crcs: bool = setting(
         "check_crcs",
         default=True,
         subject=FETCHING,
-        doc="Whether the checksum of every batch is compared.",
+        doc="Whether to verify the checksum of every batch.",
     )
     client_rack: str = setting(
         "client_rack",
         default="",
         subject=FETCHING,
-        doc="The rack to read from, where the brokers have a replica there (KIP-392).",
+        doc="The consumer's rack: it fetches from a replica there, if there is one (KIP-392).",
     )
     client_id: str = setting(
         "client_id",
         default="kdist",
         subject=CONNECTIONS,
-        doc="How the brokers' logs and metrics call this client.",
+        doc="The name of this client in the brokers' logs and metrics.",
     )
     metadata_max_age_ms: int32 = setting(
         "metadata_max_age_ms",
@@ -164,7 +166,7 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=CONNECTIONS,
-        doc="How long calls without a timeout of their own try again what may pass.",
+        doc="How long calls without a timeout argument retry after retriable errors.",
     )
     retry_backoff_ms: int32 = setting(
         "retry_backoff_ms",
@@ -172,12 +174,12 @@ class ConsumerSettings(Settings):
         minimum=1,
         unit="ms",
         subject=CONNECTIONS,
-        doc="How long to wait before trying again; up to a fifth more or less, by chance.",
+        doc="How long to wait before a retry, with a random jitter of up to a fifth either way.",
     )
 
     @property
     def is_committed_only(self) -> bool:
-        """Whether records of transactions wait for these to end."""
+        """Whether only records of committed transactions are returned."""
         return self.isolation_level == "read_committed"
 
 
@@ -186,7 +188,7 @@ _TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
 
 
 def read_settings(given: Mapping[str, Any]) -> ConsumerSettings:
-    """The settings that an application gave, checked; `UserError` names the one that is wrong."""
+    """An application's settings, checked; `UserError` names the first that is wrong."""
     for name in given:
         if name not in _TABLE:
             hint = did_you_mean(name.replace(".", "_"), _TABLE)
@@ -220,13 +222,13 @@ def _allowed(row: Setting) -> str:
 
 
 def _check_together(found: ConsumerSettings) -> None:
-    """Faults that no row alone has."""
+    """Checks that involve several settings."""
     if found.group_id == "":
         raise UserError("group_id is empty: give a name, or None for no group")
     if not found.partition_assignment_strategy:
         raise UserError("partition_assignment_strategy is empty: name one or more")
     if found.group_instance_id is not None and found.group_id is None:
-        raise UserError("group_instance_id is of a member, and there is no group_id")
+        raise UserError("group_instance_id needs a group_id")
     if found.heartbeat_interval_ms >= found.session_timeout_ms:
         raise UserError(
             f"heartbeat_interval_ms is {found.heartbeat_interval_ms}, and must be less than"

@@ -1,14 +1,14 @@
-"""Partitions shared out evenly, each kept by who had it as far as that goes (pure).
+"""Sticky assignment: even, with each partition kept by its last owner where possible (pure).
 
-Evenly means: nobody has two more than another who could take one of them. Where all members want
-the same topics, that is a difference of at most one.
+Even means: no member has two partitions more than another that could take one of them. If all
+members subscribe to the same topics, their counts differ by at most one.
 
-    1. each keeps what it had, if it still wants the topic
-    2. what is free goes to who has least, the least wanted topics first
-    3. while someone has two more than another could have, one partition moves
+    1. each member keeps what it had, if it still subscribes to the topic
+    2. unowned partitions go to the member with the fewest, topics with the fewest takers first
+    3. while a member has two more than another that could take one, one partition moves
 
-Step 3 always takes from the fullest and gives to the emptiest, so that no partition moves twice,
-and gives away first what step 2 brought. Source: KIP-54.
+Step 3 always moves from the fullest member to the emptiest, so that no partition moves twice, and
+first moves partitions that step 2 assigned. Source: KIP-54.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Owners = Mapping[TopicPartition, str]
 def share_evenly(
     counts: Mapping[str, int], topics: Mapping[str, frozenset[str]], owners: Owners
 ) -> dict[str, list[TopicPartition]]:
-    """Each member's partitions, sorted; `topics` are those that each member wants."""
+    """Each member's partitions, sorted; `topics` are those that each member subscribes to."""
     sharing = _Sharing(counts, topics, owners)
     sharing.keep()
     sharing.give_out()
@@ -63,12 +63,12 @@ class _Sharing:
             self.held[self._emptiest(partition.topic)].append(partition)
 
     def level(self) -> None:
-        """Step 3: ends, since each move makes the sum of the squares of all loads smaller."""
+        """Step 3. It terminates, as each move reduces the sum of the squares of all loads."""
         while any(self._relieve(member) for member in sorted(self.held, key=self._load)[::-1]):
             pass
 
     def _relieve(self, member: str) -> bool:
-        """Whether a partition of the member was moved to someone who has at least two less."""
+        """Move one partition to a member with at least two fewer; False if there is none."""
         held = self.held[member]
         targets = {topic: self._emptiest(topic) for topic in {each.topic for each in held}}
         movable = {

@@ -1,4 +1,4 @@
-"""What members tell each other through JoinGroup and SyncGroup, as Java's write it (pure).
+"""What members exchange in JoinGroup and SyncGroup, encoded as Java's consumers do (pure).
 
 The subscription and the assignment are `protocol.consumer_protocol`'s. The sticky assignors add
 user data, which is not versioned:
@@ -6,8 +6,9 @@ user data, which is not versioned:
     sticky              previous partitions [topic string, [int32]] | generation int32
     cooperative-sticky  generation int32
 
-Sticky's generation came later and may be missing. librdkafka writes sticky's for both. Where the
-subscription itself says what is owned, and since when (KIP-429, KIP-792), that goes before.
+The generation in sticky's data was added later, and may be missing. librdkafka writes sticky's
+format for both. Owned partitions and a generation in the subscription itself (KIP-429, KIP-792)
+take precedence.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _GENERATION_BYTES = 4
 
 @message()
 class StickyUserData:
-    """Version 1 is what is written; version 0 had no generation."""
+    """Written as version 1; version 0 had no generation."""
 
     previous_assignment: list[TopicPartitions]
     generation: int32 = at(since=1, default=NO_GENERATION)
@@ -69,7 +70,7 @@ def _user_data(assignor: Assignor, member: Member) -> bytes | None:
 
 
 def read_member(member_id: str, instance_id: str | None, metadata: Buffer) -> Member:
-    """A member off the wire; `ProtocolError` if its metadata is no consumer's."""
+    """Decode a member; `ProtocolError` if its metadata is not a consumer's."""
     subscription = read_subscription(metadata)
     owned = _partitions(subscription.owned_partitions)
     generation = subscription.generation_id
@@ -81,26 +82,26 @@ def read_member(member_id: str, instance_id: str | None, metadata: Buffer) -> Me
 
 
 def _read_user_data(data: Buffer) -> tuple[tuple[TopicPartition, ...], int]:
-    """Previous partitions and generation; nothing for what another kind of assignor wrote."""
+    """The previous partitions and generation; empty if another kind of assignor wrote the data."""
     if len(data) == _GENERATION_BYTES:
         return (), int.from_bytes(data, "big", signed=True)
     for version in (1, 0):
         try:
             found, _ = codec_for(StickyUserData, version).decode(memoryview(data), 0)
         except ProtocolError:
-            continue  # an older form, or a user's own: it tells us nothing, and is no error
+            continue  # an older or an application's own format, which is not an error
         return _partitions(found.previous_assignment), found.generation
     return (), NO_GENERATION
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """SyncGroup's assignment of one member."""
+    """Encode one member's assignment for SyncGroup."""
     assignment = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions))
     return put_versioned(assignment, NEWEST)
 
 
 def read_partitions(assignment: Buffer) -> tuple[TopicPartition, ...]:
-    """The partitions of an assignment, sorted; none for the empty bytes of a member without any."""
+    """Decode an assignment's partitions, sorted; empty bytes mean none."""
     if not len(assignment):
         return ()
     return tuple(sorted(_partitions(read_assignment(assignment).assigned_partitions)))

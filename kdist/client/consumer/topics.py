@@ -1,6 +1,6 @@
-"""What a consumer knows of topics: who leads their partitions, in which epoch, and how many.
+"""A consumer's metadata: topics' partition counts, and their leaders and leader epochs.
 
-Looked up again every `metadata_max_age_ms`, and soon after someone found it to be old.
+It is refreshed every `metadata_max_age_ms`, and soon after it proves to be stale.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ logger = logging.getLogger(__name__)
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since when."""
+    """A partition's leader and leader epoch."""
 
     id: int = NO_LEADER
     epoch: int = NO_EPOCH
 
 
 _UNKNOWN = Leader()
-_FOR_GOOD = frozenset((Error.INVALID_TOPIC_EXCEPTION, Error.TOPIC_AUTHORIZATION_FAILED))
+_PERMANENT = frozenset((Error.INVALID_TOPIC_EXCEPTION, Error.TOPIC_AUTHORIZATION_FAILED))
 _REFRESH_UNKNOWN_S = 1.0  # a topic that is not there yet is looked for this often
 
 
 class Topics:
-    """Of the topics in `wanted`, or of all that `pattern` matches. Owner: the loop."""
+    """Metadata of the topics in `wanted`, or of all that match `pattern`. Owner: the loop."""
 
     def __init__(self, world: World, on_change: Callable[[], None]) -> None:
         self.wanted: set[str] = set()
-        self.counted: set[str] = set()  # those of the group, as far as we lead it
+        self.counted: set[str] = set()  # the whole group's topics, while we lead it
         self.pattern: re.Pattern[str] | None = None
         self.counts: dict[str, int] = {}
         self.matched: frozenset[str] = frozenset()
@@ -46,28 +46,28 @@ class Topics:
         self._on_change = on_change
         self._leaders: dict[TopicPartition, Leader] = {}
         self._ids: dict[str, uuid.UUID] = {}
-        self._missing: set[str] = set()  # those that were warned of
+        self._missing: set[str] = set()  # missing topics that a warning was logged for
         self._is_stale = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look up now, and from then on."""
+        """Look up metadata now, and keep it fresh from then on."""
         if self._task is None:
             self._task = self._world.loop.create_task(self._keep_fresh())
         self.refresh()
 
     def stop(self) -> None:
-        """Look up no more."""
+        """Stop looking up metadata."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def refresh(self) -> None:
-        """What is known has turned out to be old."""
+        """Look metadata up again soon, as it has proved stale."""
         self._is_stale.set()
 
     def leader(self, partition: TopicPartition) -> Leader:
-        """Who leads a partition, as far as known."""
+        """A partition's leader, as far as known."""
         return self._leaders.get(partition, _UNKNOWN)
 
     async def count(self, topics: Iterable[str]) -> dict[str, int]:
@@ -77,7 +77,7 @@ class Topics:
             await self._world.retried(lambda: self._look_up(names))
         self.counted = names
         if not names <= self.counts.keys():
-            self.refresh()  # and again and again, until they are there
+            self.refresh()  # which repeats until the missing ones exist
         return {name: self.counts[name] for name in names if name in self.counts}
 
     async def _keep_fresh(self) -> None:
@@ -97,9 +97,9 @@ class Topics:
             try:
                 async with asyncio.timeout(wait_s):
                     await self._is_stale.wait()
-                await self._world.back_off()  # not as fast as errors come
+                await self._world.back_off()  # so that a burst of errors does not cause as many
             except TimeoutError:
-                pass  # its time has come anyway
+                pass  # a regular refresh is due
 
     async def _look_up(self, names: set[str] | None) -> None:
         answer = await self._world.cluster.metadata(None if names is None else sorted(names))
@@ -111,7 +111,7 @@ class Topics:
     def _note(self, answer: MetadataResponse) -> None:
         for topic in answer.topics:
             assert topic.name is not None, "topics were asked for by name"
-            if Error.of(topic.error_code) in _FOR_GOOD and self.pattern is None:
+            if Error.of(topic.error_code) in _PERMANENT and self.pattern is None:
                 raise_for(topic.error_code, f"topic {topic.name}")
             if topic.error_code == Error.UNKNOWN_TOPIC_OR_PARTITION:
                 self.counts.pop(topic.name, None)
@@ -123,18 +123,19 @@ class Topics:
             self._ids[topic.name] = topic.topic_id
             for each in topic.partitions:
                 key = TopicPartition(topic.name, each.partition_index)
-                # What is older comes from a broker left behind; a topic made anew begins anew.
+                # An older epoch comes from a broker with stale metadata, unless the topic has
+                # been recreated, which starts its epochs again.
                 if not is_same or each.leader_epoch >= self.leader(key).epoch:
                     self._leaders[key] = Leader(each.leader_id, each.leader_epoch)
 
     def _warn_once(self, name: str) -> None:
-        """Nobody else says that a topic's name is wrong: polls just give nothing."""
+        """Log a missing topic: the name may be misspelt, and polls would just return nothing."""
         if name not in self._missing:
             self._missing.add(name)
-            logger.warning("there is no topic %s: it is waited for", name)
+            logger.warning("topic %s does not exist: waiting for it", name)
 
     def _match(self, answer: MetadataResponse) -> None:
-        """The answer names all topics that there are."""
+        """Match `pattern` against all topics that exist, which the answer lists."""
         for name in self.counts.keys() - {topic.name for topic in answer.topics}:
             del self.counts[name]
         if self.pattern is not None:

@@ -1,4 +1,4 @@
-"""What all parts of one consumer share: settings, brokers, chance, and news for who waits."""
+"""What all parts of one consumer share: settings, connections, randomness, wake-ups, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JITTER = 0.2
 
 
 class World:
-    """Owner: the loop. `news` is set whenever something happened that a poll may wait for."""
+    """Owner: the loop. `news` is set whenever something happens that a poll may wait for."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class World:
         return self.loop.time()
 
     def backoff_s(self) -> float:
-        """How long to wait before something is tried again."""
+        """How long to wait before a retry."""
         spread = 1 + self._chance.uniform(-_JITTER, _JITTER)
         return self.settings.retry_backoff_ms / 1000 * spread
 
     async def back_off(self) -> None:
-        """Wait so long."""
+        """Wait before a retry."""
         await asyncio.sleep(self.backoff_s())
 
     async def retried(self, work: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """What `work` gives once it raises nothing that may pass; that error when time is up."""
+        """What `work` returns, retried after retriable errors; the last error when time is up."""
         if timeout_s is None:
             timeout_s = self.settings.default_api_timeout_ms / 1000
         end_s = self.now_s() + timeout_s
@@ -74,16 +74,16 @@ class World:
                     raise
             await self.back_off()
 
-    # What the next poll must hear
+    # Errors for the next poll
 
     def report(self, error: KdistError) -> None:
-        """Raise `error` in the next poll; the first of several."""
+        """Have the next poll raise `error`; of several, only the first is kept."""
         if self._trouble is None:
             self._trouble = error
         self.news.set()
 
     def forgive(self, is_mended: Callable[[KdistError], bool]) -> None:
-        """Forget what was reported, if it is no trouble any more."""
+        """Drop the reported error if `is_mended` says that it no longer applies."""
         if self._trouble is not None and is_mended(self._trouble):
             self._trouble = None
 
@@ -93,12 +93,12 @@ class World:
         return self._trouble is not None
 
     def raise_trouble(self) -> None:
-        """Raise what was reported, once."""
+        """Raise the reported error, once."""
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             raise trouble
 
 
 def may_pass(error: KdistError) -> bool:
-    """Whether to try again."""
+    """Whether the error is retriable."""
     return isinstance(error, NoBroker) or (isinstance(error, ApiError) and error.error.retriable)

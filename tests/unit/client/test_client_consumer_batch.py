@@ -166,7 +166,7 @@ def test_decoders_are_asked_but_not_for_null() -> None:
 def test_a_record_that_no_decoder_takes_is_named() -> None:
     data = build_batch([b"1", b"2", b"x"], timestamp_ms=NOW, base_offset=40)
     (batch,) = batches(data, 41, decoders=(None, int))
-    with pytest.raises(NotDecoded, match=r"clicks-3, offset 42: the decoder refuses it") as caught:
+    with pytest.raises(NotDecoded, match=r"clicks-3, offset 42: the decoder failed") as caught:
         batch.values()
     assert caught.value.offset == 42
     assert batch.part(41, 42).values() == [2]

@@ -33,7 +33,7 @@ class Broker:
         self.known: dict[TopicPartition, FetchPartition] = {}
 
     def fetch(self, session: FetchSession, wanted: dict[TopicPartition, FetchPartition]) -> object:
-        said = session.say(wanted)
+        said = session.next_request(wanted)
         named = {
             TopicPartition(topic.topic, each.partition): each
             for topic in said.topics
@@ -74,22 +74,22 @@ def test_the_broker_fetches_just_what_is_wanted(
 
 
 def test_one_partition_is_fetched_without_a_session() -> None:
-    said = FetchSession().say(asked({KEYS[0]: 5}))
+    said = FetchSession().next_request(asked({KEYS[0]: 5}))
     assert (said.session_id, said.session_epoch) == (0, -1)
 
 
 def test_what_did_not_move_is_not_said_again() -> None:
     session = FetchSession()
-    session.answered(7, session.say(asked({KEYS[0]: 5, KEYS[1]: 5})))
-    said = session.say(asked({KEYS[0]: 5, KEYS[1]: 6}))
+    session.answered(7, session.next_request(asked({KEYS[0]: 5, KEYS[1]: 5})))
+    said = session.next_request(asked({KEYS[0]: 5, KEYS[1]: 6}))
     assert (said.session_id, said.session_epoch) == (7, 1)
     assert [(t.topic, [p.partition for p in t.partitions]) for t in said.topics] == [("a", [1])]
 
 
 def test_after_a_failure_all_is_said_anew() -> None:
     session = FetchSession()
-    session.answered(7, session.say(asked({KEYS[0]: 5, KEYS[1]: 5})))
+    session.answered(7, session.next_request(asked({KEYS[0]: 5, KEYS[1]: 5})))
     session.failed(Error.NETWORK_EXCEPTION)
-    said = session.say(asked({KEYS[0]: 5, KEYS[1]: 5}))
+    said = session.next_request(asked({KEYS[0]: 5, KEYS[1]: 5}))
     assert (said.session_id, said.session_epoch) == (7, 0)  # and the broker may close the old one
     assert len(said.topics[0].partitions) == 2

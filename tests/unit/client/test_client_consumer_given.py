@@ -55,7 +55,7 @@ class Whole:
     ],
 )
 def test_what_is_no_partition_is_refused(given: Any) -> None:
-    with pytest.raises(UserError, match=r"no partition|topic|a list"):
+    with pytest.raises(UserError, match=r"not a partition|topic|a list"):
         checked_partitions(given)
 
 
@@ -66,18 +66,18 @@ def test_partitions_may_be_pairs() -> None:
 
 @pytest.mark.parametrize("offset", [-1, 1 << 63, "1", None, 1.5, OffsetAndMetadata(1)])
 def test_what_is_no_offset_is_neither_sought_nor_committed(offset: Any) -> None:
-    with pytest.raises(UserError, match="is no offset"):
+    with pytest.raises(UserError, match="is not an offset"):
         check_offset(offset, -1)
-    with pytest.raises(UserError, match="is no offset"):
+    with pytest.raises(UserError, match="is not an offset"):
         to_commit({HERE: OffsetAndMetadata(offset)})
     if not isinstance(offset, OffsetAndMetadata):
-        with pytest.raises(UserError, match="is no offset"):
+        with pytest.raises(UserError, match="is not an offset"):
             to_commit({HERE: offset})
 
 
 @pytest.mark.parametrize("epoch", [-2, 1 << 31, "1", None, 1.5])
 def test_what_is_no_epoch_is_refused(epoch: Any) -> None:
-    with pytest.raises(UserError, match="is no leader epoch"):
+    with pytest.raises(UserError, match="is not a leader epoch"):
         check_offset(0, epoch)
 
 
@@ -99,9 +99,9 @@ def test_what_is_no_time_is_not_asked_for(time: Any) -> None:
 def test_a_poll_may_give_one_or_more() -> None:
     with Consumer("localhost:1") as consumer:
         for count in (0, -1):
-            with pytest.raises(UserError, match=f"max_records is 1 or more, not {count}"):
+            with pytest.raises(UserError, match=f"max_records must be 1 or more, not {count}"):
                 consumer.poll(0, max_records=count)
-            with pytest.raises(UserError, match=f"max_batches is 1 or more, not {count}"):
+            with pytest.raises(UserError, match=f"max_batches must be 1 or more, not {count}"):
                 consumer.poll_batches(0, max_batches=count)
 
 
@@ -110,7 +110,7 @@ def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
     """NaN was waited for, for ever."""
     with Consumer("localhost:1") as reader:
         reader.assign([HERE])
-        with pytest.raises(UserError, match="timeout_s is a number of seconds or None"):
+        with pytest.raises(UserError, match="timeout_s must be a number of seconds or None"):
             reader.poll(timeout)
 
 
@@ -118,17 +118,17 @@ def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
 def test_a_partition_that_is_none_is_told_wherever_it_is_given(given: Any) -> None:
     with Consumer("localhost:1") as reader:
         for call in (reader.pause, reader.resume, reader.seek_to_end, reader.position):
-            with pytest.raises(UserError, match="no partition"):
+            with pytest.raises(UserError, match="is not a partition"):
                 call(given)
-        with pytest.raises(UserError, match="no partition"):
+        with pytest.raises(UserError, match="is not a partition"):
             reader.seek(given, 0)
 
 
 @pytest.mark.parametrize("given", [5, "clicks", [HERE]])
 def test_what_is_no_dict_is_refused(given: Any) -> None:
-    with pytest.raises(UserError, match="offsets to commit are a dict"):
+    with pytest.raises(UserError, match="offsets to commit must be a dict"):
         to_commit(given)
-    with pytest.raises(UserError, match="times are a dict"):
+    with pytest.raises(UserError, match="times must be a dict"):
         checked_times(given)
 
 
@@ -161,15 +161,15 @@ def test_a_decoder_is_called() -> None:
 
 def test_nothing_where_a_list_is_wanted_is_refused() -> None:
     for nothing in (None, 7):
-        with pytest.raises(UserError, match=f"partitions are a list of .*, not {nothing}"):
+        with pytest.raises(UserError, match=f"partitions must be a list of .*, not {nothing}"):
             checked_partitions(nothing)  # type: ignore[arg-type]
-        with pytest.raises(UserError, match=f"topics are a list of names, .*, not {nothing}"):
+        with pytest.raises(UserError, match=f"topics must be a list of names .*, not {nothing}"):
             checked_topics(nothing)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timeout", ["x", [1], float("nan")])
 def test_what_is_no_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
-    told = "timeout_s is a number of seconds or None, not"
+    told = "timeout_s must be a number of seconds or None, not"
 
     async def awaited() -> None:
         async with AsyncConsumer("127.0.0.1:1", group_id="g") as consumer:
@@ -209,7 +209,9 @@ def test_what_is_no_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
 )
 def test_a_name_that_cannot_be_sent_is_refused_before_anything_is_made(make: Any) -> None:
     threads = threading.active_count()
-    with pytest.raises(UserError, match=r"client_id is '\\ud800', which UTF-8 cannot say: surrog"):
+    with pytest.raises(
+        UserError, match=r"client_id is '\\ud800', which UTF-8 cannot encode: surrog"
+    ):
         make("\ud800")
     assert threading.active_count() == threads
 
@@ -218,7 +220,7 @@ def test_every_text_of_a_consumer_can_be_sent() -> None:
     for name in ("group_id", "client_rack", "group_instance_id"):
         with pytest.raises(UserError, match=f"{name} is '\\\\udc80'"):
             Consumer("b:1", **{name: "\udc80"})
-        with pytest.raises(UserError, match=f"{name} has 32768 bytes, and may have 32767"):
+        with pytest.raises(UserError, match=f"{name} has 32768 bytes: the limit is 32767"):
             Consumer("b:1", **{name: "x" * 32768})
     with pytest.raises(UserError, match="client_id is 7, and must be text"):
         Admin("b:1", client_id=7)  # type: ignore[arg-type]
@@ -230,12 +232,12 @@ def test_a_listener_that_cannot_be_told_is_refused_before_anything_is_subscribed
     async def subscribe() -> None:
         consumer = AsyncConsumer("localhost:1", group_id="g")
         for given in (7, lambda: None):
-            with pytest.raises(UserError, match="a listener is a RebalanceListener"):
+            with pytest.raises(UserError, match="is not a RebalanceListener"):
                 consumer.subscribe(["clicks"], listener=given)  # type: ignore[arg-type]
         assert consumer.subscription() == frozenset()
         await consumer.close()
 
-    refused = pytest.raises(UserError, match="a listener is a RebalanceListener")
+    refused = pytest.raises(UserError, match="is not a RebalanceListener")
     with Consumer("localhost:1", group_id="g") as blocking, refused:
         blocking.subscribe(["clicks"], listener=7)  # type: ignore[arg-type]
     asyncio.run(subscribe())

@@ -141,7 +141,7 @@ def test_a_fetch_without_a_whole_batch_is_told_and_asked_for_at_a_pace(
         monkeypatch.setattr(Fetcher, "_shelve", cut)
         consumer.assign([ZERO])
         for _ in range(3):
-            with pytest.raises(CorruptFetch, match="holds no whole batch"):
+            with pytest.raises(CorruptFetch, match="no complete batch"):
                 await consumer.poll(10)
         assert fetched <= 4
         monkeypatch.setattr(Fetcher, "_shelve", shelve)

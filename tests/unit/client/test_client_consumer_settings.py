@@ -56,7 +56,7 @@ def test_a_single_strategy_is_a_list_of_one() -> None:
         ),
         (
             {"group_instance_id": "i"},
-            "group_instance_id is of a member, and there is no group_id",
+            "group_instance_id needs a group_id",
         ),
         (
             {"session_timeout_ms": 3000},
@@ -71,10 +71,10 @@ def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, object], sentence:
 
 
 def test_topics_are_no_single_name() -> None:
-    with pytest.raises(UserError, match=r"topics are a list: \['clicks'\]"):
+    with pytest.raises(UserError, match=r"topics must be a list: \['clicks'\]"):
         checked_topics("clicks")
 
 
 def test_a_negative_offset_is_not_committed() -> None:
-    with pytest.raises(UserError, match="-1 is no offset to commit for t-0"):
+    with pytest.raises(UserError, match="-1 is not an offset to commit for t-0"):
         to_commit({TopicPartition("t", 0): -1})
