@@ -1,10 +1,10 @@
-"""What operators see and change: topics, settings, groups, offsets, records, disks, the cluster.
+"""Administration: topics, settings, groups, offsets, records, log directories, the cluster.
 
-Each operation is a function over a `Cluster`, in the module of its subject; `AsyncAdmin`
-(asynchronous.py) and `Admin` (sync.py) offer them as methods. Code that has a cluster calls them
-directly, as the command line does.
+Each operation is a function whose first argument is a `Cluster`, in the module of its subject;
+`AsyncAdmin` (asynchronous.py) and `Admin` (sync.py) offer them as methods. Code that already has a
+`Cluster`, such as the command line, calls the functions directly.
 
-All fail in one style. A call about one thing raises `ApiError` naming it. A call about many tries
-each of them; then `SomeFailed`, an `ApiError`, says which failed and why, and has the results of
-the others.
+They report errors in one way. An operation on one item raises an `ApiError` that names it. An
+operation on several tries them all, then raises `SomeFailed`, an `ApiError` with the error of each
+that failed and the results of the others.
 """

@@ -1,7 +1,7 @@
-"""Where an operator's requests go: to the controller, a group's coordinator, or each broker.
+"""Sends admin requests to the broker in charge: the controller, a coordinator, or each broker.
 
-What failed after it was sent is not sent again, unless the one asked was the wrong one: a second
-answer could say that the topic exists, when it is the first request that created it.
+A request that was answered with an error is not retried, unless it went to the wrong broker: a
+retry might report, for example, that a topic exists which the first attempt created.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ELSEWHERE = frozenset(
 
 
 async def ask_controller(cluster: Cluster, request: Any, read: Callable[[Any], T]) -> T:
-    """What `read` makes of the controller's answer, once a controller is found.
+    """What `read` returns for the controller's answer; waits until there is a controller.
 
-    `read` raises NOT_CONTROLLER where the answer has it, and the next one is asked.
+    If `read` raises NOT_CONTROLLER, the controller is looked up again, and asked.
     """
 
     async def controller() -> int:
@@ -46,7 +46,7 @@ async def ask_controller(cluster: Cluster, request: Any, read: Callable[[Any], T
 async def ask_coordinator(
     cluster: Cluster, group: str, request: Any, read: Callable[[Any], T]
 ) -> T:
-    """What `read` makes of the answer of a group's coordinator."""
+    """What `read` returns for the answer of a group's coordinator."""
     return await _ask(cluster, lambda: group_coordinator(cluster, group), request, read)
 
 
@@ -82,10 +82,10 @@ async def ask_brokers(
     brokers: Collection[int] | None = None,
     patience_s: float | None = None,
 ) -> dict[int, T | ApiError]:
-    """What each broker answers, or why it does not, by id; of all brokers with None.
+    """Each broker's answer, or its error, by broker id; with None, of all brokers.
 
-    After `patience_s` seconds a broker is not waited for any more: REQUEST_TIMED_OUT. `UserError`
-    for a broker that is not in the cluster.
+    A broker that takes longer than `patience_s` seconds fails with REQUEST_TIMED_OUT. Raises
+    `UserError` for a broker that is not in the cluster.
     """
     await cluster.retried(cluster.metadata)
     wanted = sorted(cluster.brokers if brokers is None else set(brokers))

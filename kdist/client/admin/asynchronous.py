@@ -1,4 +1,4 @@
-"""`kdist.aio.Admin`: a cluster's operations on the loop that its user runs."""
+"""`kdist.aio.Admin`: the admin operations as coroutines, on the application's event loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def _of_cluster(
     operation: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]]:
-    """A method that does what a function over a cluster does."""
+    """Turn a function of a cluster into a method of the client."""
 
     @functools.wraps(operation)
     def method(self: AsyncAdmin, /, *given: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -32,12 +32,12 @@ def _of_cluster(
 
 
 class AsyncAdmin:
-    """Sees and changes a cluster. Opened by `start`, or as a context manager.
+    """Inspects and changes a cluster. Open it with `start`, or use it in an `async with` block.
 
-    The brokers are found by `bootstrap_servers`, addresses as `host:port`, or where `zk_connect`,
-    a ZooKeeper ensemble, has them registered. A retriable error is tried again for `retry_ms`; a
-    broker that does not answer within `request_timeout_ms` counts as gone. `network` is for
-    simulations.
+    The brokers are found through `bootstrap_servers`, addresses as `host:port`, or through
+    `zk_connect`, the ZooKeeper ensemble in which they are registered. Retriable errors are retried
+    for up to `retry_ms`; a connection on which a request is not answered within
+    `request_timeout_ms` is given up. `network` is for simulations.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class AsyncAdmin:
         check_client_id(client_id)
         self._servers = server_list("bootstrap_servers", bootstrap_servers)
         self._zk_connect = zk_connect
-        given_brokers(self._servers, zk_connect)  # a wrong one is said at once
+        given_brokers(self._servers, zk_connect)  # raises at once if they are wrong
         self._settings = ClientSettings(client_id, request_timeout_ms=request_timeout_ms)
         self._retry_ms = retry_ms
         self._network = network
         self._cluster: Cluster | None = None
 
     async def start(self) -> Self:
-        """Open it; connections are made when they are needed. `UserError`: no broker is known."""
+        """Open the client; connections are made when needed. `UserError` if no broker is known."""
         network = self._network or AsyncioNetwork(asyncio.get_running_loop())
         brokers = await find_brokers(self._servers, self._zk_connect)
         self._cluster = Cluster(network, brokers, self._settings, self._retry_ms)
@@ -68,9 +68,9 @@ class AsyncAdmin:
 
     @property
     def cluster(self) -> Cluster:
-        """What the operations ask. `UserError` if it is not open."""
+        """The cluster that the operations use. `UserError` if the client is not open."""
         if self._cluster is None:
-            raise UserError("the admin client is not open: `async with` opens it, or `start`")
+            raise UserError("the admin client is not open: use `async with`, or call `start`")
         return self._cluster
 
     async def close(self) -> None:

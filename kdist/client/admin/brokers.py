@@ -1,4 +1,4 @@
-"""The cluster as a whole: its id, its controller, its brokers with racks, and what they speak."""
+"""The cluster as a whole: its id, controller, and brokers with their racks and API versions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _OLDEST = 0  # the version of ApiVersions that every broker since Kafka 0.10 ans
 
 
 class VersionRange(NamedTuple):
-    """Versions of an API that a broker answers, both ends included."""
+    """The versions of an API that a broker supports, both ends included."""
 
     oldest: int
     newest: int
 
 
 class ClusterView(NamedTuple):
-    """The brokers that are there now; `controller` is None while there is none.
+    """The cluster's live brokers; `controller` is None while there is none.
 
-    In a cluster of KRaft it is the broker that such requests go to, which passes them on.
+    In a KRaft cluster, `controller` is a broker that forwards requests to the real one.
     """
 
     id: str | None
@@ -46,11 +46,12 @@ async def describe_cluster(cluster: Cluster) -> ClusterView:
 async def describe_versions(
     cluster: Cluster, patience_s: float | None = None
 ) -> dict[int, Mapping[str, VersionRange] | ApiError]:
-    """What each broker speaks, by id and API; an API that is not known here goes by its key.
+    """The API versions that each broker supports, by broker id and API name.
 
-    A broker that does not answer, within `patience_s` seconds if given, has its error in its place.
+    An API that kdist does not know is named by its key. A broker that does not answer, or not
+    within `patience_s` seconds, has its error instead.
     """
-    from kdist.protocol.versions import TABLE  # every message there is: others need few
+    from kdist.protocol.versions import TABLE  # here, as it imports every message there is
 
     names = {api.key: api.name for api in TABLE}
 

@@ -1,4 +1,4 @@
-"""Log directories: what is on each broker's disk, and how much room there is."""
+"""Log directories: the replicas on each broker's disks, and how much space is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _UNKNOWN = -1  # as a volume's size
 
 
 class Replica(NamedTuple):
-    """A replica's files; `lag` is how many records it is beyond the high watermark."""
+    """A replica's files. `lag` is the offset lag as the broker reports it: from a kdist broker, how
+    many records are beyond the high watermark.
+    """
 
     partition: TopicPartition
     size_bytes: int
@@ -29,9 +31,9 @@ class Replica(NamedTuple):
 
 
 class LogDirectory(NamedTuple):
-    """A log directory; `error` is None while it works.
+    """A log directory; `error` is None unless it has failed.
 
-    `total_bytes` and `usable_bytes` are of its volume, None where the broker does not say.
+    `total_bytes` and `usable_bytes` are those of its volume, None if the broker does not say.
     """
 
     path: str
@@ -42,14 +44,14 @@ class LogDirectory(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of all replicas in it."""
+        """The size of all replicas in it."""
         return sum(each.size_bytes for each in self.replicas)
 
 
 async def describe_log_directories(
     cluster: Cluster, brokers: Iterable[int] | None = None
 ) -> dict[int, list[LogDirectory]]:
-    """The log directories of each broker, of all with None; `SomeFailed` by broker."""
+    """The log directories of each broker, with None of all brokers; `SomeFailed`, by broker id."""
 
     wanted = None if brokers is None else list(brokers)
     return settled(

@@ -1,7 +1,7 @@
-"""Groups of consumers: listed, described with their members and their lag, deleted.
+"""Consumer groups: list, describe with members and lag, delete.
 
-Each broker knows only the groups it coordinates, so a list is asked of all. Groups of Kafka 4's own
-protocol (KIP-848) are listed, and not described: their requests are not spoken here.
+Each broker knows only the groups it coordinates, so listing asks all brokers. Groups of Kafka 4's
+new protocol (KIP-848) are listed but not described: kdist does not implement their requests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from kdist.protocol.describe_groups import (
 from kdist.protocol.list_groups import ListGroupsRequest
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 
-DEAD = "Dead"  # the state of a group that nobody knows
-CONSUMERS = "consumer"  # the type of consumers' groups
+DEAD = "Dead"  # the state of a group that does not exist
+CONSUMERS = "consumer"  # the protocol type of consumer groups
 
 
 class ListedGroup(NamedTuple):
-    """A group in a list; `state` is empty where the broker is older than Kafka 2.6."""
+    """A listed group; `state` is empty if the broker is older than Kafka 2.6."""
 
     name: str
     state: str
@@ -41,7 +41,7 @@ class ListedGroup(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member, and what it was given; nothing for one that is no consumer."""
+    """A member and its assigned partitions, which are empty if it is not a consumer."""
 
     id: str
     instance_id: str | None
@@ -51,7 +51,11 @@ class Member(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a group is in one partition; `committed` None: nothing yet, `end` None: unknown."""
+    """A group's progress in one partition.
+
+    `committed` is None if the group has no committed offset there, `end` if it is unknown, `member`
+    if no member owns the partition.
+    """
 
     partition: TopicPartition
     committed: int | None
@@ -60,14 +64,14 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset and the end."""
+        """Offsets between the committed offset and the end; None if either is not known."""
         if self.committed is None or self.end is None:
             return None
         return max(0, self.end - self.committed)
 
 
 class Group(NamedTuple):
-    """A group with all there is to know of it; `assignor` is empty while it has no members."""
+    """A group's description; `assignor` is empty while it has no members."""
 
     name: str
     state: str
@@ -79,12 +83,12 @@ class Group(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Of all partitions where it is known."""
+        """The sum over all partitions whose lag is known."""
         return sum(each.lag or 0 for each in self.progress)
 
 
 async def list_groups(cluster: Cluster) -> list[ListedGroup]:
-    """Every group by name; `SomeFailed` by broker if one does not answer."""
+    """Every group, sorted by name; `SomeFailed`, by broker id, if a broker does not answer."""
 
     async def ask(broker: int) -> list[ListedGroup]:
         answer = await cluster.ask(ListGroupsRequest(), broker)
@@ -99,8 +103,9 @@ async def list_groups(cluster: Cluster) -> list[ListedGroup]:
 
 
 async def describe_groups(cluster: Cluster, names: Iterable[str]) -> dict[str, Group]:
-    """Groups by name, with lag; GROUP_ID_NOT_FOUND with the nearest name for one not there.
+    """Groups by name, with members and lag.
 
+    Errors: GROUP_ID_NOT_FOUND, which suggests the nearest name, for a group that does not exist;
     UNSUPPORTED_VERSION for one of KIP-848.
     """
     wanted = listed(names, "groups")
@@ -136,13 +141,13 @@ async def _describe(cluster: Cluster, name: str) -> Group:
 
 
 async def describe_group(cluster: Cluster, name: str) -> tuple[DescribedGroup, int]:
-    """A group as it is on the wire, and its coordinator's id; one nobody knows is `DEAD`."""
+    """A group as on the wire, and its coordinator's id; one that does not exist is `DEAD`."""
 
     async def ask() -> tuple[DescribedGroup, int]:
         coordinator = await group_coordinator(cluster, name)
         answer = await cluster.ask(DescribeGroupsRequest(groups=[name]), coordinator)
         (described,) = answer.groups
-        if described.error_code != Error.GROUP_ID_NOT_FOUND:  # Kafka's word for DEAD, from 4.0 on
+        if described.error_code != Error.GROUP_ID_NOT_FOUND:  # since Kafka 4.0, instead of DEAD
             raise_for(described.error_code, f"group {name}")
         return described, coordinator
 
@@ -150,12 +155,12 @@ async def describe_group(cluster: Cluster, name: str) -> tuple[DescribedGroup, i
 
 
 async def unknown_group(cluster: Cluster, name: str) -> ApiError:
-    """Why nobody can describe it: GROUP_ID_NOT_FOUND with the nearest name, or it is of KIP-848."""
+    """Why a group cannot be described: it is missing (with the nearest name), or of KIP-848."""
     known = [each.name for each in await list_groups(cluster)]
     if name in known:
         return ApiError(
             Error.UNSUPPORTED_VERSION,
-            f"group {name} is of Kafka 4's own protocol (KIP-848): it is listed here, and no more",
+            f"group {name} uses Kafka 4's new protocol (KIP-848), and can only be listed here",
         )
     sentence = f"there is no group {name}{did_you_mean(name, known)}"
     return ApiError(Error.GROUP_ID_NOT_FOUND, sentence)
@@ -172,7 +177,7 @@ def _member(group_type: str, found: DescribedMember) -> Member:
 
 
 def _assignment(group_type: str, assigned: bytes) -> tuple[TopicPartition, ...]:
-    """What a consumer was given; nothing for members of another kind, whose bytes are their own."""
+    """A consumer's assigned partitions; none for other members, whose format is not known."""
     if group_type != CONSUMERS or not assigned:
         return ()
     try:
@@ -183,14 +188,14 @@ def _assignment(group_type: str, assigned: bytes) -> tuple[TopicPartition, ...]:
 
 
 async def _ends(cluster: Cluster, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ends of the partitions that still exist and have a leader: topics are deleted, too."""
+    """End offsets of those partitions that still exist and have a leader."""
     await cluster.metadata({each.topic for each in wanted})
     led = [each for each in wanted if cluster.leaders.get(each, NO_LEADER) != NO_LEADER]
     return await find_offsets(cluster, led, LATEST_TIMESTAMP)
 
 
 async def delete_groups(cluster: Cluster, names: Iterable[str]) -> None:
-    """Let groups go with all they have committed; NON_EMPTY_GROUP for one that has members."""
+    """Delete groups and their committed offsets; NON_EMPTY_GROUP for one that has members."""
     wanted = listed(names, "groups")
 
     async def one(name: str) -> ApiError | None:

@@ -1,7 +1,7 @@
-"""Whether a cluster is well: what its brokers say of it, judged by a list of rules.
+"""Cluster health: what the brokers report, judged by a list of rules.
 
-`examine` asks, `judge` is pure. What is judged is what clients see; the roll's gate reads ZooKeeper
-instead (gate.py), as it must not believe a broker that is cut off.
+`examine` asks the brokers; `judge` is pure. It judges what clients see. The gate of a rolling
+restart (gate.py) reads ZooKeeper instead, since a broker that is cut off has stale metadata.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kdist.client.admin.topics import Partition, Topic, list_topics
 from kdist.client.cluster import Cluster
 from kdist.errors import ApiError, Error
 
-PATIENCE_S = 5.0  # for each broker; who takes longer does not serve
-FREE_SHARE_MIN = 0.1  # of a volume; below it is a warning
+PATIENCE_S = 5.0  # a broker that takes longer to answer counts as not serving
+FREE_SHARE_MIN = 0.1  # of a volume; less free space than this is a warning
 
 _MIN_ISR = "min.insync.replicas"
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be, and what it is about; `name` as alerts have it."""
+    """A problem, and the items it concerns; `name` is that of the matching alert."""
 
     level: Literal["bad", "warning"]
     name: str
@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What the brokers say. `min_isr` is by topic, and empty where brokers are too old to tell."""
+    """What the brokers report. `min_isr` is by topic; empty if brokers are too old to say."""
 
     view: ClusterView
     versions: Mapping[int, Mapping[str, VersionRange] | ApiError]
@@ -48,7 +48,7 @@ class Examined(NamedTuple):
 
 
 async def examine(cluster: Cluster) -> list[Finding]:
-    """Everything that is not as it should be, the bad first; nothing if the cluster is well."""
+    """All problems, the bad ones first; none if the cluster is healthy."""
     topics = await list_topics(cluster)
     examined = Examined(
         await describe_cluster(cluster),
@@ -81,7 +81,7 @@ async def _disks(cluster: Cluster) -> Mapping[int, Sequence[LogDirectory] | ApiE
 
 
 def judge(examined: Examined) -> Iterator[Finding]:
-    """What is not as it should be (pure)."""
+    """The problems in what was examined (pure)."""
     yield from _judge_brokers(examined)
     yield from _judge_partitions(examined)
     yield from _judge_disks(examined)
@@ -137,7 +137,7 @@ def _partitions(examined: Examined) -> Iterator[tuple[str, Partition]]:
 def _judge_disks(examined: Examined) -> Iterator[Finding]:
     failed, full = [], []
     for broker, found in examined.disks.items():
-        for each in () if isinstance(found, ApiError) else found:  # it counts as silent
+        for each in () if isinstance(found, ApiError) else found:  # reported as not serving
             if each.error is not None:
                 failed.append(f"broker {broker}: {each.path}")
             elif _free_share(each) < FREE_SHARE_MIN:

@@ -1,6 +1,6 @@
-"""What groups have committed: read, changed, moved to another place, forgotten.
+"""Groups' committed offsets: read, change, reset, delete.
 
-A group that has members commits for itself, so that changes from outside are refused meanwhile.
+While a group has members, only they may commit, and changes from outside are refused.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from kdist.protocol.offset_delete import (
 HAS_MEMBERS = frozenset(
     (Error.UNKNOWN_MEMBER_ID, Error.ILLEGAL_GENERATION, Error.REBALANCE_IN_PROGRESS)
 )
-"""What a commit from outside is answered while a group has members."""
+"""The errors of a commit from outside while a group has members."""
 
 Offsets = dict[TopicPartition, int]
 
 
 async def group_offsets(cluster: Cluster, group: str) -> Offsets:
-    """The next offset to read of each partition; nothing for a group that nobody knows."""
+    """A group's committed offsets by partition; empty for a group that does not exist."""
     committed = await group_commits(cluster, group)
     return {partition: each.offset for partition, each in committed.items()}
 
 
 async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-    """As `group_offsets`, with what is noted beside each offset."""
+    """As `group_offsets`, with the metadata and leader epoch committed beside each offset."""
 
     async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
         client = await cluster.client(await group_coordinator(cluster, group))
@@ -54,16 +54,17 @@ async def group_commits(cluster: Cluster, group: str) -> dict[TopicPartition, Of
 async def alter_group_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
 ) -> None:
-    """Have a group without members go on from these offsets; `metadata` is kept beside each.
+    """Set the committed offsets of a group without members; `metadata` is stored beside each.
 
-    UNKNOWN_TOPIC_OR_PARTITION for one that is not there; then none is changed.
+    If a partition does not exist, raises UNKNOWN_TOPIC_OR_PARTITION and changes nothing.
     """
     for each, offset in offsets.items():
         if offset < 0:  # -1 would be stored, and read as if nothing were committed
-            raise UserError(f"{offset} is no offset for {each}: they begin at 0")
+            raise UserError(f"{offset} is not an offset for {each}: they begin at 0")
     if not offsets:
         return
-    # First: the coordinator's own refusal is tried again, as it may not have heard of them yet.
+    # Checked first, as the coordinator's own UNKNOWN_TOPIC_OR_PARTITION would be retried: it may
+    # not know of a new topic yet.
     await require_partitions(cluster, offsets)
     given = {key: OffsetAndMetadata(offset, metadata) for key, offset in offsets.items()}
     request = commit_request(group, given)
@@ -87,7 +88,10 @@ def _check_committed(code: int, group: str, partition: str) -> None:
 async def delete_group_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Forget what a group has committed for these; it may read other topics meanwhile."""
+    """Delete a group's committed offsets for these partitions.
+
+    GROUP_SUBSCRIBED_TO_TOPIC for a topic that the group's members are subscribed to.
+    """
     request = OffsetDeleteRequest(
         group_id=group,
         topics=[
@@ -118,9 +122,9 @@ async def plan_group_reset(
     target: Target,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[OffsetMove]:
-    """Where a group's offsets would go; by default all it has committed. Changes nothing.
+    """How a reset would move a group's offsets, by default all of them. Changes nothing.
 
-    `partitions` may be such that the group has never read: it begins there then.
+    `partitions` may include some for which the group has no offset: the reset would set one.
     """
     if isinstance(target, ToTime):
         check_time(target.timestamp_ms)
@@ -140,7 +144,7 @@ async def reset_group(
     target: Target,
     partitions: Collection[TopicPartition] | None = None,
 ) -> list[OffsetMove]:
-    """Move a group's offsets as `plan_group_reset` says; what was done."""
+    """Move a group's offsets as `plan_group_reset` says; returns the moves."""
     moves = await plan_group_reset(cluster, group, target, partitions)
     await alter_group_offsets(cluster, group, {each.partition: each.offset for each in moves})
     return moves
@@ -149,9 +153,9 @@ async def reset_group(
 async def list_offsets(
     cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int = LATEST_TIMESTAMP
 ) -> Offsets:
-    """The first offset at or after a time (ms); by default the end. -1 where there is none.
+    """The first offset at or after a time (ms), by default the end offset; -1 where there is none.
 
-    `EARLIEST_TIMESTAMP` and `LATEST_TIMESTAMP` ask for where a partition begins and ends.
+    `EARLIEST_TIMESTAMP` and `LATEST_TIMESTAMP` ask for a partition's first and end offset.
     """
     wanted = list(partitions)
     await require_partitions(cluster, wanted)

@@ -1,4 +1,4 @@
-"""Many things that are asked for at once, and what becomes of them (pure)."""
+"""Operations on several items: their arguments, results and errors (pure)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ V = TypeVar("V")
 
 
 class SomeFailed(ApiError):
-    """Some failed: `failed` says why, by item; `done` has what the others gave.
+    """Some items failed: `failed` has their errors by item, `done` the results of the others.
 
-    `error` is that of the first in `failed`, and the text its sentence and the others' names.
+    `error` is that of the first in `failed`; the text has its sentence, and names the others.
     """
 
     def __init__(self, failed: Mapping[Any, ApiError], done: Mapping[Any, Any]) -> None:
@@ -31,16 +31,16 @@ class SomeFailed(ApiError):
 
 
 def listed(given: Iterable[V], what: str) -> list[V]:
-    """What is asked for, once each; `UserError` for a single name, which is a list of letters."""
+    """The items without duplicates; `UserError` for a bare string, which is a list of letters."""
     if isinstance(given, str | bytes):
-        raise UserError(f"{what} are a list: [{given!r}]")
+        raise UserError(f"{what} must be a list: [{given!r}]")
     return list(dict.fromkeys(given))
 
 
 def fault_of(code: int, about: str, message: str | None = None) -> ApiError | None:
-    """The error of a code, as `raise_for` would raise it; None for 0.
+    """The error for a code, as `raise_for` would raise it; None for 0.
 
-    What it is about is not said twice, if the broker's own sentence names it.
+    `about` is left out if the broker's own message already mentions it.
     """
     if not code:
         return None
@@ -48,7 +48,7 @@ def fault_of(code: int, about: str, message: str | None = None) -> ApiError | No
 
 
 def settled(outcomes: Mapping[K, V | ApiError]) -> dict[K, V]:
-    """What each gave; `SomeFailed` if one of them failed."""
+    """The result of each item; `SomeFailed` if any of them failed."""
     failed: dict[K, ApiError] = {}
     done: dict[K, V] = {}
     for item, outcome in outcomes.items():

@@ -1,4 +1,4 @@
-"""The oldest records of partitions: deleted early."""
+"""Deletes the oldest records of partitions, ahead of their retention."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["HIGH_WATERMARK", "delete_records"]
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Let go of the records before these offsets; where each partition begins now.
+    """Delete the records before these offsets, for good; returns the new log start offsets.
 
-    `HIGH_WATERMARK` as an offset takes all that is there. Nothing brings them back.
+    `HIGH_WATERMARK` as an offset deletes all records.
     """
 
     async def ask(leader: int, partitions: list[TopicPartition]) -> Outcomes:
@@ -55,7 +55,7 @@ async def delete_records(
 
 
 def _told(found: TrimmedPartitionResult, wanted: int) -> int | str | None:
-    """Where it begins now, or what is wrong, if that is more than the error itself says."""
+    """The new log start offset, or a message that says more than the error code does."""
     if found.error_code == Error.OFFSET_OUT_OF_RANGE:
         return f"it has no offset {wanted}"
     return None if found.error_code else found.low_watermark

@@ -1,4 +1,4 @@
-"""Where a group's offsets go when they are reset (pure). What is out of range goes to its edge."""
+"""Plans resets of a group's offsets (pure). A target out of range is moved to the nearest end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
 
 
 class ToEarliest(NamedTuple):
-    """Where each partition begins."""
+    """The first offset of each partition."""
 
 
 class ToLatest(NamedTuple):
-    """Where each partition ends: what comes from then on."""
+    """The end of each partition: only records that come later are read."""
 
 
 class ToOffset(NamedTuple):
@@ -24,13 +24,13 @@ class ToOffset(NamedTuple):
 
 
 class ToTime(NamedTuple):
-    """The first record at or after a time, in ms since 1970; the end where there is none."""
+    """The first record at or after a time, in ms since the epoch; the end where there is none."""
 
     timestamp_ms: int
 
 
 class ShiftBy(NamedTuple):
-    """So many records further; back, if negative."""
+    """So many offsets forward; backward if negative."""
 
     records: int
 
@@ -39,7 +39,7 @@ Target = ToEarliest | ToLatest | ToOffset | ToTime | ShiftBy
 
 
 class OffsetMove(NamedTuple):
-    """Where a group goes on in a partition; `before` is None if it had committed nothing."""
+    """A new offset for a group in a partition; `before` is None if it had none."""
 
     partition: TopicPartition
     before: int | None
@@ -48,7 +48,7 @@ class OffsetMove(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Records that are left to read from there."""
+        """The lag after the move: offsets from there to the end."""
         return self.end - self.offset
 
 
@@ -58,9 +58,9 @@ def plan_moves(
     ranges: Mapping[TopicPartition, OffsetRange],
     found: Mapping[TopicPartition, int],
 ) -> list[OffsetMove]:
-    """A move for each partition of `committed`; `found` is where the time of a `ToTime` is.
+    """A move for each partition of `committed`; `found` has the offsets for the time of a `ToTime`.
 
-    `UserError` for a shift of what was never committed.
+    `UserError` for a `ShiftBy` where the group has no committed offset.
     """
     moves = []
     for each, before in committed.items():

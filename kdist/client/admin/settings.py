@@ -1,8 +1,9 @@
-"""Settings of topics and brokers: as they are in force, and changed one by one.
+"""Settings of topics and brokers: describe those in force, and change single ones.
 
-A topic's settings are asked of any broker, a broker's of that broker. Changes are incremental
-(KIP-339, Kafka 2.3): what is not named stays. An older broker could only replace all settings at
-once, and so undo what others have set meanwhile: there UNSUPPORTED_VERSION is raised instead.
+Any broker can describe a topic's settings; only the broker itself describes its own. Changes are
+incremental (KIP-339, Kafka 2.3): settings that are not named stay as they are. An older broker can
+only replace all settings at once, which might undo another client's change, so with one of those
+UNSUPPORTED_VERSION is raised instead.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kdist.protocol.incremental_alter_configs import (
 OF_TOPIC = "topic"
 SHARED = "all brokers"
 
-# By their numbers on the wire (KIP-226); 0 and -1 are of brokers that do not say.
+# By their numbers on the wire (KIP-226); 0 and -1 come from brokers that do not say.
 SOURCES = {
     1: OF_TOPIC,
     2: "broker",
@@ -42,13 +43,14 @@ SOURCES = {
     5: "default",
     6: "logger",
 }
-_SOURCE_OF_OLD = {True: "default", False: "set"}  # Kafka 1.0 tells no more
+_SOURCE_OF_OLD = {True: "default", False: "set"}  # by `is_default`, all that Kafka 1.0 says
 
 
 class Setting(NamedTuple):
-    """A setting in force; `value` is None where it is not set, or secret.
+    """A setting in force; `value` is None if it is not set, or secret.
 
-    `source` is one of `SOURCES`: whose value it is. `doc` is empty where it was not asked for.
+    `source` says where the value comes from: one of `SOURCES`, or "set" where an old broker does
+    not say more. `doc` is empty unless it was requested.
     """
 
     name: str
@@ -66,7 +68,7 @@ Settings = dict[str, Setting]
 async def describe_topic_settings(
     cluster: Cluster, topics: Iterable[str], *, with_docs: bool = False
 ) -> dict[str, Settings]:
-    """All settings of topics as they are in force, by topic and name."""
+    """All settings in force for each topic, by topic and setting name."""
     request = _described(TOPIC, listed(topics, "topics"), with_docs)
     return settled(await _ask_any(cluster, request, "topic"))
 
@@ -74,7 +76,7 @@ async def describe_topic_settings(
 async def describe_broker_settings(
     cluster: Cluster, brokers: Iterable[int] | None = None, *, with_docs: bool = False
 ) -> dict[int, Settings]:
-    """All settings of brokers as they are in force, by id and name; of all brokers with None."""
+    """All settings in force on each broker, by id and setting name; with None, on all brokers."""
 
     async def ask(broker: int) -> Settings:
         request = _described(BROKER, [str(broker)], with_docs)
@@ -86,15 +88,15 @@ async def describe_broker_settings(
 
 
 async def describe_shared_settings(cluster: Cluster, *, with_docs: bool = False) -> Settings:
-    """What was given for all brokers together while they run, by name.
+    """The dynamic settings shared by all brokers, by name.
 
-    It is in force on each of them that was not given something else for itself.
+    They are in force on each broker that has no dynamic value of its own.
     """
     request = _described(BROKER, [ALL_BROKERS], with_docs)
     found = await _ask_any(cluster, request, "broker")
     fault = found[ALL_BROKERS]
     if isinstance(fault, ApiError) and fault.error is Error.INVALID_REQUEST:
-        return {}  # before Kafka 1.1, where nothing can be given so
+        return {}  # before Kafka 1.1 there were no dynamic settings
     return settled(found)[ALL_BROKERS]
 
 
@@ -150,7 +152,10 @@ async def alter_topic_settings(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set some of a topic's settings, and have others fall back to the brokers'; all or none."""
+    """Set some of a topic's settings, and unset others; all or none of the changes are made.
+
+    An unset one falls back to the brokers' value. `validate_only` checks without changing.
+    """
     request = _changed(TOPIC, topic, given or {}, unset, validate_only)
     await ask_controller(cluster, request, lambda answer: _read_change(answer, f"topic {topic}"))
 
@@ -163,9 +168,10 @@ async def alter_broker_settings(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Set some of a broker's settings while it runs, of all brokers' with None; all or none.
+    """Change dynamic settings of a running broker, or with None those shared by all brokers.
 
-    INVALID_REQUEST for a setting that is read when a broker starts only.
+    All or none of the changes are made. INVALID_REQUEST for a setting that only takes effect when a
+    broker starts.
     """
     name = ALL_BROKERS if broker is None else str(broker)
     request = _changed(BROKER, name, given or {}, unset, validate_only)

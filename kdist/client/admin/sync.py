@@ -1,4 +1,4 @@
-"""`kdist.Admin`: a cluster's operations for programs without an event loop."""
+"""`kdist.Admin`: the admin operations as blocking methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 def _blocking(
     operation: Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Admin, P], T]:
-    """A method that waits for what a function over a cluster gives."""
+    """Turn a coroutine function of a cluster into a blocking method of the client."""
 
     @functools.wraps(operation)
     def method(self: Admin, /, *given: P.args, **named: P.kwargs) -> T:
@@ -30,10 +30,10 @@ def _blocking(
 
 
 class Admin:
-    """Sees and changes a cluster, from any thread; each call returns when it is done.
+    """Inspects and changes a cluster. Any thread may call it; each call blocks until it is done.
 
-    With a loop in a thread of its own, so close it in the end, or use it as a context manager.
-    Brokers are found, and errors tried again, as `AsyncAdmin` says.
+    It runs an event loop in a background thread, so `close` it, or use it in a `with` block. The
+    arguments mean what they mean for `kdist.aio.Admin`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Admin:
         self._background: BackgroundLoop | None = background
 
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
-        """What an operation of one's own over the cluster gives. `UserError` after `close`."""
+        """Run a coroutine function of the cluster, and return its result. `UserError` if closed."""
         if self._background is None:
             raise UserError("the admin client is closed")
 
@@ -72,7 +72,7 @@ class Admin:
         return self._background.run(on_the_loop())
 
     def close(self) -> None:
-        """Close all connections and end the thread. Again: nothing."""
+        """Close all connections and end the thread. A second call does nothing."""
         background, self._background = self._background, None
         if background is not None and not background.is_elsewhere:
             background.run(self._core.close())

@@ -1,4 +1,4 @@
-"""Topics: listed, described, created, deleted, given more partitions."""
+"""Topics: list, describe, create, delete, add partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _DEFAULT = -1  # as a number of partitions or replicas
 
 
 class Partition(NamedTuple):
-    """A partition's replicas are broker ids, the preferred leader first."""
+    """A partition; `leader` is None if it has none.
+
+    `replicas` are broker ids, the preferred leader first.
+    """
 
     number: int
     leader: int | None
@@ -39,14 +42,14 @@ class Topic(NamedTuple):
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of a partition; the most that one has, while they are being moved."""
+        """The number of replicas; the largest of any partition, while a reassignment adds some."""
         return max((len(each.replicas) for each in self.partitions), default=0)
 
 
 class NewTopic(NamedTuple):
-    """A topic to create; None takes the broker's default.
+    """A topic to create; None means the broker's default.
 
-    `replicas` places the partitions: broker ids for each, the preferred leader first.
+    `replicas` places the partitions: for each, its broker ids, the preferred leader first.
     """
 
     name: str
@@ -57,7 +60,7 @@ class NewTopic(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """What was made; None where the broker is too old to say."""
+    """A created topic; a field is None if the broker is too old to report it."""
 
     name: str
     id: uuid.UUID | None
@@ -66,15 +69,16 @@ class CreatedTopic(NamedTuple):
 
 
 async def list_topics(cluster: Cluster) -> list[Topic]:
-    """Every topic by name, internal ones too."""
+    """Every topic, internal ones included, sorted by name."""
     answer = await cluster.retried(lambda: cluster.metadata(None))
     return sorted(_topic(each) for each in answer.topics if each.name)
 
 
 async def describe_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, Topic]:
-    """Topics by name; UNKNOWN_TOPIC_OR_PARTITION with the nearest name for one not there.
+    """Topics by name; UNKNOWN_TOPIC_OR_PARTITION, with the nearest name, for one that is missing.
 
-    All are asked for: to ask a broker before Kafka 0.11 for a name that is not there creates it.
+    Requests the metadata of all topics: naming a missing topic to a broker older than Kafka 0.11
+    could create it.
     """
     wanted = listed(names, "topics")
     known = {topic.name: topic for topic in await list_topics(cluster)}
@@ -87,9 +91,9 @@ def _unknown(name: str, known: Iterable[str]) -> ApiError:
 
 
 async def require_partitions(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
-    """UNKNOWN_TOPIC_OR_PARTITION, in a sentence, for the first that does not exist.
+    """Raise UNKNOWN_TOPIC_OR_PARTITION for the first partition that does not exist.
 
-    To be asked before leaders are: one that does not exist has none, and that is waited for.
+    Call it before a request to leaders, which would wait for a missing partition to get a leader.
     """
     wanted = sorted(set(partitions))
     topics = await describe_topics(cluster, [topic for topic, _ in wanted])
@@ -126,9 +130,9 @@ def _id(found: uuid.UUID) -> uuid.UUID | None:
 async def create_topics(
     cluster: Cluster, topics: Iterable[NewTopic | str], *, validate_only: bool = False
 ) -> dict[str, CreatedTopic]:
-    """Create topics, or with `validate_only` say whether they could be; names take all defaults."""
-    if isinstance(topics, str | NewTopic):  # either is something to go through
-        raise UserError(f"topics are a list: [{topics!r}]")
+    """Create topics; a plain name takes all defaults. `validate_only` checks without creating."""
+    if isinstance(topics, str | NewTopic):  # both are iterable
+        raise UserError(f"topics must be a list: [{topics!r}]")
     wanted = [NewTopic(each) if isinstance(each, str) else each for each in topics]
     request = wire.CreateTopicsRequest(
         topics=[_new(each) for each in wanted], timeout_ms=TIMEOUT_MS, validate_only=validate_only
@@ -195,9 +199,9 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
 async def grow_topics(
     cluster: Cluster, partitions: Mapping[str, int], *, validate_only: bool = False
 ) -> None:
-    """Add partitions, up to so many in all of each topic, or say whether that could be.
+    """Add partitions up to the given total for each topic. `validate_only` checks without adding.
 
-    Records stay where they are, and keys go elsewhere from then on.
+    Existing records stay where they are, but from then on keys map to other partitions.
     """
     request = CreatePartitionsRequest(
         topics=[
@@ -211,7 +215,7 @@ async def grow_topics(
 
 
 def _faults(results: Sequence[Any]) -> dict[str, ApiError | None]:
-    """What is wrong with each topic; NOT_CONTROLLER, which a broker says of all, is raised."""
+    """Each topic's error, if any; NOT_CONTROLLER, which a broker returns for all, is raised."""
     for each in results:
         if each.error_code == Error.NOT_CONTROLLER:
             raise_for(each.error_code)

@@ -122,7 +122,7 @@ def test_a_group_that_is_only_listed_is_told_apart_and_the_others_are_shown(
 
     list_groups = groups.list_groups
     monkeypatch.setattr(groups, "list_groups", with_one_more)
-    sentence = "group modern is of Kafka 4's own protocol (KIP-848): it is listed here, and no more"
+    sentence = "group modern uses Kafka 4's new protocol (KIP-848), and can only be listed here"
     assert cluster.refused("groups", "describe", "modern") == sentence
     result = cluster.run("groups", "describe", "classic", "modern")
     assert result.exit_code == 1

@@ -109,9 +109,9 @@ def test_topics_grow_and_go(admin: Admin) -> None:
 
 def test_a_name_is_not_taken_for_a_list_of_letters(admin: Admin) -> None:
     for asked in (admin.create_topics, admin.delete_topics, admin.describe_topics):
-        with pytest.raises(UserError, match=r"topics are a list: \['abc'\]"):
+        with pytest.raises(UserError, match=r"topics must be a list: \['abc'\]"):
             asked("abc")
-    with pytest.raises(UserError, match="settings are a list"):
+    with pytest.raises(UserError, match="settings must be a list"):
         admin.alter_topic_settings("abc", unset="retention.ms")
     with pytest.raises(UserError, match="cannot encode"):
         admin.create_topic("ages", settings={"retention.ms": 5})  # type: ignore[dict-item]
@@ -219,7 +219,7 @@ def test_a_group_is_moved_as_planned(admin: Admin, running: CliCluster) -> None:
 
 def test_what_is_no_place_is_not_committed(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "placeless")
-    with pytest.raises(UserError, match="-1 is no offset for placeless-1"):
+    with pytest.raises(UserError, match="-1 is not an offset for placeless-1"):
         admin.alter_group_offsets("lost", {first: 5, second: -1})
     for number in (2, -1):
         with pytest.raises(ApiError, match=f"placeless has no partition {number}: it has 2"):

@@ -158,6 +158,6 @@ def test_a_finding_is_a_sentence() -> None:
 
 @pytest.mark.parametrize("given", ["clicks", b"clicks"])
 def test_a_single_name_is_no_list_of_letters(given: str) -> None:
-    with pytest.raises(UserError, match=r"topics are a list: \[b?'clicks'\]"):
+    with pytest.raises(UserError, match=r"topics must be a list: \[b?'clicks'\]"):
         listed(given, "topics")
     assert listed(("clicks", "views", "clicks"), "topics") == ["clicks", "views"]
