@@ -224,9 +224,9 @@ def test_a_connector_says_what_is_wrong(broker: BrokerProcess, connect: str, top
     one = connector.create(HASTY | {"zookeeper.connect": connect, "group.id": topic})
     one.commit_offsets()  # there is nothing yet
     wrong: list[tuple[str, Callable[[], object]]] = [
-        ("has 0 streams", lambda: one.create_message_streams({topic: 0})),
+        ("1 or more streams, not 0", lambda: one.create_message_streams({topic: 0})),
         ("not 'utf-8'", lambda: one.create_message_streams({topic: 1}, "utf-8")),  # type: ignore[arg-type]
-        ("has no before_releasing", lambda: one.set_consumer_rebalance_listener(print)),  # type: ignore[arg-type]
+        ("has no method before_releasing", lambda: one.set_consumer_rebalance_listener(print)),  # type: ignore[arg-type]
     ]
     for sentence, call in wrong:
         with pytest.raises(UserError, match=sentence):
@@ -234,7 +234,7 @@ def test_a_connector_says_what_is_wrong(broker: BrokerProcess, connect: str, top
     one.create_message_streams({topic: 1})
     with pytest.raises(UserError, match="creates its streams once"):
         one.create_message_streams({topic: 1})
-    with pytest.raises(UserError, match="a listener is set before"):
+    with pytest.raises(UserError, match="set the listener before"):
         one.set_consumer_rebalance_listener(connector.ConsumerRebalanceListener())
     one.shutdown()
     one.shutdown()

@@ -1,10 +1,11 @@
 """The first design's consumer: groups that live in ZooKeeper, and streams that never end.
 
-`connector` is what applications use, `stream` what it gives them. Below, on a loop: `joining` puts
-the parts together, `rebalancing` is the group's machine, `registry` its znodes, `feed` reads from
-the brokers into `streams`; a `claim` is a partition that is owned. Pure: `settings`, `subscription`
-and `assignment`, which is the papers' Algorithm 1. Groups of the brokers' coordinator are the
-`consumer`'s; both kinds work on one cluster, for different groups.
+Applications use `connector`, and the streams (`stream`) that it returns. Beneath, on an event loop,
+`joining` assembles the parts, `rebalancing` runs the group's rebalances, `registry` reads and
+writes its znodes, and `feed` fetches from the brokers into `streams`; a `claim` is a partition that
+we own. Pure: `settings`, `subscription` and `assignment`, the papers' Algorithm 1. For groups
+managed by the brokers' coordinators see `kdist.client.consumer`; a cluster can serve both kinds,
+under different group names.
 """
 
 from kdist.client.connector.connector import (

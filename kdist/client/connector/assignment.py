@@ -1,16 +1,16 @@
 """Algorithm 1: which stream of which consumer owns which partition (pure).
 
-Every consumer of a group computes it for itself, from the same registries, and takes its part:
+Every consumer of a group computes the whole assignment, from the same registry, and takes its part:
 
     range       each topic's partitions, in order, in runs to its streams, sorted by name; the
                 first streams get one more where it does not come out even
     roundrobin  all topics' partitions, in the order of their hashes, to the streams in turn
 
-Source: the founding paper, section 3.2; Kafka 0.8.2's `PartitionAssignor.scala`, for groups with
-both. The paper's order keeps the partitions of one broker together, so that a consumer has few
-brokers to ask: `ordered` by broker, the one that leads if it can, which no failure moves. 0.8 goes
-by number alone. A group goes by broker if all its members do, and by number as soon as one does
-not; its members see the same registrations, and so the same order.
+Source: the founding paper, section 3.2; Kafka 0.8.2's `PartitionAssignor.scala`, so that a group
+may have members of both. The paper orders partitions by broker, so that a consumer fetches from few
+brokers: `ordered` takes each partition's preferred leader, which failures do not change. 0.8 orders
+by partition number alone. A group orders by broker only if all its members do; all see the same
+registrations, and so choose the same order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 
 Owners = dict[TopicPartition, str]
-"""The stream, by its name in the registry, that is to own each partition."""
+"""The stream that should own each partition, by its name in the registry."""
 
 
 def ordered(preferred: Mapping[int, int], *, by_broker: bool) -> list[int]:
-    """A topic's partitions in the order to share them out; `preferred` has the broker of each.
+    """A topic's partitions in the order to assign them; `preferred` has each one's broker.
 
     >>> ordered({0: 7, 1: 8, 2: 7, 3: 8}, by_broker=True)
     [0, 2, 1, 3]
@@ -41,9 +41,9 @@ def assign(
     partitions: Mapping[str, Sequence[int]],
     streams: Mapping[str, Iterable[str]],
 ) -> Owners:
-    """Every partition's owner; `partitions` in order, and `streams` by name, both by topic.
+    """Every partition's owner; by topic, `partitions` are in order and `streams` are names.
 
-    Topics that nobody wants are left out. `UserError` if the strategy cannot do it.
+    Topics without streams are left out. `UserError` if the strategy does not allow this group.
     """
     wanted = {topic: sorted(streams[topic]) for topic in sorted(streams) if streams[topic]}
     known = {topic: names for topic, names in wanted.items() if partitions.get(topic)}
@@ -69,7 +69,7 @@ def _assign_in_turn(
 ) -> Owners:
     if len({tuple(names) for names in streams.values()}) > 1:
         raise UserError(
-            "partition.assignment.strategy roundrobin takes consumers that all have the same "
+            "partition.assignment.strategy roundrobin needs consumers that all have the same "
             f"topics, and as many streams of each: these differ in {', '.join(streams)}"
         )
     turns = cycle(next(iter(streams.values()), ()))
@@ -78,7 +78,7 @@ def _assign_in_turn(
 
 
 def _rank(partition: TopicPartition) -> tuple[int, TopicPartition]:
-    """Java's hash of Scala's text, so that the partitions of a topic go to different streams."""
+    """0.8's order, Java's hash of Scala's text: spreads a topic's partitions over the streams."""
     code = 0
     for character in f"[{partition.topic},{partition.partition}]":
         code = (31 * code + ord(character)) & 0xFFFFFFFF

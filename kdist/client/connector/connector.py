@@ -3,7 +3,7 @@
     with create({"zookeeper.connect": "localhost:2181", "group.id": "reports"}) as connector:
         streams = connector.create_message_streams({"clicks": 2})["clicks"]
 
-Each stream is for one thread. All else, the group and fetching, is on a loop in a thread beside.
+Each stream is for one thread. Group membership and fetching run in a background thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ DEFAULT_ZOOKEEPER, DEFAULT_GROUP = "localhost:2181", "kdist"
 
 
 class ConsumerConnector:
-    """One consumer of a group. `config` has the settings of `ConnectorSettings`; `UserError`.
+    """One consumer of a group. `config` maps settings, which `ConnectorSettings` lists, to values.
+
+    An unknown or invalid setting, and a ZooKeeper that does not answer, raise `UserError`.
 
     >>> ConsumerConnector({"zookeeper.connect": "localhost:2181", "grup.id": "reports"})
     Traceback (most recent call last):
@@ -69,9 +71,10 @@ class ConsumerConnector:
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
     ) -> dict[str, list[Stream]]:
-        """Join the group: for each topic so many streams, which share what this consumer owns.
+        """Join the group, and return for each topic as many streams as `topics` says.
 
-        Decoders make what they like of bytes; null stays None. A connector joins once.
+        A topic's streams share its partitions that this consumer owns. Decoders turn bytes into any
+        object; null stays None. A connector can create its streams only once.
         """
         streams = self._join(Topics(topics), (key_decoder, value_decoder)).streams
         return {topic: streams.by_topic(topic) for topic in topics}
@@ -83,15 +86,15 @@ class ConsumerConnector:
         key_decoder: Decoder | None = None,
         value_decoder: Decoder | None = None,
     ) -> list[Stream]:
-        """As `create_message_streams`, of all topics that pass, also those that come later."""
+        """As `create_message_streams`, for all topics that pass the filter, future ones too."""
         exclude = self._settings.exclude_internal_topics
         subscription = Filtered(topic_filter, count, exclude_internal=exclude)
         return self._join(subscription, (key_decoder, value_decoder)).streams.by_topic(None)
 
     def set_consumer_rebalance_listener(self, listener: ConsumerRebalanceListener) -> None:
-        """Have `listener` told of rebalances; before there are streams."""
+        """Set the listener to call on rebalances. Call this before creating streams."""
         if self._joined is not None:
-            raise UserError("a listener is set before streams are created")
+            raise UserError("set the listener before streams are created")
         check_listener(listener, ConsumerRebalanceListener)
         self._listener = listener
 
@@ -101,7 +104,7 @@ class ConsumerConnector:
         if self._is_shut:
             raise UserError("the connector is shut down")
         if self._joined is not None:
-            raise UserError("a connector creates its streams once: take another for others")
+            raise UserError("a connector creates its streams once: use another one for others")
         checked_decoders(*decoders)
 
         async def join() -> Joined:
@@ -115,10 +118,11 @@ class ConsumerConnector:
     # Offsets
 
     def commit_offsets(self) -> None:
-        """Keep in ZooKeeper where this consumer is.
+        """Commit this consumer's offsets to ZooKeeper.
 
-        What a stream gave before its last message is done with, and so is that last one in streams
-        that the calling thread iterates over. `ZooKeeperError` if it cannot be kept now.
+        They cover each stream's messages up to, but not including, the last one returned; in
+        streams that the calling thread iterates over, including it. `ZooKeeperError` if they cannot
+        be committed now.
         """
         if self._joined is None:
             return
@@ -128,10 +132,10 @@ class ConsumerConnector:
     # The end
 
     def shutdown(self) -> None:
-        """End all streams, commit with auto-commit, leave the group.
+        """End all streams, commit if auto-commit is on, and leave the group.
 
-        Commits as `commit_offsets`; but while an exception is handled, the message at hand is not
-        done with.
+        Commits as `commit_offsets` does, except that while an exception is being handled, the last
+        message returned does not count as processed.
         """
         self._shut(is_done=sys.exception() is None)
 
@@ -168,7 +172,7 @@ class ConsumerConnector:
 
 
 async def _open(connect: ConnectString, settings: ConnectorSettings) -> World:
-    """A world with a ZooKeeper session; `UserError` if no server answers."""
+    """A `World` with an open ZooKeeper session; `UserError` if no server answers."""
     timeout_ms = settings.connection_timeout_ms
     zk = KazooZooKeeper(connect, settings.session_timeout_ms, timeout_ms)
     try:
@@ -186,25 +190,26 @@ async def _open(connect: ConnectString, settings: ConnectorSettings) -> World:
 
 
 def create(config: Mapping[str, Any]) -> ConsumerConnector:
-    """A connector: `Consumer.create` of the papers."""
+    """Create a connector: `Consumer.create` in the papers."""
     return ConsumerConnector(config)
 
 
 def create_message_streams(
     topic: str, count: int, config: Mapping[str, Any] | None = None
 ) -> list[Stream]:
-    """Streams of one topic, by a connector of their own that is shut down as the program ends.
+    """Streams of one topic, from a new connector that is shut down when the program exits.
 
-    Without `config`: the ZooKeeper of $KDIST_ZOOKEEPER, else localhost:2181; the group of
-    $KDIST_GROUP, else `kdist`, which begins with the oldest messages.
+    Without `config`, it uses the ZooKeeper at $KDIST_ZOOKEEPER (default localhost:2181) and the
+    group $KDIST_GROUP (default `kdist`), and a new group starts at the oldest messages.
     """
     connector = create(default_config() if config is None else config)
-    atexit.register(connector._shut, is_done=False)  # of a program that failed as well
+    # The last message may be unprocessed: the program may be exiting because it failed.
+    atexit.register(connector._shut, is_done=False)
     return connector.create_message_streams({topic: count})[topic]
 
 
 def default_config() -> dict[str, Any]:
-    """The configuration of `create_message_streams` without one."""
+    """The default configuration of `create_message_streams`."""
     return {
         "zookeeper.connect": os.environ.get(ZOOKEEPER_VARIABLE) or DEFAULT_ZOOKEEPER,
         "group.id": os.environ.get(GROUP_VARIABLE) or DEFAULT_GROUP,

@@ -1,7 +1,8 @@
-"""From the brokers into the streams: one consumer without a group reads all that is owned.
+"""Fetches from the brokers into the streams: one consumer without a group reads all claims.
 
-What one look finds of a partition is one chunk of its stream. While `queued.max.message.chunks`
-wait in a stream its partitions are paused; what was fetched of them by then stays where it is.
+A partition's batches from one poll form one chunk of its stream. While a stream has
+`queued.max.message.chunks` waiting, its partitions are paused; the consumer keeps what it has
+already fetched of them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _TRY_AGAIN_S = 1.0
 
 
 class Feed:
-    """Of the claims that were added. `bootstrap` is what `consumer` asks first. Owner: the loop."""
+    """Fetches for the claims added to it. `bootstrap` is the list that `consumer` bootstraps from.
+
+    Owner: the loop.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,11 @@ class Feed:
         self._claims: dict[TopicPartition, Claim] = {}
 
     def note_brokers(self, addresses: Sequence[Address]) -> None:
-        """Where brokers are now."""
+        """Replace the bootstrap brokers' addresses by the current ones."""
         self._bootstrap[:] = addresses
 
     async def first_offset(self, partition: TopicPartition) -> int:
-        """Where a group begins that was never in a partition; waits for its leader."""
+        """Where a group without an offset starts in a partition; waits until it has a leader."""
         find = (
             self._consumer.beginning_offsets if self._reset_to_start else self._consumer.end_offsets
         )
@@ -57,12 +61,12 @@ class Feed:
             except KdistError as error:
                 if not _may_pass(error):
                     raise
-                logger.warning("cannot look up where %s begins: %s", partition, error)
+                logger.warning("cannot look up the start of %s yet: %s", partition, error)
             await asyncio.sleep(_TRY_AGAIN_S)
 
     def add(self, claim: Claim) -> None:
         """Fetch from the claim's position on."""
-        assert claim.start is not None, "where to begin is known by now"
+        assert claim.start is not None, "the start is known by now"
         self._claims[claim.partition] = claim
         self._consumer.assign(self._claims)
         self._consumer.seek(claim.partition, claim.start)
@@ -70,14 +74,14 @@ class Feed:
             self._consumer.pause(claim.partition)
 
     def remove(self, claims: list[Claim]) -> None:
-        """Fetch these no more."""
+        """Stop fetching these."""
         for claim in claims:
             if self._claims.get(claim.partition) is claim:
                 del self._claims[claim.partition]
         self._consumer.assign(self._claims)
 
     def resume(self, stream: Stream) -> None:
-        """A stream has room again."""
+        """Resume a stream's partitions, as it has room again."""
         partitions = self._of(stream)
         if partitions:
             self._consumer.resume(*partitions)
@@ -103,16 +107,16 @@ class Feed:
         for partition, several in found.items():
             claim = self._claims.get(partition)
             if claim is None:
-                continue  # released while its batches were on the way
+                continue  # released while its batches were being fetched
             stream = self._stream_of(claim)
             stream.put(Chunk(claim, several))
             if stream.is_full:
                 self._consumer.pause(*self._of(stream))
 
     def _tell(self, error: KdistError) -> None:
-        """What passes by itself is logged, what does not is raised in every stream."""
+        """Log a retriable error; raise any other in every stream."""
         if _may_pass(error):
-            logger.warning("fetching goes on in a while: %s", error)
+            logger.warning("fetching is retried: %s", error)
             return
         for stream in {self._stream_of(claim) for claim in self._claims.values()}:
             stream.fail(error)

@@ -1,4 +1,4 @@
-"""A connector without its front: all its parts on one loop, in the world that it is given."""
+"""A connector's core: assembles its parts on one event loop, in a given world."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kdist.zk.cluster_values import ConsumerRegistration
 
 
 class World(NamedTuple):
-    """`zk` is connected; who joins closes it."""
+    """The outside world of a connector. `zk` is connected, and `Joined.close` closes it."""
 
     network: Network
     zk: ZooKeeper
@@ -40,7 +40,7 @@ class World(NamedTuple):
 
 
 def make_consumer_id(settings: ConnectorSettings, world: World) -> str:
-    """What the group calls a consumer, as 0.8 has it: group, host, time, chance."""
+    """The id of a consumer in its group, as in 0.8: group, host, time, random number."""
     own = settings.consumer_id
     if own is None:
         own = f"{world.host}-{world.now_ms()}-{world.chance.getrandbits(32):08x}"
@@ -48,7 +48,7 @@ def make_consumer_id(settings: ConnectorSettings, world: World) -> str:
 
 
 class Joined:
-    """A consumer and its group. Owner: the loop; `start` it, and `close` it in the end."""
+    """A consumer in its group. Owner: the loop. Call `start` first, and `close` when done."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Joined:
         self.id = make_consumer_id(settings, world)
         self._zk = world.zk
         loop = asyncio.get_running_loop()
-        bootstrap: list[Address] = []  # the feed's to fill
+        bootstrap: list[Address] = []  # filled by the feed
         feeding, chance = _feeding(settings), world.chance
         self._consumer = Consumer.over(
             Core(world.network, bootstrap, feeding, chance, decoders, _call)
@@ -88,7 +88,7 @@ class Joined:
         )
 
     async def start(self) -> None:
-        """Be in the group; returns once all was claimed that is free."""
+        """Join the group; returns once the first rebalance has claimed what is free."""
         await self.rebalancer.start()
 
     async def close(self) -> None:
@@ -102,12 +102,12 @@ class Joined:
 
 
 async def _call(function: Callable[..., object], *arguments: object) -> None:
-    """For rebalances of the brokers' groups: who feeds streams is in none."""
+    """Calls a rebalance listener of `Core`; never used, as the feed's consumer has no group."""
     function(*arguments)
 
 
 def _feeding(settings: ConnectorSettings) -> consumer_settings.ConsumerSettings:
-    """Of the consumer that reads what is owned."""
+    """The settings of the consumer that feeds the streams."""
     return consumer_settings.read_settings(
         {
             "client_id": settings.client_id or settings.group_id,

@@ -1,16 +1,18 @@
-"""A consumer in its group: it registers, claims its partitions, and releases those of others.
+"""A consumer in its group: registers, claims the partitions assigned to it, releases the others.
 
     something changed: members, topics, brokers, a release
-      -> read the registry, work out who is to own what (Algorithm 1)
-      -> what is not ours any more: stop giving it, commit, release
-      -> what is ours: claim it, and begin at its offset; while another owns it, wait and try again
+      -> read the registry, compute the assignment (Algorithm 1)
+      -> partitions no longer ours: stop delivering, commit, release
+      -> partitions newly ours: claim, start at the committed offset; retry while another owns them
 
-What stays ours is read on meanwhile; the paper releases all of it first, to the same end. When the
-connection to ZooKeeper goes, the session lives on for a while: all is given as before, for a third
-of the timeout that the servers granted. Then another may own what we have, so nothing is given
-until the connection is back. If the session has ended by then, all claims are void and it begins
-anew. What was given and not committed is given again, by whoever owns it next. A process that stood
-still for longer than its session may give messages before it hears of that; it commits none.
+Partitions that stay ours are read throughout; the paper releases everything first, to the same end.
+
+When the connection to ZooKeeper is lost, the session lives on for a while. Messages are delivered
+for another third of the session timeout that the servers granted. After that another consumer may
+own our partitions, so nothing is delivered until the connection is back. If the session has ended
+by then, all claims are void, and the consumer registers again. Messages delivered but not committed
+are delivered again by the next owner. A process that was paused for longer than its session may
+deliver messages before it learns of that, but it cannot commit them.
 """
 
 from __future__ import annotations
@@ -40,27 +42,27 @@ from kdist.zk.errors import (
 logger = logging.getLogger(__name__)
 
 Tell = Callable[..., Awaitable[object]]
-"""Calls an application's function with arguments, where it may take its time."""
+"""Calls an application's function, in a thread where it may block."""
 
 _LEAVE_S = 5.0
 _RECONNECT_S = 0.1
-_GRACE = 1 / 3  # silence is noticed after two thirds of a session's time at the latest
+_GRACE = 1 / 3  # of the session; a silent server is noticed after two thirds of it at the latest
 
 
 class ConsumerRebalanceListener:
-    """Told of rebalances, in a thread of the connector's; to be derived from."""
+    """Called on rebalances, in a thread of the connector's. Override the methods you need."""
 
     def before_releasing_partitions(self, partitions: Mapping[str, set[int]]) -> None:
-        """Nothing more is given of these, by topic, but for what is given already."""
+        """Streams deliver no more messages of these partitions, given as numbers by topic."""
 
     def before_starting_fetchers(
         self, consumer_id: str, partitions: Mapping[str, Mapping[int, str]]
     ) -> None:
-        """These are ours now: by topic and number, the stream that gives them."""
+        """These are now owned: by topic and partition number, the stream that delivers them."""
 
 
 class Rebalancer:
-    """Owner: the loop. `start` it once, `close` it in the end."""
+    """Owner: the loop. Call `start` once, and `close` when done."""
 
     def __init__(
         self,
@@ -83,15 +85,15 @@ class Rebalancer:
         self._listener = listener
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
-        self._untold: list[Claim] = []  # closed, and the listener has not heard of it
-        self._doubtful: set[TopicPartition] = set()  # whether our znode is there
+        self._untold: list[Claim] = []  # closed claims that the listener was not told of yet
+        self._doubtful: set[TopicPartition] = set()  # our owner znode may or may not exist
         self._tasks: set[asyncio.Task[None]] = set()
         self._hold_timer: asyncio.TimerHandle | None = None
         self._tries = 0
         self._remove_listener = zk.add_listener(self._hear)
 
     async def start(self) -> None:
-        """Be in the group; returns once all was claimed that is free."""
+        """Join the group; returns once the first rebalance has claimed what is free."""
         self._keep(self._run())
         self._keep(self._feed.run())
         if self._settings.auto_commit_enable:
@@ -99,7 +101,7 @@ class Rebalancer:
         await self._settled.wait()
 
     def look(self) -> None:
-        """Something has changed."""
+        """Rebalance soon, as something has changed."""
         self._changed.set()
 
     # -- the session
@@ -117,7 +119,7 @@ class Rebalancer:
             self._hold(is_held=False)
             self.look()
         elif state is SessionState.EXPIRED:
-            logger.warning("the ZooKeeper session of %s expired: it joins anew", self._consumer)
+            logger.warning("the ZooKeeper session of %s expired: rejoining", self._consumer)
             self._drop(list(self.claims.values()))
             self.look()
 
@@ -127,7 +129,7 @@ class Rebalancer:
         self._streams.look()
 
     def _drop(self, claims: list[Claim]) -> None:
-        """They are not ours any more, whatever we do."""
+        """Give up claims that ended with their session."""
         self._stop_giving(claims)
         for claim in claims:
             del self.claims[claim.partition]
@@ -146,26 +148,26 @@ class Rebalancer:
             except SessionExpired:
                 wait_s = _RECONNECT_S  # `_settle` opens another
             except (ConnectionLoss, Refused) as error:
-                logger.info("rebalancing goes on in a while: %s", error)
+                logger.info("rebalancing is retried: %s", error)
             except (CorruptZnode, UserError) as error:
                 self._streams.fail(error)
                 self._settled.set()
-                wait_s = None  # until someone mends it
+                wait_s = None  # until the registry changes
             try:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
             except TimeoutError:
-                pass  # it is tried again
+                pass  # time to retry
 
     async def _settle(self) -> bool:
-        """One rebalance; False if something is in the way."""
+        """Do one rebalance; False if it has to be retried later."""
         if self._zk.state is SessionState.EXPIRED:
-            self._doubtful.clear()  # gone with the session
+            self._doubtful.clear()  # the znodes are gone with the session
             await self._zk.reconnect()
         group = await self._registry.read()
         if self._consumer not in group.members:
             if not await self._registry.register():
-                logger.warning("another session has our id, %s", self._consumer)
+                logger.warning("another session is registered as %s", self._consumer)
                 return False
             group = await self._registry.read()
         self._feed.note_brokers(group.brokers)
@@ -178,7 +180,7 @@ class Rebalancer:
         return await self._claim({key: mine[key] for key in mine.keys() - self.claims.keys()})
 
     async def _release(self, claims: list[Claim]) -> None:
-        """These, and those that were closed before."""
+        """Release these claims, and those that were closed before."""
         closed = [claim for claim in self.claims.values() if not claim.is_open]
         claims = list(dict.fromkeys((*claims, *closed)))
         self._stop_giving(claims)
@@ -192,14 +194,14 @@ class Rebalancer:
             commit = self._settings.auto_commit_enable
             await self._registry.save(claim, release=True, commit=commit)
         except Lost as error:
-            logger.warning("a position is not committed: %s", error)
-            with contextlib.suppress(Lost):  # nobody is its owner: that is what we want
+            logger.warning("a position was not committed: %s", error)
+            with contextlib.suppress(Lost):  # it is not ours any more, so there is no release to do
                 await self._registry.save(claim, release=True, commit=False)
         if self.claims.get(claim.partition) is claim:
             del self.claims[claim.partition]
 
     async def _claim(self, wanted: Mapping[TopicPartition, str]) -> bool:
-        """Whether all of these are ours now."""
+        """Claim these partitions, and start reading them; False if some are not ours yet."""
         claims = [Claim(partition, wanted[partition]) for partition in sorted(wanted)]
         session = self._zk.session_id
         self._doubtful |= wanted.keys()
@@ -224,14 +226,14 @@ class Rebalancer:
         if self._tries > self._settings.rebalance_retries_max:
             owner = await self._registry.owner(partition)
             logger.warning(
-                "%s is to own %s, and %s still owns it: tried %d times",
+                "%s should own %s, but %s still owns it: tried %d times",
                 *(self._consumer, partition, owner, self._tries),
             )
 
     # -- one partition
 
     async def _begin(self, claim: Claim) -> None:
-        """Find out where, and have it fetched from there."""
+        """Look up where to start, and have the partition fetched from there."""
         while claim.is_open:
             try:
                 start = await self._registry.load_offset(claim)
@@ -239,10 +241,10 @@ class Rebalancer:
                     start = await self._feed.first_offset(claim.partition)
                     await self._registry.begin_at(claim, start)
             except ConnectionLoss as error:
-                logger.info("%s begins in a while: %s", claim.partition, error)
+                logger.info("starting %s is retried: %s", claim.partition, error)
                 await asyncio.sleep(self._settings.retry_s)
             except SessionExpired:
-                return  # and the claim with it
+                return  # the claim ended with the session
             except Lost as error:
                 self._give_up(claim, error)
             except KdistError as error:
@@ -255,7 +257,7 @@ class Rebalancer:
                 return
 
     def _give_up(self, claim: Claim, error: Lost) -> None:
-        """Somebody else wrote what is its owner's to write: begin anew, where that says."""
+        """Somebody else wrote this claim's offset: claim it again, from that offset."""
         logger.warning("giving up a claim: %s", error)
         self._stop_giving([claim])
         self.look()
@@ -271,7 +273,7 @@ class Rebalancer:
     # -- commits
 
     async def commit(self) -> None:
-        """Commit what is done with. `ConnectionLoss` and `SessionExpired` if it cannot be."""
+        """Commit the processed positions; raises `ConnectionLoss` and `SessionExpired`."""
         claims = [claim for claim in self.claims.values() if claim.is_open]
         await asyncio.gather(*map(self._commit_one, claims))
 
@@ -288,7 +290,7 @@ class Rebalancer:
             try:
                 await self.commit()
             except ZooKeeperError as error:
-                logger.warning("nothing is lost if the next commit succeeds: %s", error)
+                logger.warning("an auto-commit failed, the next one will retry: %s", error)
 
     # -- the end
 
@@ -300,13 +302,13 @@ class Rebalancer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # a bug, or a listener's error: nothing is given from here on
+        if error is not None:  # a bug, or a listener's error: deliver nothing from here on
             self._stop_giving(list(self.claims.values()))
             self._streams.fail(error)
             self._settled.set()
 
     async def close(self) -> None:
-        """Give nothing more, commit with auto-commit, release all, leave."""
+        """Stop delivering, commit if auto-commit is on, release all claims, and leave the group."""
         self._remove_listener()
         if self._hold_timer is not None:
             self._hold_timer.cancel()

@@ -1,14 +1,14 @@
-"""A group in ZooKeeper: who is in it, who owns which partition, where each one is.
+"""A group in ZooKeeper: its members, the owner of each partition, and the committed offsets.
 
-    /consumers/G/ids/C          ephemeral   what consumer C wants
+    /consumers/G/ids/C          ephemeral   what consumer C subscribes to
     /consumers/G/owners/T/P     ephemeral   the stream that owns partition P of topic T
     /consumers/G/offsets/T/P    persistent  its next offset
 
-Only an owner commits. ZooKeeper refuses the requests of a session that has ended, and while the
-session that made an owner's znode lives, no other can make it: so each commit is a transaction of
-that session which also checks that the owner's znode is there, and that nobody else has written
-the offset. A release commits and gives up in one. Source: the founding paper, section 3.2; Kafka
-0.8's `ZkUtils.scala`. Formats: docs/formats/znodes.md.
+Only a partition's owner commits its offset. ZooKeeper refuses requests of an ended session, and
+while the session that created an owner znode lives, no other session can create it. So each commit
+is a transaction in that session, which also checks that the owner znode exists and that nobody else
+has written the offset. A release commits and gives up ownership in one transaction. Source: the
+founding paper, section 3.2; Kafka 0.8's `ZkUtils.scala`. Formats: docs/formats/znodes.md.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What all members see, once they have heard of it."""
+    """A snapshot of the group, the same for all members once its changes have reached them."""
 
     members: Mapping[str, Member]
     preferred: Mapping[str, Mapping[int, int]]  # the broker of each partition, by topic
     brokers: tuple[Address, ...]
 
     def owners(self, strategy: str) -> Owners:
-        """Who is to own what. `UserError`."""
+        """The assignment of all partitions. `UserError` if the strategy does not allow it."""
         by_broker = all(member.goes_by_broker for member in self.members.values())
         streams: dict[str, list[str]] = {}
         for name, member in self.members.items():
@@ -68,7 +68,7 @@ class Group(NamedTuple):
 
 
 class Lost(KdistError):
-    """A claim is not ours any more, or its offset was written by someone else."""
+    """A claim is no longer ours, or somebody else has written its offset."""
 
 
 class Registry:
@@ -95,7 +95,7 @@ class Registry:
     # Reading, with watches
 
     def _watch(self, path: str) -> Watch | None:
-        """One watch a path: another read before it was called needs no other."""
+        """A watch for a path, or None while an earlier one has yet to fire: one is enough."""
         if path in self._watched:
             return None
         self._watched.add(path)
@@ -107,7 +107,7 @@ class Registry:
         return hear
 
     def forget_watches(self) -> None:
-        """The connection was lost, and all watches with it."""
+        """Forget all watches: they were lost with the connection."""
         self._watched.clear()
 
     async def _get(self, path: str) -> bytes | None:
@@ -115,7 +115,7 @@ class Registry:
             return (await self._zk.get(path, self._watch(path))).data
         except NoNode:
             self._watched.discard(path)
-            return None  # gone since it was listed, which the list's watch tells
+            return None  # deleted since it was listed: the list's watch will fire
 
     async def _children(self, path: str) -> list[str]:
         while True:
@@ -127,7 +127,7 @@ class Registry:
                 return []
 
     async def read(self) -> Group:
-        """The group now; `on_change` is called once it is something else.
+        """The group as it is now; `on_change` is called when it changes.
 
         `CorruptZnode` names what cannot be read.
         """
@@ -178,7 +178,7 @@ class Registry:
     # Being a member
 
     async def register(self) -> bool:
-        """Be in the group; False while another session has our id."""
+        """Join the group; False while another session is registered under our id."""
         path = znodes.CONSUMER_ID.path(self._group, self.consumer)
         data = znodes.CONSUMER_ID.encode(self._registration)
         try:
@@ -192,10 +192,10 @@ class Registry:
         try:
             await self._zk.delete(znodes.CONSUMER_ID.path(self._group, self.consumer))
         except NoNode:
-            pass  # it is what we want
+            pass  # already gone
 
     async def _is_ours(self, path: str) -> bool:
-        """Whether a znode is our session's; else `on_change` is called when it goes."""
+        """Whether a znode belongs to our session; if not, `on_change` is called on its deletion."""
         stat = await self._zk.exists(path, self._watch(path))
         return stat is not None and stat.ephemeral_owner == self._zk.session_id
 
@@ -208,7 +208,7 @@ class Registry:
         return znodes.CONSUMER_OFFSET.path(self._group, *partition)
 
     async def claim(self, claim: Claim) -> bool:
-        """Own a partition; False while another does."""
+        """Take ownership of a partition; False while another session owns it."""
         path = self._owner_path(claim.partition)
         data = znodes.CONSUMER_OWNER.encode(claim.owner)
         claim.session_id = self._zk.session_id
@@ -217,22 +217,22 @@ class Registry:
         except NodeExists:
             if not await self._is_ours(path):
                 return False
-            await self._zk.set(path, data)  # an answer was lost on the way
+            await self._zk.set(path, data)  # created by an earlier try whose answer was lost
         return True
 
     async def disown(self, partition: TopicPartition) -> None:
-        """Own a partition no more, if we do."""
+        """Give up the ownership of a partition, if we have it."""
         path = self._owner_path(partition)
         if await self._is_ours(path):
             await self._zk.delete(path)
 
     async def owner(self, partition: TopicPartition) -> str:
-        """Who owns a partition, to be told to people."""
+        """A partition's owner, for a log message."""
         data = await self._get(self._owner_path(partition))
         return data.decode(errors="replace") if data is not None else "nobody"
 
     async def load_offset(self, claim: Claim) -> int | None:
-        """Where the group is in a partition; None if it never was in it."""
+        """The group's committed offset in a partition; None if it has none."""
         path = self._offset_path(claim.partition)
         try:
             znode = await self._zk.get(path)
@@ -244,29 +244,29 @@ class Registry:
         return claim.committed
 
     async def begin_at(self, claim: Claim, offset: int) -> None:
-        """Commit where a group begins. What comes from then on is not lost to whoever is next."""
+        """Commit the offset that a group starts at, so that no later owner starts further on."""
         topic_path = znodes.CONSUMER_OFFSETS.path(self._group, claim.partition.topic)
         try:
             await self._zk.create(topic_path, make_parents=True)
         except NodeExists:
-            pass  # another partition was here before
+            pass  # another partition of the topic has created it
         claim.start = offset
         await self.save(claim)
 
     async def save(self, claim: Claim, *, release: bool = False, commit: bool = True) -> None:
-        """Commit a claim's position, if it has moved, and with `release` own it no more.
+        """Commit a claim's position if it has moved, and with `release` give up its ownership.
 
-        `Lost` if it was not ours, and nothing was written. After `ConnectionLoss` try again.
+        `Lost` if it was no longer ours: then nothing was written. After `ConnectionLoss`, retry.
         """
         async with claim.lock:
             if claim.session_id != self._zk.session_id:
-                raise Lost(f"{claim.partition}: it was ours in a session that is over")
+                raise Lost(f"{claim.partition}: it was claimed in a session that has ended")
             position = claim.position if commit else None
             path = self._owner_path(claim.partition)
-            # Another's would be deleted as well as ours: an earlier release may have succeeded
-            # without our hearing of it. While it is ours, nobody else can make it.
+            # The delete would hit another owner's znode as well as ours, and an earlier release may
+            # have succeeded without our knowing. While it is ours, nobody else can create it.
             if release and not await self._is_ours(path):
-                raise Lost(f"{claim.partition}: it is not ours")
+                raise Lost(f"{claim.partition}: it is no longer ours")
             operations: list[Operation] = [Check(path)]
             if position is not None and position != claim.committed:
                 operations.append(await self._to_commit(claim, position))

@@ -1,7 +1,7 @@
 """The settings of a connector: the names of Kafka 0.8's old consumer, each declared once (pure).
 
-Defaults are 0.8.2's, but where a row says why not. A configuration is a mapping from these names,
-dots or underscores between their words, to values, or to texts as a properties file has them.
+Defaults are 0.8.2's unless a row says why. A configuration is a mapping from these names, written
+with dots or underscores, to Python values, or to text as in a properties file.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ GROUP, OFFSETS, STREAMS, ZOOKEEPER = "Group", "Offsets", "Streams", "ZooKeeper"
 
 @settings
 class ConnectorSettings(Settings):
-    """What a connector can be told."""
+    """All settings of a connector."""
 
     group_id: str = setting(
         "group.id",
         subject=GROUP,
-        doc="The group that this consumer shares partitions with, and keeps offsets for.",
+        doc="The group to join, and to commit offsets for.",
     )
     consumer_id: str | None = setting(
         "consumer.id",
         default=None,
         subject=GROUP,
-        doc="What the group calls this consumer, after its own name; unset, host, time and chance "
-        "make one.",
+        doc="The consumer's id, to which the group's name is prefixed; unset, it is made of host, "
+        "time and a random number.",
     )
     assignment_strategy: Literal["range", "roundrobin"] = setting(
         "partition.assignment.strategy",
         default="range",
         subject=GROUP,
-        doc="How partitions are shared out: the same for all members.",
+        doc="How partitions are assigned to streams; must be the same for all members.",
     )
     rebalance_retries_max: int32 = setting(
         "rebalance.max.retries",
         default=4,
         minimum=0,
         subject=GROUP,
-        doc="After so many tries that found a partition still owned, a warning names its owner; "
-        "0.8 gave up, this consumer goes on trying.",
+        doc="After so many tries that found a partition still owned, a warning names its owner. "
+        "0.8 gave up then; this consumer goes on trying.",
     )
     rebalance_backoff_ms: int32 = setting(
         "rebalance.backoff.ms",
@@ -55,20 +55,20 @@ class ConnectorSettings(Settings):
         minimum=1,
         unit="ms",
         subject=GROUP,
-        doc="How long to wait at most for a partition that is still owned, before trying again; "
-        "a release is noticed at once.",
+        doc="How long to wait at most before trying again to claim a partition that is still "
+        "owned; a release is noticed at once.",
     )
     auto_offset_reset: Literal["smallest", "largest"] = setting(
         "auto.offset.reset",
         default="largest",
         subject=OFFSETS,
-        doc="Where a group without an offset begins, or with one that is gone.",
+        doc="Where to start if there is no committed offset, or it is out of range.",
     )
     auto_commit_enable: bool = setting(
         "auto.commit.enable",
         default=True,
         subject=OFFSETS,
-        doc="Whether offsets of what was done with are kept in ZooKeeper without being told to.",
+        doc="Whether offsets of processed messages are committed to ZooKeeper automatically.",
     )
     auto_commit_interval_ms: int32 = setting(
         "auto.commit.interval.ms",
@@ -76,21 +76,21 @@ class ConnectorSettings(Settings):
         minimum=1,
         unit="ms",
         subject=OFFSETS,
-        doc="How often, with auto.commit.enable.",
+        doc="How often to commit, with auto.commit.enable.",
     )
     offsets_storage: Literal["zookeeper"] = setting(
         "offsets.storage",
         default="zookeeper",
         subject=OFFSETS,
-        doc="Where offsets are kept; the group protocol's consumer keeps them in the brokers.",
+        doc="Where offsets are stored. (`kdist.Consumer` stores them in the brokers.)",
     )
     queued_chunks_max: int32 = setting(
         "queued.max.message.chunks",
         default=2,
         minimum=1,
         subject=STREAMS,
-        doc="How many chunks, each of one partition's batches, wait in a stream; while so many do, "
-        "its partitions are not fetched.",
+        doc="How many chunks, each a fetch's batches of one partition, may wait in a stream; its "
+        "partitions are not fetched while it holds so many.",
     )
     fetch_message_max_bytes: int32 = setting(
         "fetch.message.max.bytes",
@@ -98,7 +98,7 @@ class ConnectorSettings(Settings):
         minimum=1,
         unit="bytes",
         subject=STREAMS,
-        doc="How much to fetch of a partition at a time; a larger batch is given whole.",
+        doc="The most bytes to fetch of a partition at a time; a larger batch is fetched whole.",
     )
     fetch_min_bytes: int32 = shared_settings.fetch_min_bytes("fetch.min.bytes", STREAMS)
     fetch_wait_max_ms: int32 = setting(
@@ -107,7 +107,7 @@ class ConnectorSettings(Settings):
         minimum=0,
         unit="ms",
         subject=STREAMS,
-        doc="But no longer than this.",
+        doc="How long a broker waits for fetch.min.bytes before it answers with less.",
     )
     consumer_timeout_ms: int32 = setting(
         "consumer.timeout.ms",
@@ -115,20 +115,20 @@ class ConnectorSettings(Settings):
         minimum=-1,
         unit="ms",
         subject=STREAMS,
-        doc="A stream that waits for so long raises `ConsumerTimeout`; -1: it waits for ever.",
+        doc="A stream without a message for so long raises `ConsumerTimeout`; -1 waits for ever.",
     )
     exclude_internal_topics: bool = setting(
         "exclude.internal.topics",
         default=True,
         subject=STREAMS,
-        doc="Whether filters leave out the brokers' own topics.",
+        doc="Whether topic filters skip the brokers' internal topics.",
     )
     socket_timeout_ms: int32 = shared_settings.request_timeout_ms("socket.timeout.ms", STREAMS)
     client_id: str | None = setting(
         "client.id",
         default=None,
         subject=STREAMS,
-        doc="How the brokers' logs and metrics call this client; unset, by its group.",
+        doc="The name of this client in the brokers' logs and metrics; unset, its group's name.",
     )
     zookeeper_connect: str = setting(
         "zookeeper.connect",
@@ -141,8 +141,8 @@ class ConnectorSettings(Settings):
         minimum=1,
         unit="ms",
         subject=ZOOKEEPER,
-        doc="A consumer that ZooKeeper has not heard of for so long is taken for dead. The servers "
-        "allow 2 to 20 of their ticks, and take what is next to that.",
+        doc="A consumer that ZooKeeper has not heard from for so long loses its partitions. The "
+        "servers clamp this to between 2 and 20 of their ticks.",
     )
     connection_timeout_ms: int32 = setting(
         "zookeeper.connection.timeout.ms",
@@ -150,7 +150,7 @@ class ConnectorSettings(Settings):
         minimum=1,
         unit="ms",
         subject=ZOOKEEPER,
-        doc="How long to look for a ZooKeeper server.",
+        doc="How long to wait for a connection to a ZooKeeper server.",
     )
     sync_time_ms: int32 = setting(
         "zookeeper.sync.time.ms",
@@ -158,22 +158,22 @@ class ConnectorSettings(Settings):
         minimum=1,
         unit="ms",
         subject=ZOOKEEPER,
-        doc="How far behind a ZooKeeper server may be: what was found to be in the way is looked "
-        "at again after so long, even if nobody told of a change.",
+        doc="How far a ZooKeeper server may be behind: a rebalance that could not finish is tried "
+        "again after so long, even without a notice of a change.",
     )
 
     @property
     def reset_to(self) -> Literal["earliest", "latest"]:
-        """`auto.offset.reset` as newer consumers call it."""
+        """`auto.offset.reset` in the terms of newer consumers."""
         return "earliest" if self.auto_offset_reset == "smallest" else "latest"
 
     @property
     def retry_s(self) -> float:
-        """How long to wait for what is in the way."""
+        """How long to wait before a rebalance is retried."""
         return min(self.rebalance_backoff_ms, self.sync_time_ms) / 1000
 
 
-# Of 0.8's, without a meaning here: an old file of settings can be taken as it is.
+# Settings of 0.8 that have no effect here, accepted so that old configurations work unchanged.
 IGNORED = frozenset(
     {
         "dual.commit.enabled",
@@ -191,9 +191,9 @@ _TYPES = {Kind.BOOLEAN: bool, Kind.STRING: str, Kind.INT: int}
 
 
 def read_settings(config: Mapping[str, Any]) -> ConnectorSettings:
-    """The settings of a configuration; `UserError` names the one that is wrong or missing."""
+    """The settings of a configuration; `UserError` names the first that is wrong or missing."""
     if not isinstance(config, Mapping):
-        raise UserError(f"a connector's configuration is a dict of settings, not {config!r}")
+        raise UserError(f"a connector's configuration must be a dict of settings, not {config!r}")
     config = {name: value for name, value in config.items() if name not in IGNORED}
     given = {name.replace(".", "_"): value for name, value in config.items()}
     for name in config:

@@ -1,11 +1,11 @@
-"""What an application iterates over: messages of the partitions that a stream owns, as they come.
+"""A stream: what an application iterates over to get the messages of the partitions it owns.
 
     for message in stream:
         handle(message.topic, message.key, message.payload())
 
-Iteration waits for more and ends only when the connector is shut down. Chunks come from the loop;
-one thread at a time takes messages out of them, and decodes them there. Before each message it is
-looked whether the partition is still ours: what was fetched of one that is not is dropped.
+Iteration waits for more messages, and ends only when the connector is shut down. The loop adds
+chunks; one thread at a time takes messages out of them, and decodes them there. Before each message
+it checks that the partition is still ours: the fetched messages of one that is not are dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from kdist.errors import KdistError
 
 
 class ConsumerTimeout(KdistError):
-    """No message came for `consumer.timeout.ms`. The stream can be asked again."""
+    """No message came for `consumer.timeout.ms`. Iteration can be started again."""
 
 
 class Message(ConsumedRecord):
-    """A record with all that belongs to it; see `ConsumedRecord`."""
+    """A `ConsumedRecord` under the first design's name, with `payload`."""
 
     __slots__ = ()
 
     def payload(self) -> Any:
-        """What the producer sent, or what the decoder made of it: the same as `value`."""
+        """The first design's name for `value`."""
         return self.value
 
 
@@ -40,19 +40,19 @@ _as_message = partial(tuple.__new__, Message)
 
 
 class Chunk:
-    """Batches of one partition that came together; they are opened one by one."""
+    """Batches of one partition from one poll; they are opened one by one."""
 
     def __init__(self, claim: Claim, batches: list[Batch]) -> None:
         self.claim = claim
         self.messages: Iterator[Message] = iter(())  # of the batch that is open
-        self._end: int | None = None  # the offset behind it
+        self._end: int | None = None  # the offset behind the open batch
         self._batches = deque(batches)
         self._refusal: NotDecoded | None = None
 
     def open_next(self) -> bool:
-        """Be done with the open batch, and open the next; whether there was one.
+        """Finish the open batch, and open the next one; False if there is none.
 
-        Raises `NotDecoded` for a message that a decoder refuses; then it is passed over.
+        Raises `NotDecoded` for a message on which a decoder fails; the message is then skipped.
         """
         if self._end is not None:
             self.claim.finish(self._end)
@@ -70,7 +70,7 @@ class Chunk:
             records = batch.records()
         self.messages = map(_as_message, records)
         self._end = batch.end
-        # Last: what was interrupted while it was decoded comes next.
+        # Removed last: a batch whose decoding was interrupted is the next one again.
         self._batches.popleft()
         if rest is not None:
             self._batches.appendleft(rest)
@@ -78,12 +78,12 @@ class Chunk:
         return True
 
     def put_back(self, message: Message) -> None:
-        """Have it come next."""
+        """Put a message back, to be the next one."""
         self.messages = chain((message,), self.messages)
 
 
 class Stream:
-    """Messages of some partitions. Made by a connector; `name` is what the registry calls it."""
+    """An endless iterable of messages, created by a connector. `name` is its id in the registry."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class Stream:
         self._chunks_max = chunks_max
         self._timeout_s = timeout_s
         self._on_hungry = on_hungry
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the next three
         self._chunks: deque[Chunk] = deque()
         self._errors: deque[BaseException] = deque()
         self._is_stopped = False
-        # Of the thread that iterates.
+        # Used by the iterating thread only.
         self._chunk: Chunk | None = None
         self._thread = 0
         self._giving: Iterator[Message] | None = None
@@ -109,17 +109,19 @@ class Stream:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough waits here."""
+        """Whether the stream holds as many chunks as it may."""
         return len(self._chunks) >= self._chunks_max
 
     def put(self, chunk: Chunk) -> None:
-        """More to give."""
+        """Add a chunk."""
         with self._changed:
             self._chunks.append(chunk)
             self._changed.notify()
 
     def look(self) -> None:
-        """Claims were closed, held or let go: drop what is nobody's, and let who waits look."""
+        """Called when claims were closed, held or resumed: drop chunks of closed ones, and wake the
+        iterating thread.
+        """
         with self._changed:
             was_full = self.is_full
             self._chunks = deque(each for each in self._chunks if each.claim.is_open)
@@ -128,14 +130,14 @@ class Stream:
             self._on_hungry(self)
 
     def fail(self, error: BaseException) -> None:
-        """Have who asks next hear of an error, once."""
+        """Have the iteration raise an error, once."""
         with self._changed:
             if not self._errors:
                 self._errors.append(error)
             self._changed.notify()
 
     def stop(self) -> None:
-        """Give nothing more: iteration ends."""
+        """End the iteration."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -143,14 +145,14 @@ class Stream:
     # The application's side
 
     def settle(self) -> None:
-        """What the calling thread was given last is done with, if this stream gave it."""
+        """Count the last message as processed, if the calling thread got it from this stream."""
         if self._thread == threading.get_ident() and self._chunk is not None:
             self._chunk.claim.settle()
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages, one after the other. `ConsumerTimeout`, `NotDecoded`, what brokers refuse.
+        """Iterate over messages. Raises `ConsumerTimeout`, `NotDecoded`, and brokers' errors.
 
-        All loops and `next` share one iteration: each goes on where another was left.
+        All loops and `next` share one iteration: each continues where the last one stopped.
         """
         self._thread = threading.get_ident()
         if self._giving is None:
@@ -158,7 +160,7 @@ class Stream:
         return self._giving
 
     def __next__(self) -> Message:
-        """The next message, as `for` would have it."""
+        """The next message."""
         return next(iter(self))
 
     def _give(self) -> Iterator[Message]:
@@ -176,10 +178,10 @@ class Stream:
                     if not chunk.open_next():
                         self._chunk = None
         finally:
-            self._giving = None  # what is raised ends it; the stream goes on
+            self._giving = None  # an error ends this generator, but not the stream
 
     def _next_chunk(self) -> Chunk | None:
-        """A chunk that may give; None at the end."""
+        """A chunk whose messages may be delivered; None once the stream was stopped."""
         with self._changed:
             if not self._changed.wait_for(self._has_news, self._timeout_s):
                 raise ConsumerTimeout(f"no message came for {self._timeout_s} s")
@@ -190,7 +192,7 @@ class Stream:
             return self._chunk
 
     def _has_news(self) -> bool:
-        """Under the lock: whether who waits may go on."""
+        """Under the lock: whether the iterating thread can continue."""
         if self._is_stopped or self._errors:
             return True
         while self._chunk is None or not self._chunk.claim.is_open:

@@ -1,6 +1,6 @@
-"""All streams of one connector, and which one gives the messages of a claim.
+"""All streams of one connector, and which of them delivers the messages of a claim.
 
-A topic that was named has streams of its own; a filter's give of all topics that it lets pass.
+A topic subscribed by name has its own streams; a filter's streams serve all topics that pass it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Place(NamedTuple):
 
 
 class Streams:
-    """Made with the subscription; there is none without its streams."""
+    """The streams of a subscription, all created with it."""
 
     def __init__(
         self,
@@ -42,16 +42,16 @@ class Streams:
         self._names = {place.owner for place in self._streams}
 
     def has(self, owner: str) -> bool:
-        """Whether one of ours is called so."""
+        """Whether `owner` names one of our streams."""
         return owner in self._names
 
     def of(self, claim: Claim) -> Stream:
-        """The stream that gives what a claim is of."""
+        """The stream that delivers the messages of a claim."""
         topic = None if self._is_shared else claim.partition.topic
         return self._streams[_Place(topic, claim.owner)]
 
     def by_topic(self, topic: str | None) -> list[Stream]:
-        """The streams of a topic, or of the filter with None."""
+        """The streams of a topic, or with None those of the filter."""
         return [stream for place, stream in self._streams.items() if place.topic == topic]
 
     def look(self) -> None:
@@ -65,7 +65,7 @@ class Streams:
             stream.fail(error)
 
     def settle(self) -> None:
-        """What the calling thread was given last is done with."""
+        """See `Stream.settle`."""
         for stream in self._streams.values():
             stream.settle()
 

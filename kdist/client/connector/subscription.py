@@ -1,12 +1,12 @@
-"""What a consumer of a group wants: topics by name, or all that match a filter (pure).
+"""What a consumer subscribes to: topics by name, or all that pass a filter (pure).
 
     pattern      subscription in the registration    streams
     static       {"clicks": 2, "views": 1}           each topic has its own
-    white_list   {"clicks|views.*": 2}               one lot for all topics that match
-    black_list   {"test.*": 1}                       one lot for all that do not
+    white_list   {"clicks|views.*": 2}               shared by all topics that match
+    black_list   {"test.*": 1}                       shared by all that do not match
 
-A filter is matched against whole names, and commas in it are read as "or". Stream number n of a
-consumer is called by the consumer's id, `-` and n: that is what owns partitions.
+A filter must match the whole name, and a comma in it means "or". A consumer's stream number n is
+named by the consumer's id, `-` and n: streams, not consumers, own partitions.
 Source: Kafka 0.8's `TopicCount.scala`, `TopicFilter.scala`.
 """
 
@@ -24,7 +24,7 @@ STATIC, _WHITE, _BLACK = "static", "white_list", "black_list"
 
 
 class Subscription(Protocol):
-    """What one consumer wants."""
+    """What one consumer subscribes to."""
 
     pattern: str
 
@@ -34,7 +34,7 @@ class Subscription(Protocol):
         ...
 
     def streams(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many streams each of these topics has, of those that are wanted."""
+        """The number of streams of each of these topics that is subscribed to."""
         ...
 
 
@@ -45,7 +45,7 @@ class Topics:
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         if not isinstance(counts, Mapping):
-            raise UserError(f"topics are a dict with the number of streams of each, not {counts!r}")
+            raise UserError(f"topics must be a dict of numbers of streams, not {counts!r}")
         for topic, count in counts.items():
             if fault := topic_name_fault(topic):
                 raise UserError(f"topic {topic!r} {fault}")
@@ -57,22 +57,22 @@ class Topics:
 
 
 class TopicFilter:
-    """Topics by a regular expression; `Whitelist` or `Blacklist`."""
+    """Selects topics by a regular expression; use `Whitelist` or `Blacklist`."""
 
     pattern: str
 
     def __init__(self, expression: str) -> None:
         if not isinstance(expression, str):
-            raise UserError(f"a filter's regular expression is text, not {expression!r}")
+            raise UserError(f"a filter's regular expression must be text, not {expression!r}")
         text = expression.strip().replace(",", "|").replace(" ", "")
         self.expression = re.sub("^[\"']+|[\"']+$", "", text)
         try:
             self._compiled = re.compile(self.expression)
         except re.error as error:
-            raise UserError(f"{expression!r} is no regular expression: {error}") from None
+            raise UserError(f"{expression!r} is not a regular expression: {error}") from None
 
     def allows(self, topic: str, *, exclude_internal: bool = True) -> bool:
-        """Whether a topic passes.
+        """Whether a topic passes the filter.
 
         >>> Whitelist("clicks, view.*").allows("views"), Blacklist("test.*").allows("views")
         (True, True)
@@ -86,23 +86,23 @@ class TopicFilter:
 
 
 class Whitelist(TopicFilter):
-    """All topics that match."""
+    """Selects the topics whose names match."""
 
     pattern = _WHITE
 
 
 class Blacklist(TopicFilter):
-    """All topics that do not match."""
+    """Selects the topics whose names do not match."""
 
     pattern = _BLACK
 
 
 class Filtered:
-    """The topics that a filter lets pass, with streams for all of them together."""
+    """The topics that pass a filter, with streams shared by all of them."""
 
     def __init__(self, passes: TopicFilter, count: int, *, exclude_internal: bool = True) -> None:
         if not isinstance(passes, TopicFilter):
-            raise UserError(f"a filter is a Whitelist or a Blacklist, not {passes!r}")
+            raise UserError(f"a filter must be a Whitelist or a Blacklist, not {passes!r}")
         _check_count(count, repr(passes))
         self.pattern = passes.pattern
         self.counts = {passes.expression: count}
@@ -121,23 +121,24 @@ class Filtered:
 
 def _check_count(count: int, of: str) -> None:
     if type(count) is not int or count < 1:
-        raise UserError(f"{of} has {count!r} streams, and must have 1 or more")
+        raise UserError(f"{of} must have 1 or more streams, not {count!r}")
 
 
 def read_subscription(
     registration: ConsumerRegistration, *, exclude_internal: bool = True
 ) -> Subscription:
-    """What a registration says; `UserError` if it says nothing that can be."""
+    """The subscription in a registration; `UserError` if it is malformed."""
     counts, pattern = registration.subscription, registration.pattern
     if pattern == STATIC:
         return Topics(counts)
     kinds: dict[str, type[TopicFilter]] = {_WHITE: Whitelist, _BLACK: Blacklist}
     if pattern not in kinds or len(counts) != 1:
-        raise UserError(f"a registration with pattern {pattern!r} and {len(counts)} entries")
+        entries = f"{len(counts)} entries"
+        raise UserError(f"a malformed registration, with pattern {pattern!r} and {entries}")
     ((expression, count),) = counts.items()
     return Filtered(kinds[pattern](expression), count, exclude_internal=exclude_internal)
 
 
 def stream_id(consumer_id: str, number: int) -> str:
-    """What owns partitions: a stream's name in the registry."""
+    """A stream's name in the registry, as the owner of partitions."""
     return f"{consumer_id}-{number}"

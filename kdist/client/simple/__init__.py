@@ -1,6 +1,6 @@
-"""The first design's low level: one broker, asked for what is at an offset, and nothing kept.
+"""The first design's low-level consumer: fetches from one broker at given offsets, without state.
 
-`consumer.SimpleConsumer` is what applications use. `messages` is what it gives (pure).
+Applications use `consumer.SimpleConsumer`. `messages` is what it returns (pure).
 """
 
 from kdist.client.simple.consumer import (

@@ -1,13 +1,13 @@
-"""SimpleConsumer: blocks, asks one broker, keeps no position, belongs to no group.
+"""SimpleConsumer: a blocking consumer of one broker, without positions and without a group.
 
     with SimpleConsumer("localhost", 9092) as consumer:
         for message, offset in consumer.fetch(FetchRequest("clicks", 0, offset=0)):
             print(offset, message.payload())
 
-Who uses it finds the partition's leader, and keeps the next offset, perhaps with what was made of
-the messages: then each counts exactly once. The connection is made when it is first needed, and
-once more if it was lost. One thread at a time. Source: the founding paper, section 3.1, and 0.8's
-`SimpleConsumer.scala`.
+The application finds the partition's leader, and keeps track of the next offset. If it stores that
+offset together with its results, each message takes effect exactly once. The consumer connects when
+first used, and reconnects once if the connection was lost. Only one thread may use it at a time.
+Source: the founding paper, section 3.1, and 0.8's `SimpleConsumer.scala`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ BUFFER_BYTES = 64 << 10
 
 
 class FetchRequest(NamedTuple):
-    """What to fetch: from `offset` on about `fetch_size` bytes, but at least one whole batch."""
+    """What to fetch: about `fetch_size` bytes from `offset` on, but at least one whole batch."""
 
     topic: str
     partition: int
@@ -61,13 +61,13 @@ class FetchRequest(NamedTuple):
 class OutOfRange(ApiError):
     """OFFSET_OUT_OF_RANGE: the partition holds offsets from `start` up to, not including, `end`.
 
-    `end` may be asked for too: there is nothing yet.
+    Fetching at `end` itself is no error: it returns no messages yet.
     """
 
     def __init__(self, partition: TopicPartition, offset: int, start: int, end: int) -> None:
         super().__init__(
             Error.OFFSET_OUT_OF_RANGE,
-            f"{partition} has no offset {offset}, but those from {start} up to {end}",
+            f"{partition} has no offset {offset}: its offsets go from {start} up to {end}",
         )
         self.partition = partition
         self.offset = offset
@@ -76,10 +76,11 @@ class OutOfRange(ApiError):
 
 
 class SimpleConsumer:
-    """Asks the broker at `host` and `port`. `close` it, or use it in a `with`.
+    """Fetches from the broker at `host` and `port`. `close` it, or use it in a `with` block.
 
-    `buffer_bytes` is the socket's for what comes in. Raises `ApiError`: NETWORK_EXCEPTION if
-    nobody answers there, REQUEST_TIMED_OUT after `socket_timeout_ms`, else what the broker says.
+    `buffer_bytes` is the size of the socket's receive buffer. Its methods raise `ApiError`:
+    NETWORK_EXCEPTION if the broker cannot be reached, REQUEST_TIMED_OUT after `socket_timeout_ms`,
+    or the error that the broker returns.
     """
 
     def __init__(
@@ -104,13 +105,13 @@ class SimpleConsumer:
         self._client: Client | None = None
         self._is_closed = False
 
-    # What there is
+    # Messages
 
     def fetch(self, request: FetchRequest, max_wait_ms: int = 0, min_bytes: int = 0) -> FetchedSet:
-        """The messages at an offset and behind it; an empty set at the end.
+        """The messages from an offset on; an empty set at the partition's end.
 
-        With `min_bytes` the broker waits for so much, but no longer than `max_wait_ms`. Raises
-        `OutOfRange`, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION.
+        The broker waits up to `max_wait_ms` for `min_bytes` to return. Raises `OutOfRange`, or
+        another `ApiError`, such as NOT_LEADER_OR_FOLLOWER or UNKNOWN_TOPIC_OR_PARTITION.
         """
         (found,) = self.multifetch([request], max_wait_ms, min_bytes)
         found.raise_error()
@@ -119,7 +120,7 @@ class SimpleConsumer:
     def multifetch(
         self, requests: Iterable[FetchRequest], max_wait_ms: int = 0, min_bytes: int = 0
     ) -> list[FetchedSet]:
-        """A set for each request, in their order; one that was refused raises when it is read."""
+        """A set for each request, in order; a set whose request failed raises when it is read."""
         wanted = list(requests)
         if not wanted:
             return []
@@ -128,7 +129,7 @@ class SimpleConsumer:
     async def _fetch(
         self, wanted: Sequence[FetchRequest], max_wait_ms: int, min_bytes: int
     ) -> list[FetchedSet]:
-        """A request names a partition once: what is asked for twice goes in another."""
+        """Fetch, in several rounds if need be: a fetch request may name a partition only once."""
         rounds: list[dict[TopicPartition, int]] = []
         for index, each in enumerate(wanted):
             free = next((one for one in rounds if each.key not in one), None)
@@ -185,21 +186,22 @@ class SimpleConsumer:
         end = (await self._offsets(key, LATEST_TIME, 1))[0]
         return OutOfRange(key, offset, start, end)
 
-    # Where it is
+    # Offsets
 
     def get_offsets_before(
         self, topic: str, partition: int, time_ms: int, max_offsets: int = 1
     ) -> list[int]:
-        """Offsets where segments begin that were last written before a time, newest first.
+        """Base offsets of the segments last written before a time (ms), newest first.
 
-        `LATEST_TIME` begins with the end, `EARLIEST_TIME` gives the first offset there is. At most
-        `max_offsets`. Who reads from the first of them on misses nothing from that time on.
+        At most `max_offsets` are returned. With `LATEST_TIME` the end offset comes first;
+        `EARLIEST_TIME` returns the first offset. Reading from the first of them on misses no
+        message from that time on.
         """
         key = TopicPartition(topic, partition)
         return self._run(self._retried(lambda: self._offsets(key, time_ms, max_offsets)))
 
     async def _offsets(self, key: TopicPartition, time_ms: int, count: int) -> list[int]:
-        """Only version 0 knows of segments; Kafka 4 has no more than the two ends."""
+        """Segments need version 0 of ListOffsets; Kafka 4, without it, has only the two ends."""
         client = await self._connected()
         is_end = time_ms in (EARLIEST_TIME, LATEST_TIME) and count == 1
         version = client.version_of(list_offsets.API) if is_end else list_offsets.API.oldest
@@ -223,7 +225,7 @@ class SimpleConsumer:
         return self._client
 
     async def _retried(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """A connection that was lost since it was last used is made once more."""
+        """Run `work` again, once, if the connection was lost since it was last used."""
         was_connected = self._client is not None
         try:
             return await work()
@@ -259,7 +261,7 @@ class SimpleConsumer:
 
 
 class _Network(AsyncioNetwork):
-    """The machine's, with a buffer of its own for what comes in."""
+    """The machine's network, with a given size for sockets' receive buffers."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, buffer_bytes: int) -> None:
         super().__init__(loop)

@@ -1,7 +1,7 @@
-"""What one fetch found in one partition: messages with their offsets, opened as they are looked at.
+"""What one fetch returned for one partition: messages with their offsets, decoded lazily (pure).
 
-Pure. A fetch gives whole batches, and the first may begin before the offset that was asked for:
-what is before it is left out, as are the marks that end transactions.
+A fetch returns whole batches, and the first may begin before the requested offset: messages before
+it are skipped, and so are control records.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ class Message(NamedTuple):
     headers: HeaderPairs = ()
 
     def payload(self) -> bytes | None:
-        """What the producer sent: the same as `value`."""
+        """The first design's name for `value`."""
         return self.value
 
 
 class MessageAndOffset(NamedTuple):
-    """A message, and where it is in its partition."""
+    """A message and its offset."""
 
     message: Message
     offset: int
 
     @property
     def next_offset(self) -> int:
-        """Where to fetch from to get what is behind it."""
+        """The offset at which to fetch the message after this one."""
         return self.offset + 1
 
 
 class FetchedSet:
     """The messages of one fetch, in order: an iterable of `MessageAndOffset`.
 
-    `error` is why the broker gave none, if it refused; iteration raises it. `high_watermark` is the
-    offset behind the last message that consumers may see.
+    `error` is the broker's error, if there was one; iteration raises it. `high_watermark` is the
+    offset behind the last message that consumers may read.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class FetchedSet:
 
     @property
     def size_bytes(self) -> int:
-        """How much the broker sent."""
+        """How many bytes the broker sent."""
         return len(self._buffer)
 
     @property
     def next_offset(self) -> int:
-        """Where to fetch from to get what is behind all of this; raises `error`."""
+        """The offset at which to fetch what follows this set; raises `error`."""
         self.raise_error()
         found = self.offset
         for ready in open_fetched(self._buffer, self._opening(check_crcs=False)):
@@ -82,7 +82,7 @@ class FetchedSet:
             raise self.error
 
     def __iter__(self) -> Iterator[MessageAndOffset]:
-        """The messages, and at last `CorruptRecords` if the broker sent what cannot be read."""
+        """Yields the messages; raises `CorruptRecords` where the broker sent corrupt data."""
         self.raise_error()
         for ready in open_fetched(self._buffer, self._opening()):
             if ready.error is not None:

@@ -261,7 +261,7 @@ def test_a_group_that_cannot_be_shared_out_is_told() -> None:
         await create(group.client, "views", 2)
         two = await group.join(Topics({TOPIC: 1, "views": 1}), **turns)
         await cluster.until(lambda: one.task.done() and two.task.done())
-        with pytest.raises(UserError, match="roundrobin takes consumers that all have the same"):
+        with pytest.raises(UserError, match="roundrobin needs consumers that all have the same"):
             one.task.result()
 
     cluster.run(scenario())

@@ -144,16 +144,16 @@ def test_filters_read_commas_as_or_and_match_whole_names() -> None:
 
 
 def test_a_filter_that_is_none_is_refused() -> None:
-    with pytest.raises(UserError, match="is no regular expression"):
+    with pytest.raises(UserError, match="is not a regular expression"):
         Whitelist("(")
-    with pytest.raises(UserError, match="is text, not 7"):
+    with pytest.raises(UserError, match="must be text, not 7"):
         Whitelist(7)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"a Whitelist or a Blacklist, not 'clicks\.\*'"):
         Filtered("clicks.*", 1)  # type: ignore[arg-type]
 
 
 def test_topics_are_said_with_their_streams() -> None:
-    with pytest.raises(UserError, match=r"a dict with the number of streams of each, not \['t'\]"):
+    with pytest.raises(UserError, match=r"a dict of numbers of streams, not \['t'\]"):
         Topics(["t"])  # type: ignore[arg-type]
 
 
