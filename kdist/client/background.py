@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for a front that blocks.
+"""An event loop in a background thread, for the blocking clients.
 
-Who calls waits for the outcome. What the work must have called where the caller is, a rebalance
-listener, comes to the waiting caller in between; it may call again from there.
+The calling thread waits for the outcome of its work. While it waits, the work may have a function
+called in that thread, such as a rebalance listener, and that function may call the client again.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from kdist.runtime.turn_loop import TurnLoop
 
 T = TypeVar("T")
 _Step = Callable[[], None]
-FORKED = "the client is of the process that this one was forked from: open another one here"
+FORKED = "the client belongs to the process that this one was forked from: open another one here"
 _CLOSED = "the client was closed meanwhile"
 
 
 class _Told(Exception):
-    """What a function raised was told to the work that had it called."""
+    """A called function failed, and its error was passed to the work that had it called."""
 
 
 class BackgroundLoop:
-    """The loop and its thread, which run until `stop`. A daemon: no program waits for it to end.
+    """The loop and its daemon thread, which run until `stop`.
 
-    Any thread may call; but only one at a time, where work calls back. In a process that is forked
-    there is no such thread: `is_elsewhere` from then on, after a call of `on_fork`.
+    Any thread may call, but only one at a time if the work calls functions back. A forked process
+    does not have the thread: `is_elsewhere` is then True, and `on_fork` was called.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,8 +44,8 @@ class BackgroundLoop:
         self.is_elsewhere = False
         self.on_fork: Callable[[], None] = lambda: None
         tell_when_forked(self)
-        self._callers: list[SimpleQueue[_Step | None]] = []  # who waits, the innermost last
-        self._stopping = threading.Lock()  # taken once
+        self._callers: list[SimpleQueue[_Step | None]] = []  # waiting callers, the innermost last
+        self._stopping = threading.Lock()  # acquired once, by the first `stop`
 
     @property
     def is_here(self) -> bool:
@@ -53,19 +53,19 @@ class BackgroundLoop:
         return threading.current_thread() is self._thread
 
     def check_caller(self) -> None:
-        """`UserError` for the loop's own thread, and in a forked process."""
+        """Raise `UserError` if called in the loop's own thread, or in a forked process."""
         if self.is_elsewhere:
             raise UserError(FORKED)
         if self.is_here:
             raise UserError("a callback of the client cannot wait for it")
 
     def forked(self) -> None:
-        """As `kdist.runtime.forks` has it."""
+        """Called in a forked process, by `kdist.runtime.forks`."""
         self.is_elsewhere = True
         self.on_fork()
 
     def warn_if_left(self, front: object) -> None:
-        """A `ResourceWarning` when `front` is no more, and has not stopped this: as a file's."""
+        """Issue a `ResourceWarning`, as for an open file, if `front` is collected before `stop`."""
 
         def warn(name: str) -> None:
             if self._thread.is_alive() and not self.is_elsewhere:
@@ -74,12 +74,12 @@ class BackgroundLoop:
         weakref.finalize(front, warn, f"kdist.{type(front).__name__}").atexit = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives, or raises. Cancelled if the caller waits no more, or is interrupted.
+        """Run `work` on the loop, and return its result. If the caller is interrupted, cancel it.
 
-        `UserError` if another thread stops the loop meanwhile, and from where `check_caller` says.
+        `UserError` if another thread stops the loop meanwhile, and as `check_caller` raises it.
         """
         steps: SimpleQueue[_Step | None] = SimpleQueue()
-        self._callers.append(steps)  # before the loop is asked: `stop` tells whom it finds
+        self._callers.append(steps)  # before the work starts, so that `stop` finds this caller
         try:
             running = self._begin(work)
             running.add_done_callback(lambda _: steps.put(None))
@@ -88,17 +88,17 @@ class BackgroundLoop:
                     try:
                         step()
                     except _Told:
-                        pass  # the work has it, and will raise it, or not
+                        pass  # the work was passed the error, and decides whether to raise it
             except BaseException:
                 running.cancel()
                 raise
         finally:
             self._callers.remove(steps)
-        if not running.done():  # nor will it be
+        if not running.done():  # `stop` has ended the loop before it began
             work.close()
         elif not running.cancelled():
             return running.result()
-        raise UserError(_CLOSED)  # by `stop`, in another thread
+        raise UserError(_CLOSED)  # another thread called `stop`
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
@@ -109,7 +109,10 @@ class BackgroundLoop:
             raise UserError(_CLOSED if isinstance(error, RuntimeError) else str(error)) from None
 
     async def call_back(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have who waits call `function`; raises what it raises. For the loop's work."""
+        """Have the waiting caller's thread call `function`; raises what it raises.
+
+        For use by work on the loop.
+        """
         called: asyncio.Future[None] = self.loop.create_future()
 
         def call() -> None:
@@ -126,7 +129,7 @@ class BackgroundLoop:
     def _tell(self, called: asyncio.Future[None], error: Exception | None) -> None:
         def tell() -> None:
             if called.done():
-                return  # the caller was interrupted, and has cancelled
+                return  # the caller was interrupted, and has cancelled the work
             if error is None:
                 called.set_result(None)
             else:
@@ -136,7 +139,7 @@ class BackgroundLoop:
             self.loop.call_soon_threadsafe(tell)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` gives on the loop."""
+        """Call `function` on the loop, and return its result."""
 
         async def work() -> T:
             return function(*arguments)
@@ -144,7 +147,7 @@ class BackgroundLoop:
         return self.run(work())
 
     def stop(self) -> None:
-        """Cancel what is left on the loop, and end it and its thread. Again: nothing."""
+        """Cancel what is left on the loop, then end loop and thread. Later calls do nothing."""
         if self.is_elsewhere:
             return
         self.check_caller()
@@ -156,7 +159,7 @@ class BackgroundLoop:
             steps.put(None)
 
     def _serve(self) -> None:
-        """The thread's: until `stop`, and then for as long as it takes to cancel what is left."""
+        """Run the loop until `stop`, then cancel the tasks that are left. Runs in the thread."""
         self.loop.run_forever()
         while left := asyncio.all_tasks(self.loop):
             for task in left:

@@ -1,8 +1,8 @@
-"""A cluster's brokers as a client reaches them: connections, metadata, leaders, retries.
+"""A client's view of a cluster: connections to brokers, metadata, leaders, retries.
 
-Connections are made when they are first needed, to the addresses that metadata gives; the bootstrap
-addresses are only asked for it. A retriable error is tried again, with fresh metadata, until
-`retry_ms` are over; then it is raised as it was.
+Connections are made when first needed, to the addresses in the metadata; bootstrap addresses are
+only used to request metadata. After a retriable error a request is retried with fresh metadata for
+up to `retry_ms`; then that error is raised.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Address(NamedTuple):
 
 
 class NoBroker(UserError):
-    """None of the bootstrap addresses answers."""
+    """No broker answers: neither the known ones nor the bootstrap addresses."""
 
 
 class Outcome(NamedTuple):
-    """What a leader says of one partition: 0 and the answer, or an error's code and sentence."""
+    """A leader's result for one partition: 0 and the answer, or an error code and its message."""
 
     error_code: int
     answer: Any = None
@@ -72,19 +72,19 @@ def _address(text: str) -> Address:
 
 
 def raise_for(code: int, about: str = "", message: str | None = None) -> None:
-    """`ApiError` unless the code is 0; `message` as `api_error` has it."""
+    """Raise an `ApiError`, as `api_error` makes it, unless the code is 0."""
     if code:
         raise api_error(Error.of(code), about, message)
 
 
 def api_error(error: Error, about: str, message: str | None = None) -> ApiError:
-    """An error, and what it is about; `message` is the broker's own sentence, if it sent one."""
+    """An error, with what it is about; `message` is the broker's own message, if it sent one."""
     sentence = (message or error.sentence).removeprefix(f"{error.name}: ")
     return ApiError(error, f"{about}: {sentence}" if about else sentence)
 
 
 def raise_worst(failed: Mapping[TopicPartition, Outcome]) -> None:
-    """`ApiError` for the first that is not retriable, else for the first; nothing for none."""
+    """Raise the first error that is not retriable, else the first; nothing if there is none."""
     if failed:
         partition, outcome = min(
             failed.items(), key=lambda each: Error.of(each[1].error_code).retriable
@@ -93,17 +93,16 @@ def raise_worst(failed: Mapping[TopicPartition, Outcome]) -> None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`: did you mean clicks?`, or nothing if no name is near."""
+    """`: did you mean clicks?`, or an empty string if no name is similar."""
     nearest = difflib.get_close_matches(name, list(names), n=1)
     return f": did you mean {nearest[0]}?" if nearest else ""
 
 
 class Lane:
-    """Connections for one purpose, so that no other waits behind it. Owner: the loop.
+    """A set of connections for one purpose, which others do not wait behind. Owner: the loop.
 
-    A broker answers a connection's requests in order, and holds some back for long: a JoinGroup
-    until all members have joined, a fetch until there is something. Made when first needed; `close`
-    it in the end.
+    A broker answers the requests on a connection in order, and some only after long: a JoinGroup
+    once all members have joined, a fetch once there are records. `close` it when done.
     """
 
     def __init__(self, network: Network, cluster: Cluster, settings: ClientSettings) -> None:
@@ -118,14 +117,14 @@ class Lane:
         """A connection to a broker that metadata named; `ApiError` NETWORK_EXCEPTION."""
         address = self._cluster.brokers.get(broker_id)
         if address is None:
-            # Gone since, perhaps to come again: not BROKER_NOT_AVAILABLE, which is for good.
+            # It may come back, so a retriable error: not BROKER_NOT_AVAILABLE, which is not.
             raise ApiError(Error.NETWORK_EXCEPTION, f"there is no broker {broker_id}")
         return await self.connected(address)
 
     async def connected(self, address: Address) -> Client:
-        """A connection to whoever listens there; `ApiError` NETWORK_EXCEPTION.
+        """A connection to an address; `ApiError` NETWORK_EXCEPTION.
 
-        `UserError` once the lane is closed: who tries again shall not open it anew.
+        `UserError` once the lane is closed, so that a retry does not connect again.
         """
         client = self._clients.get(address)
         if client is not None and not client.is_closed:
@@ -141,19 +140,19 @@ class Lane:
     async def _connect(self, address: Address) -> Client:
         client = await Client.connect_negotiated(self._network, *address, self._settings)
         self._clients[address] = client
-        if self._is_closed:  # meanwhile
+        if self._is_closed:  # while connecting
             client.close()
         return client
 
     def close(self) -> None:
-        """Close all, for good; who waits hears NETWORK_EXCEPTION."""
+        """Close all connections, for good; requests in flight fail with NETWORK_EXCEPTION."""
         self._is_closed = True
         for client in self._clients.values():
             client.close()
 
 
 class Cluster:
-    """The brokers of one cluster. Owner: the loop; `close` it in the end."""
+    """The brokers of one cluster. Owner: the loop; `close` it when done."""
 
     def __init__(
         self,
@@ -166,7 +165,7 @@ class Cluster:
         self.brokers: dict[int, Address] = {}
         self.controller_id = -1
         self.leaders: dict[TopicPartition, int] = {}
-        self._answered: Address | None = None  # who did last
+        self._answered: Address | None = None  # the broker that last answered
         self._network = network
         self._lane = Lane(network, self, settings)
         self._retry_s = retry_ms / 1000
@@ -182,21 +181,21 @@ class Cluster:
         return await self._lane.client(broker_id)
 
     def in_turn(self) -> list[int]:
-        """The brokers in the order in which to ask if any will do: who answered last is first.
+        """The brokers in the order to try them if any will do: the one that last answered is first.
 
-        One that hangs, and comes first by number, would take its time out each time.
+        By number alone, a hanging broker with the lowest number would cost its timeout every time.
         """
         return sorted(self.brokers, key=lambda each: (self.brokers[each] != self._answered, each))
 
     async def any_client(self) -> Client:
-        """A connection to the first `in_turn` that takes one, else that one's error."""
+        """A connection to the first broker `in_turn` that accepts one, else the first's error."""
         first: ApiError | None = None
         for broker in self.in_turn():
             try:
                 return await self.client(broker)
             except ApiError as error:
                 first = first or error
-        # A broker that has just started knows of none, and tells so: that passes.
+        # A broker that has just started may name no brokers yet, which is retriable.
         raise first or ApiError(Error.NETWORK_EXCEPTION, "the brokers do not know each other yet")
 
     async def ask(self, request: Any, broker_id: int) -> Any:
@@ -206,11 +205,11 @@ class Cluster:
     # Metadata
 
     async def metadata(self, topics: Iterable[str] | None = ()) -> MetadataResponse:
-        """Brokers, and what is known of `topics`, of all with None. Creates none."""
+        """Request metadata of brokers and `topics`, with None of all topics. Creates no topic."""
         named = None if topics is None else [MetadataTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         answer: MetadataResponse = await self.ask_any(request)
-        # A topic without a name is no answer to what was asked.
+        # We ask by name, so a topic without a name answers nothing.
         answer.topics = [topic for topic in answer.topics if topic.name is not None]
         self.brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
         self.controller_id = answer.controller_id
@@ -225,9 +224,9 @@ class Cluster:
         return answer
 
     async def ask_any(self, request: Any) -> Any:
-        """The answer of the first that gives one: brokers that are known, then the bootstrap.
+        """The first answer from any broker: known ones are tried first, then the bootstrap.
 
-        One that hangs holds the next up for a moment only. `NoBroker` if none answers.
+        A hanging broker delays the next one only briefly (`racing`). `NoBroker` if none answers.
         """
         known = (self.brokers[each] for each in self.in_turn())
 
@@ -239,14 +238,14 @@ class Cluster:
             self._answered = found.by
             return found.answer
         if not found:
-            raise NoBroker("no broker is known: who is to find them by zk_connect is started first")
+            raise NoBroker("no broker is known: with zk_connect, call `start` first")
         tried = "; ".join(f"{address} ({_why(error, address)})" for address, error in found.items())
         raise NoBroker(f"no broker answers at {tried}")
 
     async def topic(self, name: str) -> MetadataTopicResult:
-        """A topic that exists, its partitions in order; `UserError` with the nearest name if not.
+        """A topic's metadata, its partitions in order; waits until all have leaders.
 
-        Waits for leaders.
+        `UserError`, with the nearest name, if the topic does not exist.
         """
         answer = await self.retried(lambda: self._led_topic(name))
         if answer is None:
@@ -269,7 +268,7 @@ class Cluster:
     # Trying again
 
     async def retried(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives once it raises no error that may pass; that error when time is up."""
+        """What `work` returns, retried after retriable errors; the last error when time is up."""
         end_s = self._network.loop.time() + self._retry_s
         while True:
             try:
@@ -280,7 +279,7 @@ class Cluster:
             await asyncio.sleep(_PAUSE_S)
 
     def may_pass(self, error: ApiError | NoBroker) -> bool:
-        """A cluster that was there may come again; one that never was, is not waited for."""
+        """Whether to retry. `NoBroker` is retriable only once a broker has answered before."""
         return bool(self.brokers) if isinstance(error, NoBroker) else error.error.retriable
 
     async def ask_leaders(
@@ -288,9 +287,9 @@ class Cluster:
         partitions: Iterable[TopicPartition],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
     ) -> dict[TopicPartition, Any]:
-        """The answer for each partition, from its leader; `ask` asks one for several.
+        """The answer of each partition's leader; `ask` sends one leader a request for several.
 
-        What fails with a retriable error is asked for again, elsewhere if the leader has moved.
+        Partitions with a retriable error are retried, at the new leader if it has moved.
         """
         answers: dict[TopicPartition, Any] = {}
         waiting = set(partitions)
@@ -314,7 +313,9 @@ class Cluster:
         partitions: Iterable[TopicPartition],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
     ) -> dict[TopicPartition, Outcome]:
-        """What each partition's leader says, in order; of those that fail it is looked up anew."""
+        """Each leader's outcome now, in partition order. After an error the leader is forgotten, so
+        that the next call looks it up.
+        """
         wanted = sorted(partitions)
         if any(self.leaders.get(each, NO_LEADER) == NO_LEADER for each in wanted):
             await self.metadata({topic for topic, _ in wanted})
@@ -330,7 +331,7 @@ class Cluster:
         wanted: Mapping[int, list[TopicPartition]],
         ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes]],
     ) -> dict[TopicPartition, Outcome]:
-        """All leaders at once; one that cannot be reached has that error for its partitions."""
+        """Ask all leaders at once; if one cannot be reached, its partitions have that error."""
         outcomes: dict[TopicPartition, Outcome] = {}
 
         async def ask_one(leader: int, partitions: list[TopicPartition]) -> None:
@@ -347,7 +348,7 @@ class Cluster:
 def by_leader(
     leaders: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> dict[int, list[TopicPartition]]:
-    """The partitions that each leader has, in order; those without one are left out."""
+    """Partitions by leader, in order; those without a leader are left out."""
     found: defaultdict[int, list[TopicPartition]] = defaultdict(list)
     for partition in sorted(partitions):
         leader = leaders.get(partition, NO_LEADER)
@@ -357,7 +358,7 @@ def by_leader(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, as requests want them."""
+    """Sorted partition numbers by topic, the form that requests use."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for topic, number in sorted(partitions):
         found[topic].append(number)
@@ -367,6 +368,6 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _why(error: ApiError, address: Address) -> str:
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno:
-        known = cause.errno > 0  # a name that is not found has a number of its own
+        known = cause.errno > 0  # name resolution errors have negative numbers of their own
         return (os.strerror(cause.errno) if known else str(cause.strerror)).lower()
     return error.detail.removeprefix(str(address)).lstrip(": ")

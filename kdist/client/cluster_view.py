@@ -1,7 +1,7 @@
-"""What the gate judges, read from ZooKeeper: brokers, controller, and every partition's state.
+"""Reads what the gate judges from ZooKeeper: brokers, controller, and every partition's state.
 
-Read from the ensemble and not from a broker's metadata: a broker that is cut off tells old news.
-Topics that are being deleted are left out; their partitions go offline, as they should.
+ZooKeeper is asked, not a broker, since a broker that is cut off has stale metadata. Topics that are
+being deleted are left out: their partitions are meant to go offline.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ _MIN_ISR = "min.insync.replicas"
 
 
 async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
-    """The cluster now; `default_min_isr` is of topics that have none of their own, unless
-    ZooKeeper has one for all brokers."""
+    """The cluster now. A topic's min.insync.replicas is its own, else the one in ZooKeeper for all
+    brokers, else `default_min_isr`.
+    """
     brokers = await _names(zookeeper, znodes.BROKERS.path())
     doomed = set(await _names(zookeeper, znodes.TOPIC_DELETIONS.path()))
     topics = [t for t in await _names(zookeeper, znodes.TOPICS.path()) if t not in doomed]
@@ -41,7 +42,7 @@ async def read_view(zookeeper: ZooKeeper, default_min_isr: int) -> View:
 
 
 async def broker_addresses(zookeeper: ZooKeeper, broker: int) -> Sequence[Address]:
-    """Where a registered broker takes connections; `UserError` if it is not registered."""
+    """The addresses of a registered broker; `UserError` if it is not registered."""
     path = znodes.BROKER.path(broker)
     try:
         znode = await zookeeper.get(path)
@@ -76,7 +77,7 @@ async def _settings(zookeeper: ZooKeeper, path: str) -> Mapping[str, str]:
 
 
 def _min_isr(settings: Mapping[str, str], default: int) -> int:
-    own = read_digits(settings.get(_MIN_ISR, ""))  # who leads goes by nothing else either
+    own = read_digits(settings.get(_MIN_ISR, ""))  # partition leaders read it the same way
     return default if own is None else own
 
 
@@ -95,4 +96,4 @@ async def _names(zookeeper: ZooKeeper, path: str) -> list[str]:
     try:
         return await zookeeper.children(path)
     except NoNode:
-        return []  # of a cluster that no broker has joined yet
+        return []  # no broker has joined this cluster yet

@@ -1,4 +1,4 @@
-"""What groups have committed, in their coordinators' requests and answers (pure)."""
+"""Builds requests that commit and fetch groups' offsets, and reads their answers (pure)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 def commit_request(group: str, offsets: Offsets) -> OffsetCommitRequest:
-    """What commits these, as somebody who is no member."""
+    """A request that commits these offsets from outside the group."""
     topics = [
         OffsetCommitTopic(
             name=name,
@@ -51,9 +51,10 @@ def fetch_request(
     *,
     is_stable: bool = False,
 ) -> OffsetFetchRequest:
-    """What asks for these partitions' offsets, with None for all there are.
+    """A request for these partitions' committed offsets, or with None for all of the group's.
 
-    Under `is_stable` those of open transactions are refused, as far as `version` can say so.
+    With `is_stable`, partitions with offsets pending in a transaction get an error, if `version`
+    allows asking for that.
     """
     topics = None
     if partitions is not None:
@@ -71,7 +72,7 @@ def fetch_request(
 def read_committed(
     answer: Any, group: str, check: Callable[[int, str], None]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is committed, of partitions where anything is; `check` raises the error of a code."""
+    """The committed offsets, of partitions that have one; `check` raises the error for a code."""
     found = answer.groups[0] if answer.groups else answer
     check(found.error_code, f"group {group}")
     committed = {}

@@ -1,4 +1,4 @@
-"""Which broker coordinates a group, as the brokers tell it."""
+"""Finds the broker that coordinates a group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VERSION_OF_MANY = 4  # from then on several keys at once (KIP-699)
 
 
 async def find_coordinator(cluster: Cluster, group: str) -> int:
-    """The coordinator's id, asked for once. `ApiError`; `NoBroker` if there is nobody to ask."""
+    """The coordinator's id, without retries. `ApiError`, or `NoBroker` if no broker answers."""
     await cluster.metadata()
     client = await cluster.any_client()
     if client.version_of(api.API) >= _VERSION_OF_MANY:

@@ -1,4 +1,4 @@
-"""The first brokers to ask: given, or registered in a ZooKeeper ensemble."""
+"""Finds the bootstrap brokers: those given, or those registered in a ZooKeeper ensemble."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kdist.errors import UserError
 
 
 def given_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
-    """The addresses given; none where `zk_connect` is. `UserError` unless just one of them is."""
+    """The given addresses; none with `zk_connect`. `UserError` unless exactly one is given."""
     if servers and zk_connect:
         raise UserError("zk_connect says where the brokers are, and so do the others: give one")
     if not servers and not zk_connect:
@@ -18,11 +18,11 @@ def given_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
 
 
 async def find_brokers(servers: Sequence[str], zk_connect: str) -> Sequence[Address]:
-    """The addresses given, or registered; `UserError` also if the ensemble has none."""
+    """The given or registered addresses; `UserError` also if no broker is registered."""
     given = given_brokers(servers, zk_connect)
     if given:
         return given
-    from kdist.client.zookeeper_session import registered_brokers  # kazoo, which few wait for
+    from kdist.client.zookeeper_session import registered_brokers  # here, as kazoo loads slowly
 
     found = await registered_brokers(zk_connect)
     if not found:

@@ -1,7 +1,7 @@
-"""Reading records from given offsets on: always a fetch under way at each leader.
+"""Reads records from given offsets on, with a fetch always in flight to each leader.
 
-Control batches are passed over; records of open and aborted transactions are not told apart
-(read_uncommitted). `positions` of a reader are the next offsets to read, of what it has given.
+Control batches are skipped; records of open and aborted transactions are included
+(read_uncommitted). A reader's `positions` are the offsets behind the records it has yielded.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAUSE_S = 0.1
 
 
 class Fetched(NamedTuple):
-    """What one fetch found in one partition; `end_offset` is the high watermark."""
+    """What one fetch returned for one partition; `end_offset` is the high watermark."""
 
     partition: TopicPartition
     records: list[tuple[BatchHeader, Record]]
@@ -59,14 +59,14 @@ class Reader:
         self._troubled_since_s: dict[int, float] = {}  # by leader, until it answers again
 
     def leave(self, partition: TopicPartition) -> None:
-        """Read no more of a partition."""
+        """Stop reading a partition."""
         self._active.discard(partition)
 
     async def read(self) -> AsyncGenerator[Fetched, None]:
-        """What is there and what comes, until every partition is left.
+        """Yield what is there and what comes, until `leave` was called for every partition.
 
-        A partition without news appears too, after at most `MAX_WAIT_MS`: its end can be seen.
-        `ApiError` for what cannot be mended, or is not within `RETRY_MS`.
+        A partition without new records is yielded too, about every `MAX_WAIT_MS`, to show its end.
+        `ApiError` for an error that is not retriable, or that lasts longer than `RETRY_MS`.
         """
         try:
             while self._active:
@@ -84,7 +84,10 @@ class Reader:
                 task.cancel()
 
     async def _start_fetches(self) -> None:
-        """One at each leader; at least one, or `ApiError` once no leader was found for long."""
+        """Start a fetch at each idle leader; returns once at least one fetch is in flight.
+
+        `ApiError` if a partition has had no leader for `RETRY_MS`.
+        """
         while True:
             busy = set(self._fetches.values())
             wanted = by_leader(self._cluster.leaders, self._active)
@@ -102,7 +105,7 @@ class Reader:
                 return
 
     async def _outcome(self, task: asyncio.Task[list[Fetched]], leader: int) -> list[Fetched]:
-        """What a fetch found; nothing if it failed and it will be tried again."""
+        """What a fetch returned; an empty list if it failed and will be retried."""
         try:
             found = task.result()
         except ApiError as error:
@@ -112,7 +115,7 @@ class Reader:
         return found
 
     async def _recover(self, error: ApiError, leader: int) -> None:
-        """Look the leaders up after a while; raises an error that is for good, or lasts."""
+        """Pause, then refresh metadata; raises an error that is not retriable, or that lasts."""
         now_s = asyncio.get_running_loop().time()
         since_s = self._troubled_since_s.setdefault(leader, now_s)
         if not error.error.retriable or now_s - since_s > RETRY_MS / 1000:
@@ -121,7 +124,7 @@ class Reader:
         try:
             await self._cluster.metadata({each.topic for each in self._active})
         except NoBroker:
-            pass  # the next fetch meets the same, and this again, until the time is up
+            pass  # the next fetch fails likewise, and comes back here until the time is up
 
     async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> list[Fetched]:
         topics = [
@@ -154,7 +157,7 @@ class Reader:
         if found.error_code == Error.OFFSET_OUT_OF_RANGE:
             raise_for(found.error_code, str(partition), f"it has no offset {position}")
         raise_for(found.error_code, str(partition))
-        assert not hasattr(found.records, "chunks"), "what is decoded is a buffer"
+        assert not hasattr(found.records, "chunks"), "decoded records are one buffer"
         records: list[tuple[BatchHeader, Record]] = []
         next_offset = position
         buffer: Buffer = found.records or b""  # type: ignore[assignment]
@@ -168,7 +171,7 @@ class Reader:
 def _records_from(
     buffer: Buffer, at: int, header: BatchHeader, start_offset: int
 ) -> list[tuple[BatchHeader, Record]]:
-    """A batch's records from an offset on: a batch is fetched whole, and may begin before it."""
+    """A batch's records from an offset on: batches are fetched whole, and may begin earlier."""
     fault = crc_fault(buffer, at, header)
     if fault:
         raise_for(Error.CORRUPT_MESSAGE, "", f"the batch at offset {header.base_offset}: {fault}")

@@ -1,8 +1,8 @@
-"""Whether a broker may go down now, and whether it is fully back: the roll's two questions (pure).
+"""The gate of a rolling restart: whether a broker may go down, and whether it is back (pure).
 
-A verdict is no more than the reasons against: none means yes. Partitions of one replica cannot be
-kept up by anyone else; they are listed apart, so that who accepts the gap has to say so. What was
-seen is a `View`; `cluster_view.py` takes one out of ZooKeeper.
+A verdict is a list of reasons against; none means yes. Partitions with a single replica inevitably
+go offline with their broker. They are listed separately, so that an operator has to accept that
+explicitly. The gate judges a `View`, which `cluster_view.py` reads from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from kdist.model import TopicPartition
 
-PROBE_PREFIX = "kdist-probe-"  # topics of the gate's own: on one broker, on purpose
+PROBE_PREFIX = "kdist-probe-"  # the probe's topics, which have a single replica on purpose
 
 
 class PartitionView(NamedTuple):
-    """A partition as ZooKeeper has it, and how many in-sync replicas its topic asks for."""
+    """A partition's state in ZooKeeper, and its topic's min.insync.replicas."""
 
     partition: TopicPartition
     replicas: tuple[int, ...]
@@ -26,7 +26,7 @@ class PartitionView(NamedTuple):
 
 
 class View(NamedTuple):
-    """A cluster at one moment: registered brokers, the controller if there is one, partitions."""
+    """A snapshot of a cluster: registered brokers, the controller if any, partitions."""
 
     brokers: frozenset[int]
     controller: int | None
@@ -35,7 +35,7 @@ class View(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Reasons against; and the partitions of one replica that go offline with the broker."""
+    """Reasons against, and the single-replica partitions that go offline with the broker."""
 
     reasons: tuple[str, ...]
     single_replica: tuple[TopicPartition, ...]
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
 def review_stop(
     view: View, broker: int, expected: Collection[int], *, allows_single_replica: bool = False
 ) -> Verdict:
-    """May `broker` go down now? `expected` are the brokers that must be there; none: whoever is."""
+    """May `broker` go down now? The brokers in `expected` must be registered, besides `broker`."""
     mine = _replicated_on(view, broker)
     single = tuple(each.partition for each in mine if len(each.replicas) == 1)
     reasons = [*_unhealthy(view, {*expected, broker})]
@@ -72,12 +72,12 @@ def review_return(view: View, broker: int, expected: Collection[int]) -> Verdict
 
 
 def _left(view: View, each: PartitionView, broker: int) -> int:
-    """In-sync replicas without `broker`. One that has just died may still be in the ISR."""
+    """In-sync replicas without `broker`. Dead brokers do not count, though still in the ISR."""
     return len(view.brokers & {*each.isr} - {broker})
 
 
 def _needed(each: PartitionView) -> int:
-    """At least one is left to lead, whatever the topic asks for."""
+    """How many in-sync replicas must remain: min.insync.replicas, and at least one to lead."""
     return max(1, each.min_isr)
 
 
@@ -96,7 +96,7 @@ def _unhealthy(view: View, expected: Collection[int]) -> Iterator[str]:
 
 
 def _is_offline(view: View, each: PartitionView) -> bool:
-    """A probe's topic that a run left behind matters to nobody."""
+    """Whether a partition has no live leader. A leftover topic of the probe does not count."""
     is_probe = each.partition.topic.startswith(PROBE_PREFIX)
     return each.leader not in view.brokers and not is_probe
 

@@ -1,7 +1,7 @@
-"""The lock that one roll holds at a time: a znode with its owner's name, for people to read.
+"""The lock of rolling restarts, held by one at a time: a znode with its owner's name.
 
-It is not ephemeral: a roll is many commands over hours, and one that died in the middle leaves the
-lock to whoever resumes it under the same name. `LockHeld` names the owner to anybody else.
+It is not ephemeral, since a roll consists of many commands over hours. One that dies halfway leaves
+the lock to whoever resumes it under the same name; anybody else gets `LockHeld`, with that name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PATH = znodes.LOCK.path("roll")
 
 
 class LockHeld(UserError):
-    """The lock is another's."""
+    """Somebody else holds the lock."""
 
 
 async def lock_holder(zookeeper: ZooKeeper) -> LockHolder | None:
-    """Who holds the lock."""
+    """The lock's holder, or None if it is free."""
     try:
         return znodes.LOCK.decode(PATH, (await zookeeper.get(PATH)).data)
     except NoNode:
@@ -29,7 +29,7 @@ async def lock_holder(zookeeper: ZooKeeper) -> LockHolder | None:
 
 
 async def take_lock(zookeeper: ZooKeeper, owner: str, clock: Clock) -> bool:
-    """Take the lock; whether it was free, and not `owner`'s already. `LockHeld`: another's."""
+    """Take the lock; False if `owner` holds it already. `LockHeld` if somebody else does."""
     data = znodes.LOCK.encode(LockHolder(owner, clock.now_ms()))
     try:
         await zookeeper.create(PATH, data, make_parents=True)
@@ -40,7 +40,7 @@ async def take_lock(zookeeper: ZooKeeper, owner: str, clock: Clock) -> bool:
 
 
 async def release_lock(zookeeper: ZooKeeper, owner: str, *, forced: bool = False) -> bool:
-    """Give the lock back; whether there was one. `LockHeld`: another's, unless `forced`."""
+    """Release the lock; False if it is free. `LockHeld` if another's, unless `forced`."""
     holder = await lock_holder(zookeeper)
     if holder is None:
         return False

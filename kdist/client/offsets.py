@@ -1,6 +1,6 @@
-"""Offsets that partitions' leaders know: the first, the next, the first at or after a time.
+"""Asks partition leaders for offsets: the first, the end, the first at or after a time.
 
-What groups have committed is asked for in `admin/offsets.py`.
+For groups' committed offsets see `admin/offsets.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record found by its time: its offset, its timestamp in ms, its leader's epoch."""
+    """A record found by its time: its offset, its timestamp in ms, and its leader epoch."""
 
     offset: int
     timestamp: int = NO_TIMESTAMP
@@ -31,7 +31,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What is committed: the offset of the next record to read, a note, the last one's epoch."""
+    """A committed offset, that of the next record to read, with metadata (any text).
+
+    `leader_epoch` is that of the last record read.
+    """
 
     offset: int
     metadata: str = ""
@@ -39,7 +42,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 def check_time(timestamp_ms: Any) -> None:
-    """`UserError` for what is no time: below 0, numbers mean something else to a leader."""
+    """`UserError` unless it is a time: numbers below 0 have special meanings to a leader."""
     is_number = isinstance(timestamp_ms, SupportsIndex)
     if not is_number or not 0 <= timestamp_ms.__index__() < 1 << 63:
         raise UserError(f"{timestamp_ms!r} is no time: they are ms since 1970")
@@ -50,7 +53,7 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
     """For each partition the first record at or after its timestamp (ms, or one of `TIMESTAMPS`).
 
-    None where no record is as late. Under `is_committed_only` the end is the last stable offset.
+    None where there is none. With `is_committed_only`, the end is the last stable offset.
     """
     return await cluster.ask_leaders(timestamps, _asking(cluster, timestamps, is_committed_only))
 
@@ -58,7 +61,7 @@ async def list_offsets(
 async def list_offsets_once(
     cluster: Cluster, timestamps: Mapping[TopicPartition, int], *, is_committed_only: bool
 ) -> dict[TopicPartition, Outcome]:
-    """As `list_offsets`, but what leaders say now, an error or an answer for each."""
+    """As `list_offsets`, but without retries: an answer or an error for each partition."""
     ask = _asking(cluster, timestamps, is_committed_only)
     return await cluster.ask_leaders_once(timestamps, ask)
 
@@ -102,7 +105,7 @@ async def find_offsets(
     *,
     is_committed_only: bool = False,
 ) -> dict[TopicPartition, int]:
-    """The offsets alone, all by one timestamp; `NO_OFFSET` where no record is as late."""
+    """The offsets alone, for one timestamp; `NO_OFFSET` where no record is that late."""
     wanted = dict.fromkeys(partitions, timestamp)
     found = await list_offsets(cluster, wanted, is_committed_only=is_committed_only)
     return {key: NO_OFFSET if each is None else each.offset for key, each in found.items()}
@@ -111,7 +114,7 @@ async def find_offsets(
 async def find_ranges(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, is_committed_only: bool = False
 ) -> dict[TopicPartition, OffsetRange]:
-    """From where to where each partition has offsets, not including the second."""
+    """Each partition's offsets, as a half-open range from the first to the end."""
     wanted = list(partitions)
     starts, ends = [
         await find_offsets(cluster, wanted, timestamp, is_committed_only=is_committed_only)

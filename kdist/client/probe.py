@@ -1,7 +1,7 @@
-"""Whether a broker serves: one record written to it and read back, on a topic made for that.
+"""Probes whether a broker serves, by writing one record to it and reading it back.
 
-The topic has one partition, which only this broker has, and is deleted afterwards. So the probe
-passes through the controller too: creation has to reach the broker.
+The record goes to a temporary topic with one partition, on this broker alone. Creating and deleting
+the topic also tests that the controller works and reaches the broker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SETTINGS = {"min.insync.replicas": "1"}
 
 
 async def probe(cluster: Cluster, broker: int, timestamp_ms: int) -> None:
-    """Write and read through `broker`; `ApiError` or `UserError` with what went wrong."""
+    """Write and read through `broker`; `ApiError` or `UserError` if that fails."""
     name = f"{PROBE_PREFIX}{broker}"
     await _create(cluster, name, broker)
     try:
@@ -37,7 +37,7 @@ async def _create(cluster: Cluster, name: str, broker: int) -> None:
         try:
             await create_topics(cluster, [new])
         except ApiError as error:
-            if error.error is not Error.TOPIC_ALREADY_EXISTS:  # a probe before this one left it
+            if error.error is not Error.TOPIC_ALREADY_EXISTS:  # left over from an earlier probe
                 raise
 
     await cluster.retried(create)
@@ -54,7 +54,7 @@ async def _write_and_read(cluster: Cluster, partition: TopicPartition, timestamp
         if values:
             reader.leave(partition)
             if bytes(values[0] or b"") != written:
-                raise UserError(f"{partition} gave other bytes back than were written")
+                raise UserError(f"{partition} returned other bytes than were written")
 
 
 async def _delete(cluster: Cluster, name: str) -> None:

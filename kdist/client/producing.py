@@ -1,7 +1,7 @@
-"""Writing batches: one to each of some partitions at a time, and none before those are answered.
+"""Writes batches, one per partition, and waits until all are acknowledged.
 
-So the order within a partition is kept. A batch whose answer got lost is sent again, and may then
-be there twice: at least once, as there is no producer id here.
+That keeps the order within each partition. There is no producer id here, so delivery is at least
+once: a batch whose answer was lost is sent again, and may be written twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Batches = Mapping[TopicPartition, Buffer]
 
 
 async def produce(cluster: Cluster, batches: Batches) -> dict[TopicPartition, int]:
-    """The offset each partition's batch begins at, once all in sync have it; `ApiError`."""
+    """Write the batches; returns their base offsets once all in-sync replicas have them.
+
+    `ApiError` if that fails.
+    """
 
     async def ask(leader: int, partitions: list[TopicPartition]) -> Outcomes:
         answer = await cluster.ask(_request(batches, partitions), leader)

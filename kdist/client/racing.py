@@ -1,8 +1,9 @@
-"""Asking one after the other, and the next beside one that does not answer soon.
+"""Asks several candidates in order, without waiting for a slow one before trying the next.
 
-Who is down says so at once; a host that is frozen, or drops what comes, says nothing for as long as
-a connection or an answer may take. To wait for it before the next is asked would cost that each
-time. Whoever answers first is taken, and the others are waited for no more.
+A broker that is down refuses at once. A host that is frozen, or drops packets, stays silent for the
+whole connect or request timeout, and waiting for it first would cost that every time. So the next
+one is asked as well after `NEXT_AFTER_S`; the first answer wins, and the other requests are
+cancelled.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 from kdist.errors import ApiError
 
 K = TypeVar("K")
-NEXT_AFTER_S = 2.0  # who is well has answered long before
+NEXT_AFTER_S = 2.0  # far longer than a healthy broker takes
 
 
 class Answered(NamedTuple):
-    """Who answered, and what."""
+    """The first answer, and who gave it."""
 
     by: Any
     answer: Any
@@ -28,7 +29,7 @@ class Answered(NamedTuple):
 async def first_answer(
     those: Iterable[K], ask: Callable[[K], Coroutine[Any, Any, Any]]
 ) -> Answered | dict[K, ApiError]:
-    """The first answer there is; where nobody gives one, what each failed with, in their order."""
+    """The first answer; if all fail, each one's error, in the order of `those`."""
     order = list(those)
     left = deque(order)
     asked: dict[asyncio.Task[Any], K] = {}

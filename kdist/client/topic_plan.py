@@ -1,7 +1,7 @@
-"""Topics as code: from those wanted and those there are, the steps between (pure).
+"""Topics as code: plans the steps from the existing topics to the wanted ones (pure).
 
-Steps only add: topics, partitions, settings. What would take away (fewer partitions, another
-number of replicas) is refused; a topic is deleted only if wanted absent, and if that is confirmed.
+Steps only add topics, partitions and settings. Fewer partitions, or another number of replicas, are
+refused; a topic is deleted only if it is declared absent and its deletion is confirmed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STATES = ("present", "absent")
 
 
 class Wanted(NamedTuple):
-    """A topic as it shall be; None leaves it as it is, and a new one to the broker's default."""
+    """A declared topic; None leaves an existing topic as it is, and a new one at the default."""
 
     name: str
     partitions: int | None = None
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
 
 
 class Existing(NamedTuple):
-    """A topic as it is, with its own settings."""
+    """An existing topic, with the settings of its own."""
 
     name: str
     partitions: int
@@ -54,7 +54,7 @@ class Grow(NamedTuple):
 
 
 class Configure(NamedTuple):
-    """Set settings of the topic's own; those that are not named stay."""
+    """Change settings of the topic; those that are not named stay."""
 
     name: str
     settings: Mapping[str, str]
@@ -77,14 +77,14 @@ Step = Create | Grow | Configure | Delete
 
 
 class Plan(NamedTuple):
-    """What to do, and why not: with a refusal nothing is done at all."""
+    """The steps to take, and the refusals; if there is any refusal, no step is taken."""
 
     steps: tuple[Step, ...]
     refusals: tuple[str, ...]
 
 
 def parse_wanted(value: Any) -> list[Wanted]:
-    """Topics of a JSON document, a list of objects; `UserError` names the one that is wrong."""
+    """The topics in a JSON document, a list of objects; `UserError` names the one that is wrong."""
     if not isinstance(value, list):
         raise UserError("topics must be a list of objects")
     wanted = [_wanted(item) for item in value]
@@ -125,7 +125,7 @@ def _count(item: Mapping[str, Any], key: str) -> int | None:
 
 
 def _text(topic: str, key: str, value: object) -> str:
-    """As a .properties file has it: YAML's true is `true`."""
+    """A value as text, as in a .properties file: YAML's true is `true`."""
     if not isinstance(value, str | int | float):
         raise UserError(f"topic {topic}: {key} is {value!r}, and not a text or number")
     return str(value).lower() if isinstance(value, bool) else str(value)

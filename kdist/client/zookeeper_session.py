@@ -1,4 +1,4 @@
-"""A temporary ZooKeeper session, for looking up where brokers are and how they do."""
+"""Temporary ZooKeeper sessions, to look up brokers and the cluster's state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_MS = 6_000
 
 @asynccontextmanager
 async def zookeeper_at(address: str) -> AsyncIterator[ZooKeeper]:
-    """A session for the time being; `address` is as `zookeeper.connect`. `UserError`."""
+    """A session for the `async with` block; `address` is as `zookeeper.connect`. `UserError`."""
     keeper = KazooZooKeeper(ConnectString.parse(address), _TIMEOUT_MS, _TIMEOUT_MS)
     try:
         await keeper.connect()
@@ -31,13 +31,13 @@ async def zookeeper_at(address: str) -> AsyncIterator[ZooKeeper]:
 
 
 async def registered_brokers(address: str) -> list[Address]:
-    """Where the brokers listen that are registered there; `UserError`."""
+    """The addresses of the brokers registered in an ensemble; `UserError`."""
     async with zookeeper_at(address) as zookeeper:
         return await read_addresses(zookeeper)
 
 
 async def read_addresses(zookeeper: ZooKeeper) -> list[Address]:
-    """As `registered_brokers`, in a session that there is."""
+    """As `registered_brokers`, in an open session."""
     try:
         names = await zookeeper.children(znodes.BROKERS.path())
     except NoNode:

@@ -109,4 +109,4 @@ def checked_timestamp(timestamp: Any) -> int:
 def check_timeout(timeout: Any) -> None:
     """A number of seconds, or None."""
     if timeout is not None and (not isinstance(timeout, Real) or isnan(timeout)):
-        raise TypeError(f"timeout is a number of seconds or None, not {timeout!r}")
+        raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")

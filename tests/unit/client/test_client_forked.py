@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-FORKED = "the client is of the process that this one was forked from: open another one here"
+FORKED = "the client belongs to the process that this one was forked from: open another one here"
 PROGRAM = """
 import os, signal, sys, threading
 from kdist import Admin, Consumer, Producer, SimpleConsumer, TopicPartition

@@ -81,14 +81,14 @@ def test_what_is_said_beside_a_set_of_messages_is_not_passed_over(beside: Any) -
 def test_what_is_no_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
-            with pytest.raises(TypeError, match="timeout is a number of seconds or None, not"):
+            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
                 await producer.close(timeout)
             await producer.send_and_wait("t", b"it is open")
 
     play(work)
     with Producer(bootstrap_servers="127.0.0.1:1") as producer:
         for wait in (producer.flush, producer.close):
-            with pytest.raises(TypeError, match="timeout is a number of seconds or None, not"):
+            with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
                 wait(timeout)
         assert not producer._accumulator.is_closed
 
@@ -110,7 +110,7 @@ def test_what_is_no_timeout_of_a_future_is_a_type_error(timeout: Any) -> None:
         async with scene.producer() as producer:
             sent = await producer.send("clicks", b"v")
             for wait in (sent.result, sent.exception):
-                with pytest.raises(TypeError, match="timeout is a number of seconds or None"):
+                with pytest.raises(TypeError, match="timeout must be a number of seconds or None"):
                     wait(timeout)
             await sent
 
