@@ -72,7 +72,7 @@ def test_a_small_fetch_gives_a_whole_batch_and_reading_goes_on(simple: SimpleCon
 
 
 def test_offsets_that_are_not_there_are_told_with_those_that_are(simple: SimpleConsumer) -> None:
-    with pytest.raises(OutOfRange, match="no offset 51, but those from 0 up to 50") as gone:
+    with pytest.raises(OutOfRange, match="no offset 51: its offsets go from 0 up to 50") as gone:
         simple.fetch(FetchRequest(TOPIC, 0, offset=51))
     assert (gone.value.error, gone.value.start, gone.value.end) == (
         Error.OFFSET_OUT_OF_RANGE,

@@ -117,7 +117,7 @@ class Consumer:
     ) -> None:
         """Read these topics, or all whose names match a pattern, as a member of the group.
 
-        Each call replaces the subscription before. `listener` is called on rebalances, within
+        Each call replaces the previous subscription. `listener` is called on rebalances, within
         `poll`.
         """
         check_listener(listener, RebalanceListener)
@@ -331,7 +331,7 @@ class Consumer:
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
     ) -> None:
-        """Commit in the background; calls `on_committed(offsets, error)` in that thread."""
+        """Commit in the background thread, which then calls `on_committed(offsets, error)`."""
         self._iteration.settle()
         self._call(self._core.commit_soon, to_commit(offsets), on_committed)
 

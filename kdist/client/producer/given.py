@@ -73,7 +73,7 @@ _NO_HEADERS = (str, bytes, Mapping)  # not even a mapping: a header's name may b
 def checked_headers(headers: Any) -> tuple[Any, ...]:
     """Headers as a tuple of pairs, each of a str and of bytes or None; `TypeError`."""
     if type(headers) is not list and isinstance(headers, _NO_HEADERS):
-        raise TypeError(f"headers are pairs of name and value, not a {type(headers).__name__}")
+        raise TypeError(f"headers must be pairs of name and value, not a {type(headers).__name__}")
     pairs = tuple(headers)
     for pair in pairs:
         # The common pair is checked without calls, which would take longer than all else that is
@@ -87,7 +87,7 @@ def checked_headers(headers: Any) -> tuple[Any, ...]:
 def _check_header(pair: Any) -> None:
     is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
     if not is_pair or not isinstance(pair[0], str) or not isinstance(pair[1], _DATA):
-        raise TypeError(f"a header is a str with bytes or None, not {pair!r}")
+        raise TypeError(f"a header must be a pair of str and bytes (or None), not {pair!r}")
 
 
 def checked_partition(partition: Any) -> Any:
@@ -95,14 +95,14 @@ def checked_partition(partition: Any) -> Any:
     if partition is None or type(partition) is int:
         return partition
     if not isinstance(partition, SupportsIndex):
-        raise TypeError(f"a partition is an int, not {partition!r}")
+        raise TypeError(f"a partition must be an int, not {partition!r}")
     return partition
 
 
 def checked_timestamp(timestamp: Any) -> int:
     """Milliseconds since the epoch."""
     if type(timestamp) is not int or not 0 <= timestamp < TIMESTAMP_END:
-        raise TypeError(f"a timestamp is an int of ms since the epoch, not {timestamp!r}")
+        raise TypeError(f"a timestamp must be an int of ms since the epoch, not {timestamp!r}")
     return timestamp
 
 

@@ -195,7 +195,7 @@ class SentMany(_Promise[dict[int, list[OffsetRange]]]):
         self.pieces.append((batch, start, end))
 
     def add_one(self, sent: Sent) -> None:
-        """A record that was sent by itself."""
+        """Add a record that was sent on its own."""
         self.add(sent._batch, sent._index, sent._index + 1)
 
     def _resolved(self) -> Iterable[tuple[Batch, int, int]]:

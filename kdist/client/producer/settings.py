@@ -129,8 +129,8 @@ class ProducerSettings(Settings):
         default=True,
         subject=DELIVERY,
         doc="Number batches, so that each is written once and in order even if it is sent twice. "
-        "It needs acks=all, retries, and at most 5 requests in flight; if one of those is set "
-        "otherwise, it is off by default, and an error to ask for.",
+        "It needs acks=all, retries, and at most 5 requests in flight: where those are set "
+        "otherwise it is off, and asking for it is an error.",
     )
     max_in_flight_requests_per_connection: int32 = setting(
         "max.in.flight.requests.per.connection",
@@ -218,21 +218,21 @@ def _read(row: Setting, value: Any) -> Any:
     try:
         return row.read(show_text(value))
     except (ValueError, TypeError):
-        raise UserError(f"{row.attribute}={value!r}: it is {row.allowed()}") from None
+        raise UserError(f"{row.attribute}={value!r}: it must be {row.allowed()}") from None
 
 
 def _check_callables(code: Mapping[str, Any]) -> None:
     for name, value in code.items():
         if name == "callback_handler":
             if value is not None and not isinstance(value, CallbackHandler):
-                raise UserError(f"callback_handler={value!r}: it is a CallbackHandler")
+                raise UserError(f"callback_handler={value!r}: it must be a CallbackHandler")
         elif name == "partitioner":
             if not callable(value) and value not in ("sticky", "round_robin"):
                 raise UserError(
-                    f"partitioner={value!r}: it is one of sticky, round_robin, or a callable"
+                    f"partitioner={value!r}: it must be one of sticky, round_robin, or a callable"
                 )
         elif value is not None and not callable(value):
-            raise UserError(f"{name}={value!r}: it is a callable that gives bytes")
+            raise UserError(f"{name}={value!r}: it must be a callable that returns bytes")
 
 
 def _is_idempotent(settings: ProducerSettings, given: Mapping[str, Any]) -> bool:
@@ -245,6 +245,6 @@ def _is_idempotent(settings: ProducerSettings, given: Mapping[str, Any]) -> bool
     if can_be or not given.get("enable_idempotence"):
         return can_be and settings.enable_idempotence
     raise UserError(
-        "enable_idempotence takes acks=all, retries, and at most "
+        "enable_idempotence needs acks=all, retries, and at most "
         f"{IDEMPOTENT_IN_FLIGHT_MAX} requests in flight"
     )

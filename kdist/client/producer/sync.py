@@ -84,7 +84,7 @@ class Producer:
         epoch, None for now. The call blocks for up to `max_block_ms` while `buffer_memory` is full,
         then raises `BufferFull`, or while the topic's metadata is missing, then `ApiError` or
         `NoBroker`. It also raises `ApiError` for a partition that does not exist, `RecordTooLarge`,
-        `ProducerClosed`, and `TypeError` for arguments of the wrong type, as a value not of bytes.
+        `ProducerClosed`, and `TypeError` for an argument of the wrong type, such as a `str` value.
 
         >>> with Producer(bootstrap_servers=broker) as producer:
         ...     many = producer.send("clicks", MessageSet([b"a", Message(b"b", key=b"user-7")]))

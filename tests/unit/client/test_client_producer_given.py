@@ -40,7 +40,9 @@ def test_what_is_no_partition_is_a_type_error(partition: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             for _ in range(2):  # before and after the topic is known
-                with pytest.raises(TypeError, match=f"a partition is an int, not {partition!r}"):
+                with pytest.raises(
+                    TypeError, match=f"a partition must be an int, not {partition!r}"
+                ):
                     await producer.send("t", b"a", partition=partition)
                 await producer.send_and_wait("t", b"a")
 

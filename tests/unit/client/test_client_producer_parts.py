@@ -22,13 +22,16 @@ from tests.unit.client.producer_world import Fault, Scene, play
     ("given_", "sentence"),
     [
         ({"lingerms": 5}, "a producer has no setting lingerms: did you mean linger_ms?"),
-        ({"acks": 2}, "acks=2: it is one of all, -1, 1, 0"),
-        ({"batch_size": "many"}, "batch_size='many': it is an integer from 0 to 2147483647"),
-        ({"compression_type": "rar"}, "it is one of none, gzip, snappy, lz4, zstd"),
-        ({"partitioner": "best"}, "partitioner='best': it is one of sticky, round_robin"),
-        ({"value_encoder": "utf-8"}, "value_encoder='utf-8': it is a callable that gives bytes"),
-        ({"callback_handler": print}, "it is a CallbackHandler"),
-        ({"enable_idempotence": True, "acks": 1}, "enable_idempotence takes acks=all"),
+        ({"acks": 2}, "acks=2: it must be one of all, -1, 1, 0"),
+        ({"batch_size": "many"}, "batch_size='many': it must be an integer from 0 to 2147483647"),
+        ({"compression_type": "rar"}, "it must be one of none, gzip, snappy, lz4, zstd"),
+        ({"partitioner": "best"}, "partitioner='best': it must be one of sticky, round_robin"),
+        (
+            {"value_encoder": "utf-8"},
+            "value_encoder='utf-8': it must be a callable that returns bytes",
+        ),
+        ({"callback_handler": print}, "it must be a CallbackHandler"),
+        ({"enable_idempotence": True, "acks": 1}, "enable_idempotence needs acks=all"),
     ],
 )
 def test_a_wrong_setting_is_said_in_a_sentence(given_: dict[str, Any], sentence: str) -> None:
