@@ -1,9 +1,9 @@
-"""AlterConfigs and IncrementalAlterConfigs (keys 33, 44): own settings of topics and brokers.
+"""AlterConfigs and IncrementalAlterConfigs (keys 33, 44): dynamic settings of topics and brokers.
 
-The one gives a topic or a broker all the settings it is to have, the other changes those that it
-names; what comes out is checked as a whole, and INVALID_CONFIG says every fault there is. Resources
-succeed and fail one by one, each of them as a whole. Who is asked writes to ZooKeeper, where all
-brokers look; who may be asked for what is said by the resource (`resources.py`).
+AlterConfigs replaces all dynamic settings of a topic or broker, IncrementalAlterConfigs changes
+only those that it names. The outcome is checked as a whole, and INVALID_CONFIG reports every fault.
+Resources succeed or fail independently, each as a whole. The broker that is asked writes to
+ZooKeeper, from which all brokers read; `resources.py` says which broker accepts which resource.
 
 Source: KIP-133, KIP-226, KIP-339, Kafka's `ZkAdminManager` and `ConfigAdminManager`.
 """
@@ -128,7 +128,7 @@ def _after(changes: Iterable[SettingChange], resource: Resource, before: Overrid
             after.pop(change.name, None)
         else:
             after[change.name] = value
-    # What is stored and cannot be used does not stand in the way of other changes.
+    # A stored setting that is invalid must not prevent changes to others.
     changed = {change.name for change in changes}
     left_out = before.keys() - changed - resource.usable(before).keys()
     _checked({name: text for name, text in after.items() if name not in left_out}, resource)
@@ -136,7 +136,7 @@ def _after(changes: Iterable[SettingChange], resource: Resource, before: Overrid
 
 
 def _lists(resource: Resource, before: Overrides) -> dict[str, list[str]]:
-    """The settings that are lists, as they are in force: what is appended to."""
+    """The present values of list settings, to which APPEND and SUBTRACT apply."""
     texts = {
         each.name: before.get(each.name) or each.text or ""
         for each in resource.beneath()
@@ -167,7 +167,7 @@ def _check_given(
 
 
 def _value_after(change: SettingChange, lists: dict[str, list[str]]) -> str | None:
-    """The value that the change leaves (pure); None: the setting is the topic's own no more."""
+    """The value after the change (pure); None if the setting is no longer set on the resource."""
     operation, value = change.config_operation, change.value or ""
     if operation == DELETE:
         return None

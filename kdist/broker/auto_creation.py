@@ -1,7 +1,7 @@
-"""Topics that are created because somebody asked for them, and the internal ones when needed.
+"""Automatic creation of topics: those that a client asks for, and `__consumer_offsets`.
 
-Any broker may be asked; the controller creates. Nobody waits for it here: clients are told to ask
-again, and do. A topic that is being created already is not asked for twice.
+Any broker may be asked; the controller creates the topic. No request waits for that: clients get a
+retriable error, and try again. A creation in progress is not requested twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AutoCreation:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def ask_for(self, name: str, may_create: bool) -> Error:
-        """What to answer whoever asks for a topic, by a valid name, that is not known."""
+        """The error to answer for an unknown topic with a valid name, which may be created now."""
         if name == TRANSACTIONS_TOPIC:
             return Error.UNKNOWN_TOPIC_OR_PARTITION
         if not may_create or not self._config().broker.auto_create_topics_enable:
@@ -54,11 +54,11 @@ class AutoCreation:
         return Error.LEADER_NOT_AVAILABLE
 
     def create_offsets_topic(self) -> None:
-        """Groups need `__consumer_offsets`, whatever the settings say of other topics."""
+        """Create `__consumer_offsets`, whether or not `auto.create.topics.enable` is on."""
         self._begin(OFFSETS_TOPIC)
 
     def cancel(self) -> None:
-        """Wait for no creation any more; those under way may still happen."""
+        """Stop waiting for creations; the controller may still carry them out."""
         for task in self._under_way.values():
             task.cancel()
 
@@ -76,7 +76,7 @@ class AutoCreation:
             del self._under_way[new.name]
         if error is Error.NONE:
             self._metrics.created_topics += 1
-        elif error is not Error.TOPIC_ALREADY_EXISTS:  # as it does when two brokers are asked
+        elif error is not Error.TOPIC_ALREADY_EXISTS:  # expected if two brokers request it
             logger.warning("topic %s is not created: %s", new.name, error.sentence)
 
 

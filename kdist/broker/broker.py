@@ -1,12 +1,12 @@
-"""A broker's life: started in order, watched over, stopped in order.
+"""A broker's life cycle: start, run until stopped or failed, stop.
 
     start: ZooKeeper session, cluster id, settings, log directory, HTTP, logs, listeners,
-           registration, election; ready once a controller has told it of the cluster
-    stop:  listeners, candidacy, registration, what is under way, directory, session
+           registration, election; ready once a controller has sent it the cluster's metadata
+    stop:  listeners, candidacy, registration, requests in flight, directory, session
 
-A directory that says it belongs to another cluster or broker, a port that is taken, an id that is
-taken, a ZooKeeper that does not answer, or not again: a `UserError`, and what was begun is undone.
-What goes wrong later is `failure`: a `DiskFailed`, or a bug.
+Start raises `UserError`, and undoes what it has begun, if the log directory belongs to another
+cluster or broker, if a port or the broker id is taken, or if ZooKeeper does not answer or stops
+answering. A later failure, a `DiskFailed` or a bug, is set on `failure`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ from kdist.zk.registration import BrokerRegistration
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-DRAIN_MS = 5_000  # for what is under way when a broker stops
+DRAIN_MS = 5_000  # for requests in flight when a broker stops
 
 _AT_ONCE_MS = 1
-_RETRY_MS = 500  # of what is done in ZooKeeper at the start
-_STRAYS_MS = 30_000  # by then a controller has had those deleted that are to be
-_STATUS_NS = 1_000_000_000  # between two lines of progress while logs are opened
+_RETRY_MS = 500  # between attempts at ZooKeeper while starting
+_STRAYS_MS = (
+    30_000  # by then the controller has had deleted topics' logs removed; the rest is stray
+)
+_STATUS_NS = 1_000_000_000  # between two progress lines while logs are opened
 
 
 class State(enum.Enum):
@@ -64,7 +66,7 @@ class State(enum.Enum):
 
 
 class Broker:
-    """Owner: the loop. `start` and `stop` are called once; `failure` is done when it must end."""
+    """Owner: the loop. Call `start` and `stop` once each; `failure` is set when it has to end."""
 
     def __init__(self, world: BrokerWorld) -> None:
         config = world.config
@@ -95,7 +97,7 @@ class Broker:
 
     @property
     def service(self) -> Service:
-        """What serves requests; there is one from the middle of `start` on."""
+        """What serves requests; it exists from the middle of `start` on."""
         assert self._service is not None, "the broker is not started"
         return self._service
 
@@ -105,16 +107,16 @@ class Broker:
         return self._gateway.endpoints[0].listener.port
 
     def fail(self, error: BaseException) -> None:
-        """The broker must end: the first reason counts."""
+        """End the broker for this reason, unless it is ending for an earlier one."""
         if not self.failure.done():
             self.failure.set_result(error)
 
     # Starting
 
     async def start(self) -> None:
-        """Serve. `UserError` if it cannot; what was begun is undone then.
+        """Start to serve. Raises `UserError` if it cannot, after undoing what was begun.
 
-        It is not ready if something has failed since it registered: see `failure`.
+        It returns without becoming ready if something has failed after registration: see `failure`.
         """
         self.state = State.STARTING
         try:
@@ -122,7 +124,7 @@ class Broker:
         except BaseException:
             await self._undo()
             raise
-        if self.failure.done():  # whoever waits for that ends the broker
+        if self.failure.done():  # whoever awaits `failure` ends the broker
             return
         self.state = State.READY
         self.measures.broker.is_ready = 1
@@ -141,7 +143,7 @@ class Broker:
             self._gateway.inter_broker_listener,
             self.fail,
         )
-        # A recovery may take long, and is to be watched.
+        # Before the logs: a recovery may take long, and must be observable.
         self.http_port = await self._gateway.open_http(
             {"/metrics": self._metrics_page, "/health": self._health_page}
         )
@@ -152,7 +154,7 @@ class Broker:
         await self._join_cluster(service)
 
     async def _open_logs(self, directory: LogDirectory) -> None:
-        """After a crash this takes its time, so signals and the watchdog get theirs in between."""
+        """Open logs in steps: a recovery takes long, and must not hold up signals or watchdog."""
         now_ns = self.world.clock.monotonic_ns
         told_ns = now_ns()
         with closing(directory.opening()) as steps:
@@ -167,7 +169,7 @@ class Broker:
                     await self._tasks.blocking(work)
 
     async def _look_at_zookeeper(self) -> tuple[str, int]:
-        """The cluster's id, and how many partitions `__consumer_offsets` has, or will have."""
+        """The cluster id, and how many partitions `__consumer_offsets` has or will have."""
         zk, where = self.world.zk, self.world.config.zookeeper.connect
         self._tell(f"connecting to ZooKeeper on {where}")
         try:
@@ -185,10 +187,8 @@ class Broker:
         return cluster_id, await self._count_offsets_partitions()
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives, begun anew if ZooKeeper was lost meanwhile.
-
-        From the first loss on there are `zookeeper.connection.timeout.ms` for it.
-        """
+        """The result of `work`, which is repeated if ZooKeeper is lost, for at most
+        `zookeeper.connection.timeout.ms` from the first loss on."""
         loop, zk = asyncio.get_running_loop(), self.world.zk
         patience_s = self.world.config.zookeeper.connection_timeout_ms / 1000
         end_s = math.inf
@@ -201,7 +201,7 @@ class Broker:
                 end_s = min(end_s, loop.time() + patience_s)
                 if loop.time() >= end_s:
                     raise
-                logger.warning("ZooKeeper was lost while the broker starts, again soon: %s", error)
+                logger.warning("lost ZooKeeper while the broker starts, trying again: %s", error)
                 await asyncio.sleep(_RETRY_MS / 1000)
 
     async def _count_offsets_partitions(self) -> int:
@@ -213,7 +213,7 @@ class Broker:
         return len(znodes.TOPIC.decode(path, data).partitions)
 
     async def _join_cluster(self, service: Service) -> None:
-        """Register, stand for election, and wait to be told of the cluster."""
+        """Register, stand for election, and wait for the cluster's metadata."""
         config = self.world.config
         registration = BrokerRegistration(
             endpoints=self._gateway.endpoints,
@@ -244,8 +244,8 @@ class Broker:
         self._tasks.call_later(_STRAYS_MS, service.replicas.tell_of_strays)
 
     async def _hear_of_cluster(self, told: asyncio.Event) -> None:
-        """Return once a controller has told of the cluster, as nobody can be served before that,
-        or once something has failed."""
+        """Return once a controller has sent metadata, without which no client can be served, or
+        once something has failed."""
         timeout_s = self.world.config.zookeeper.session_timeout_ms / 1000
         hearing = asyncio.ensure_future(told.wait())
         try:
@@ -290,9 +290,9 @@ class Broker:
     # Stopping
 
     async def stop(self, drain_ms: float = DRAIN_MS) -> None:
-        """Answer what is under way, say goodbye, leave a directory that needs no recovery.
+        """Answer requests in flight, deregister, and leave a directory that needs no recovery.
 
-        It is given up once something has failed: see `failure`.
+        Returns early if something fails meanwhile: see `failure`.
         """
         stopping = asyncio.ensure_future(self._stop(drain_ms))
         try:
@@ -310,12 +310,12 @@ class Broker:
         self._tell("stopping")
         service = self.service
         closing = asyncio.ensure_future(self._gateway.close(drain_ms))
-        await asyncio.sleep(0)  # from here on nobody is accepted
+        await asyncio.sleep(0)  # from here on no connection is accepted
         try:
             async with asyncio.timeout(drain_ms / 1000):
                 await self._leave(service)
         except TimeoutError:
-            logger.warning("ZooKeeper does not answer; the session's end will do")
+            logger.warning("ZooKeeper does not answer; the session will expire instead")
         await self._cancel_running()
         await service.drain()
         await closing
@@ -331,11 +331,11 @@ class Broker:
         self._tell("stopped")
 
     async def _leave(self, service: Service) -> None:
-        """The controller, or the next one, moves on without this broker."""
+        """Resign as controller and deregister, so that the cluster goes on without this broker."""
         try:
             await service.controller.resign()
         except ZooKeeperError as error:
-            logger.warning("could not resign; the session's end will do: %s", error)
+            logger.warning("could not resign; the session will expire instead: %s", error)
         await self._membership.leave()
 
     async def _cancel_running(self) -> None:
@@ -347,7 +347,7 @@ class Broker:
             await asyncio.wait(self._running)
 
     async def abandon(self) -> None:
-        """End after a failure: nothing on the disk is touched; ZooKeeper hears of it at once."""
+        """End after a failure: leave the disk untouched, close the ZooKeeper session at once."""
         self.state = State.STOPPED
         self.measures.broker.is_ready = 0
         self._tasks.close()
@@ -359,9 +359,9 @@ class Broker:
         await self.world.zk.close()
 
     async def _undo(self) -> None:
-        """A start that failed leaves no lock, no address and no session.
+        """Release the lock, the addresses and the session after a failed start.
 
-        But if the disk has failed, or there is a bug, the directory is left as it is.
+        After a disk failure or a bug, the directory is left untouched.
         """
         await self._cancel_running()
         await self._gateway.close(_AT_ONCE_MS)
@@ -381,7 +381,7 @@ class Broker:
         return Page(200, CONTENT_TYPE, self.measures.exposition.render())
 
     def _health_page(self) -> Page:
-        """200 while it serves and has its session; what it is at, either way."""
+        """200 while the broker is ready and its session has not expired, else 503; with details."""
         zk_state = self.world.zk.state
         has_session = zk_state is not SessionState.EXPIRED
         is_well = self.state is State.READY and has_session and not self.failure.done()

@@ -1,14 +1,15 @@
-"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown (keys 4 to 7): the controller's.
+"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown (keys 4 to 7): from the controller.
 
-Brokers speak on the inter-broker listener, so these are refused on any other: with a listener of
-their own behind a firewall, clients cannot give orders. With one for all, until there are ACLs,
-whoever reaches the port and knows the epochs can.
+They are accepted on the inter-broker listener only. If that is a separate listener behind a
+firewall, clients cannot send them. If clients use it too, anybody who reaches the port and knows
+the epochs can, until there are ACLs.
 
-Requests of a controller that was replaced, or that mean an earlier registration of this broker, are
-refused. So are those on a connection that the controller has left for another: what was under way
-on it when the network failed may come much later, and would make a topic that is deleted by now.
-LeaderAndIsr first reads the settings of topics that are new here, unless this broker wrote them, so
-that their logs begin with them; requests keep their order meanwhile.
+Requests are refused if they come from a controller that was replaced, or are meant for an earlier
+registration of this broker, or come on a connection that the controller has replaced by a newer
+one: a request stuck there when the network failed may arrive much later, and would re-create a
+topic that was deleted meanwhile. LeaderAndIsr first reads the settings of topics new to this broker
+(unless this broker's controller wrote them), so that their logs are created with them; requests
+keep their order meanwhile.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Response = TypeVar("Response")
 
 
 class ControlHandler:
-    """Owner: the broker. `updated` hears of each update, with the partitions that are gone."""
+    """Owner: the broker. `updated` is called after each UpdateMetadata, with deleted partitions."""
 
     def __init__(
         self,
@@ -58,15 +59,17 @@ class ControlHandler:
         self._controller = controller
         self._updated = updated
         self._in_order = asyncio.Lock()
-        self._line = (0, 0)  # controller epoch, number of the connection that orders come by
+        self._line = (0, 0)  # controller epoch and connection number of the newest request
 
-    async def lead(self, request: LeaderAndIsrRequest, call: Call) -> LeaderAndIsrResponse:
-        """Lead or follow partitions. NETWORK_EXCEPTION: ZooKeeper did not say their settings."""
+    async def leader_and_isr(
+        self, request: LeaderAndIsrRequest, call: Call
+    ) -> LeaderAndIsrResponse:
+        """LeaderAndIsr. NETWORK_EXCEPTION if topics' settings cannot be read from ZooKeeper."""
         if error := self._fence(request, call):
             return LeaderAndIsrResponse(error_code=error)
         async with self._in_order:
             try:
-                # A name that is no topic's has no settings; it is refused for itself below.
+                # An invalid topic name has no settings; `apply_leader_and_isr` refuses it.
                 told = {
                     each.key.topic: each.topic_id
                     for each in told_in(request)
@@ -74,20 +77,22 @@ class ControlHandler:
                 }
                 await self._overrides.load_new(told)
             except ZooKeeperError as error:
-                logger.warning("an order of the controller has to wait: %s", error)
+                logger.warning("LeaderAndIsr is refused, settings cannot be read: %s", error)
                 return LeaderAndIsrResponse(error_code=Error.NETWORK_EXCEPTION)
             apply = self._replicas.apply_leader_and_isr
             return await _carried_out(partial(apply, request, call.version))
 
-    async def stop(self, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
-        """Host partitions no more."""
+    async def stop_replica(self, request: StopReplicaRequest, call: Call) -> StopReplicaResponse:
+        """StopReplica: stop hosting partitions."""
         if error := self._fence(request, call):
             return StopReplicaResponse(error_code=error, partition_errors=[])
         async with self._in_order:
             return await _carried_out(partial(self._replicas.apply_stop_replica, request))
 
-    async def learn(self, request: UpdateMetadataRequest, call: Call) -> UpdateMetadataResponse:
-        """Take the state of the cluster in."""
+    async def update_metadata(
+        self, request: UpdateMetadataRequest, call: Call
+    ) -> UpdateMetadataResponse:
+        """UpdateMetadata: update the metadata cache."""
         if error := self._fence(request, call):
             return UpdateMetadataResponse(error_code=error)
         self._replicas.controller_epoch = request.controller_epoch
@@ -96,15 +101,15 @@ class ControlHandler:
         self._overrides.forget({each.topic for each in gone} - self._cache.topics.keys())
         return UpdateMetadataResponse(error_code=Error.NONE)
 
-    async def let_go(
+    async def controlled_shutdown(
         self, request: ControlledShutdownRequest, listener: str
     ) -> ControlledShutdownResponse:
-        """A broker is about to stop: it may, as no other has the partitions that it leads.
+        """ControlledShutdown: a broker may stop; no other replica could take over its partitions.
 
-        STALE_BROKER_EPOCH for an earlier registration's request, and for one without an epoch, as
-        `fence` has it.
+        STALE_BROKER_EPOCH for an earlier registration's request and, as in `fence`, for one without
+        an epoch.
         """
-        error = self._bar(listener) or self._shutdown_fault(request)
+        error = self._refuse_listener(listener) or self._shutdown_fault(request)
         return ControlledShutdownResponse(error_code=error, remaining_partitions=[])
 
     def _shutdown_fault(self, request: ControlledShutdownRequest) -> Error:
@@ -118,31 +123,31 @@ class ControlHandler:
     def _fence(
         self, request: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest, call: Call
     ) -> Error:
-        """Why an order is not taken. NETWORK_EXCEPTION: its connection was left for another."""
+        """Why a request is refused. NETWORK_EXCEPTION: the controller has a newer connection."""
         replicas = self._replicas
-        error = self._bar(call.listener) or fence(
+        error = self._refuse_listener(call.listener) or fence(
             request, replicas.controller_epoch, replicas.broker_epoch
         )
         if error:
             return error
         line = (request.controller_epoch, call.connection.number)
         if line < self._line:
-            logger.warning("an order that comes late, by %s, is refused", call.connection.peer)
+            logger.warning("a late request of the controller is refused: %s", call.connection.peer)
             return Error.NETWORK_EXCEPTION
         self._line = line
         return Error.NONE
 
-    def _bar(self, listener: str) -> Error:
+    def _refuse_listener(self, listener: str) -> Error:
         is_brokers = listener == self._controller.listener
         return Error.NONE if is_brokers else Error.CLUSTER_AUTHORIZATION_FAILED
 
 
 async def _carried_out(order: Callable[[Callable[[Response], None]], None]) -> Response:
-    """What the order is answered with, once it is carried out."""
+    """Carry out `order` and return its response."""
     answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
     def reply(response: Response) -> None:
-        if not answer.done():  # else the broker stops
+        if not answer.done():  # cancelled if the broker is stopping
             answer.set_result(response)
 
     order(reply)

@@ -1,4 +1,4 @@
-"""How a broker asks the controller for a topic: by a call if it is that itself, else by wire."""
+"""How a broker asks the controller to create a topic: by a call in-process, or by a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kdist.protocol.create_topics import API, CreateTopicsRequest, NewTopic
 
 ConnectClient = Callable[[str, int], Awaitable[Client]]
 
-_ROUND_TRIP_MS = 5_000  # beyond the time that the controller is given
+_ROUND_TRIP_MS = 5_000  # in addition to the controller's own timeout
 
 
 class ControllerAccess:
@@ -21,7 +21,7 @@ class ControllerAccess:
     def __init__(
         self, controller: Controller, cache: MetadataCache, listener: str, connect: ConnectClient
     ) -> None:
-        """`listener`: the one that brokers use among themselves."""
+        """`listener`: the inter-broker listener."""
         self._controller = controller
         self._cache = cache
         self._listener = listener

@@ -1,7 +1,7 @@
-"""DeleteRecords (key 21): a partition begins at a later offset; earlier records go (KIP-107).
+"""DeleteRecords (key 21): advances a partition's log start offset (KIP-107).
 
-The new start is on the disk before the answer, and nobody reads below it from then on. Segments of
-which nothing is left go next; the one that the start lies in keeps its bytes until it is due.
+The new start offset is on the disk before the answer, and no read goes below it from then on.
+Segments that lie wholly below it are then deleted; the one that contains it stays until retention.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DeleteRecordsHandler:
         self._replicas = replicas
 
     async def answer(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Where each partition begins now. Raises `DiskFailed`.
+        """Answer with each partition's new log start offset. Raises `DiskFailed`.
 
         OFFSET_OUT_OF_RANGE beyond the high watermark, POLICY_VIOLATION for a topic whose
         `cleanup.policy` has no `delete`, INVALID_TOPIC_EXCEPTION for internal topics.
@@ -69,7 +69,7 @@ class DeleteRecordsHandler:
 
         def done(error: BaseException | None) -> None:
             if moved.done():
-                return  # the broker stops
+                return  # cancelled: the broker is stopping
             if error is None:
                 moved.set_result(None)
             else:
@@ -83,7 +83,7 @@ class DeleteRecordsHandler:
 
 
 def _checked(partition: Partition, offset: int) -> int:
-    """The offset that the partition is to begin at; ApiError if it may not."""
+    """The new log start offset; ApiError if it is not allowed."""
     partition.require_leader()
     if "delete" not in partition.log.settings.cleanup_policy:
         raise ApiError(Error.POLICY_VIOLATION)

@@ -1,4 +1,4 @@
-"""DescribeCluster (key 60): brokers, controller and cluster id, as this broker was told of them."""
+"""DescribeCluster (key 60): brokers, controller and cluster id, from the metadata cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DescribeClusterHandler:
     async def answer(
         self, request: DescribeClusterRequest, listener: str
     ) -> DescribeClusterResponse:
-        """What clients on `listener` are to know, once this broker knows anything."""
+        """The answer for clients on `listener`; it waits until this broker has metadata."""
         error = _endpoint_fault(request.endpoint_type)
         if error is not Error.NONE:
             return DescribeClusterResponse(

@@ -1,8 +1,8 @@
-"""DescribeConfigs (key 32): the settings of topics, and of this broker, as they are in force.
+"""DescribeConfigs (key 32): the effective settings of topics and of this broker.
 
-What is in force is said by the resource (`resources.py`). Each setting says where its value is
-from, and every other layer that has one (KIP-226). Of a broker's those are read-only that it reads
-when it starts.
+`resources.py` determines the effective value. Each setting comes with the source of its value, and
+with its synonyms, the values in other layers (KIP-226). A broker's settings are read-only if it
+reads them only when it starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kdist.protocol.describe_configs import (
 )
 
 _Alike = tuple[Source, tuple[tuple[str, str], ...], tuple[str, ...]]
-"""What hundreds of topics have in common: their own settings, and which of all are asked for."""
+"""Hundreds of topics share a description if they agree in these: source, settings, names asked."""
 
 
 class DescribeConfigsHandler:
@@ -74,7 +74,7 @@ def _result(
     if isinstance(own, ApiError):
         result.error_code, result.error_message = own.error, own.detail
         return result
-    assert not isinstance(found, ApiError), "its error was taken for its own settings"
+    assert not isinstance(found, ApiError), "its error was answered above"
     names = asked.configuration_keys or ()
     alike = found.source, tuple(own.items()), tuple(names)
     if alike not in described:

@@ -1,8 +1,8 @@
-"""The marker at a disk's root, compared before anything on the disk is touched.
+"""The marker file at a disk's root, checked before anything on the disk is touched.
 
     /data/d01/disk.json    {"cluster": "prod-dc1", "broker": 201, "disk": "d01"}
 
-Without it a broker whose disk is not mounted would begin a new, empty log on the root disk.
+Without it, a broker whose disk is not mounted would create an empty log on the root filesystem.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kdist.runtime.files import Files
 
 
 class WrongDisk(UserError):
-    """The disk is missing or another's: starting again does not help, so systemd does not."""
+    """The disk is missing, or not this broker's. A restart is of no use: systemd makes none."""
 
     EXIT_STATUS = 78  # sysexits.h EX_CONFIG
 
 
 def check_marker(settings: DiskSettings, broker_id: int, files: Files) -> None:
-    """`WrongDisk` unless the marker is there and this broker's; nothing if none is asked for."""
+    """Raise `WrongDisk` if `disk.marker` is set and the file is missing or not this broker's."""
     path = settings.marker
     if path is None:
         return
@@ -31,7 +31,7 @@ def check_marker(settings: DiskSettings, broker_id: int, files: Files) -> None:
     for name, value in wanted.items():
         if value is not None and marker.get(name) != value:
             raise WrongDisk(
-                f"{path} is of {name} {marker.get(name)!r}, and this is {name} {value!r}:"
+                f"{path} names {name} {marker.get(name)!r}, but this is {name} {value!r}:"
                 " check which disk is mounted here"
             )
 
@@ -39,10 +39,10 @@ def check_marker(settings: DiskSettings, broker_id: int, files: Files) -> None:
 def _read(path: str, files: Files) -> Mapping[str, object]:
     try:
         marker = json.loads(files.read(path))
-    except (FileNotFoundError, PermissionError):  # the directory below a mount is closed to all
+    except (FileNotFoundError, PermissionError):  # an unmounted mount point is readable to nobody
         raise WrongDisk(f"{path} is not there: is the disk mounted?") from None
     except ValueError:
-        raise WrongDisk(f"{path} is not JSON: whose disk this is cannot be told") from None
+        raise WrongDisk(f"{path} is not JSON, so it does not say whose disk this is") from None
     if not isinstance(marker, dict):
-        raise WrongDisk(f"{path} is not a JSON object: whose disk this is cannot be told")
+        raise WrongDisk(f"{path} is not a JSON object, so it does not say whose disk this is")
     return marker

@@ -1,16 +1,15 @@
-"""From frames to handlers and back: one row per API, each request with its place for an answer.
+"""From frames to handlers and back: one handler per API, one reply slot per request.
 
-A request is first offered to the short way that its connection's last one was learned for
-(`usual.py`). On the long way it is decoded and handed to a function that answers through its
-`Call`, at once or later, or to a coroutine function whose result is the answer; Produce and Fetch
-are called with what they need and no more. Whatever a handler lets out is a bug, and ends the
-broker, but for `ProtocolError`, which ends the connection, and `DiskFailed`.
+A request is first offered to the fast path that its connection last learned (`usual.py`). On the
+general path it is decoded and handed to a function that answers through its `Call`, or a coroutine
+function that returns the answer (see `Routes`). An exception from a handler is a bug and stops the
+broker, except `ProtocolError`, which closes the connection, and `DiskFailed`, the disk's failure.
 
-Requests of one connection are carried out in their order, as Kafka promises, so far as it can be
-seen: all that is asked after a `changing` one waits for it, and all but produces for produces.
+One connection's requests take effect in order, as Kafka promises, as far as a client can tell: all
+after a `changing` request wait for it, and all but other produces wait for earlier produces.
 
-A request of an unknown API or version, or one that cannot be decoded, ends its connection, as the
-peer could not read any answer; but not ApiVersions, which is answered in version 0 then (KIP-511).
+A request that is unknown or cannot be decoded closes its connection, since the peer could not read
+an answer; but an unknown version of ApiVersions is answered in version 0 (KIP-511).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from kdist.replication.delayed import Waiting
 from kdist.runtime.clock import Clock
 
 HotHandler = Callable[[Any, int, Callable[[Any], None], Connection], None]
-"""Request, version, where the answer goes, and whose end cancels the request."""
+"""Request, version, callback for the answer, and the connection whose end cancels the request."""
 
 _NS_PER_S = 1_000_000_000
 _KEY_BYTES = 2  # a frame begins with its API key
@@ -43,10 +42,10 @@ _PRODUCE = produce.API.key.to_bytes(_KEY_BYTES, "big")
 
 
 class Call:
-    """A request that goes the long way. It is answered exactly once.
+    """A request on the general path. It is answered exactly once.
 
-    Made for every request, so it is flat. What stands in this file costs a produce 2.1 µs, besides
-    codec and handler (Debian's Python 3.11).
+    One is made per request, so it is a flat object. This module's share of a produce is 2.1 µs,
+    without codec and handler (Debian's Python 3.11).
     """
 
     __slots__ = (
@@ -78,17 +77,17 @@ class Call:
 
     @property
     def caller(self) -> Caller:
-        """As the groups room sees the client."""
+        """The client, as `kdist.groups` wants to know it."""
         return Caller(self.version, self.client_id or "", f"/{self.connection.host}")
 
     def bar(self) -> None:
-        """Let later requests of the connection wait, if this one is not answered yet."""
+        """Hold back the connection's later requests until this one is answered."""
         if self._slot.chunks is None:
             self._is_barring = True
             self.connection.bar()
 
     def answer(self, response: Any) -> None:
-        """Send the response; None: there is none, as to a produce with acks=0."""
+        """Send the response. None means that there is none, as for a produce with acks=0."""
         if response is None:
             self._slot.discard()
         else:
@@ -101,7 +100,7 @@ class Call:
         metrics.seconds.observe((self._dispatch.now_ns() - self._started_ns) / _NS_PER_S)
 
     def answer_with_error(self, response: Any) -> None:
-        """As `answer`, of a response that may have an error for all of the request."""
+        """As `answer`, for a response with a top-level error code, which is counted if set."""
         if getattr(response, "error_code", 0):
             self._metrics.failed += 1
         self.answer(response)
@@ -112,18 +111,18 @@ WaitingHandler = Callable[[Any, Call], Awaitable[Any]]
 
 
 class Routes(NamedTuple):
-    """A handler for each API key, by kind."""
+    """The handler of each API key, by kind."""
 
     hot: Mapping[int, HotHandler]
     direct: Mapping[int, DirectHandler]
     waiting: Mapping[int, WaitingHandler]
     changing: frozenset[int]
-    """Of these, what later requests of its connection wait for: they rest on what it changes."""
+    """API keys whose effect the connection's later requests must see, so they wait for it."""
 
     def check(self) -> None:
-        """Every API of the version table has one handler, and no other has any."""
+        """Assert that exactly the APIs of the version table have a handler, and one each."""
         keys = [*self.hot, *self.direct, *self.waiting]
-        assert sorted(keys) == sorted(api.key for api in TABLE), "wired is what is advertised"
+        assert sorted(keys) == sorted(api.key for api in TABLE), "handlers and versions differ"
 
 
 class Dispatch:
@@ -139,7 +138,7 @@ class Dispatch:
         usual: UsualPaths,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`fail` hears of a disk that failed, and of bugs in handlers that wait."""
+        """`fail` is called with a disk failure, and with a bug in a `waiting` handler."""
         routes.check()
         self.listener = listener
         self.now_ns = clock.monotonic_ns
@@ -154,15 +153,15 @@ class Dispatch:
         """Nothing to prepare."""
 
     def on_disconnect(self, connection: Connection) -> None:
-        """What waits for it ends without an answer."""
+        """Cancel the connection's delayed operations; they are not answered."""
         self._waiting.cancel_all(connection)
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """Answer a request, or see to it that it will be. Raises `ProtocolError`, `NotYet`.
+        """Answer a request, now or later. Raises `ProtocolError`, `NotYet`.
 
-        What was taken on short ways and waits for the end of the turn is settled before any request
-        goes the long way: that one finds everything done that came before it. Short ways need no
-        look at `late`: a fetch takes one only if no produce came since the last that did not.
+        Requests that a fast path has queued for the end of the turn are settled before any request
+        takes the general path, so that it sees their effect. Fast paths need not check `late`: a
+        fetch takes one only if no produce came since the last fetch on the general path.
         """
         context: Context | None = connection.context
         try:
@@ -175,7 +174,7 @@ class Dispatch:
             self._fail(error)
 
     def _handle(self, connection: Connection, frame: memoryview) -> None:
-        """Decode a request and hand it to its handler: the long way."""
+        """The general path: decode a request and hand it to its handler."""
         try:
             header, request = decode_request(frame)
         except UnsupportedVersionError as error:
@@ -224,6 +223,6 @@ class Dispatch:
             self._fail(error)
 
     def cancel(self) -> None:
-        """End the handlers that wait, without an answer."""
+        """Cancel the `waiting` handlers; their requests are not answered."""
         for task in self._tasks:
             task.cancel()

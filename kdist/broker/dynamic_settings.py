@@ -1,9 +1,9 @@
-"""This broker's settings as they are in force: its file's, under what is changed while it runs.
+"""This broker's effective settings: those of its file, overridden by dynamic ones in ZooKeeper.
 
-What ZooKeeper holds for this broker goes before what it holds for all brokers, and that before the
-file (KIP-226). Both znodes are read before the logs are opened, and again after every change and in
-every new connection, so that nothing is missed however long ZooKeeper was away. What cannot be used
-of them is left out: a person or another program may have written anything.
+Settings stored for this broker take precedence over those stored for all brokers, and both over the
+file (KIP-226). Both znodes are read before the logs are opened, after every change, and after every
+reconnection, so that no change is missed however long ZooKeeper was unreachable. Invalid settings
+in them are ignored: a person or another program may have written anything.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Apply = Callable[[BrokerConfig], None]
 
 
 class DynamicSettings:
-    """Owner: the broker. `config` is what is in force; `apply` hears of each that takes its place.
+    """Owner: the broker. `config` is in force; `apply` is called with each new one.
 
-    `given` is what ZooKeeper holds for this broker and for all, with what cannot be used.
+    `given` is what ZooKeeper holds for this broker and for all brokers, invalid settings included.
     """
 
     def __init__(self, zk: ZooKeeper, config: BrokerConfig, apply: Apply) -> None:
@@ -48,31 +48,31 @@ class DynamicSettings:
         self.config = config
 
     async def load(self) -> None:
-        """Go by what ZooKeeper holds now."""
+        """Read the settings from ZooKeeper and apply them."""
         znodes_read = await self._zk.get_many(list(self._paths.values()))
         for source, znode in zip(self._paths, znodes_read, strict=True):
             self._hear(source, znode)
 
     def watch(self) -> None:
-        """Go by what it holds from now on."""
+        """Apply every change in ZooKeeper from now on."""
         self._watchers = [
             DataWatcher(self._zk, path, partial(self._hear, source))
             for source, path in self._paths.items()
         ]
 
     def stop(self) -> None:
-        """Go by nothing new."""
+        """Stop applying changes."""
         for watcher in self._watchers:
             watcher.stop()
 
     # Changes to come
 
     def beneath(self, source: Source) -> BrokerConfig:
-        """What would be in force if nothing were given there, nor above."""
+        """The configuration without this layer and those above it."""
         return with_dynamic(self.config, [each for each in self._layers() if each.source > source])
 
     def check(self, source: Source, given: Overrides) -> None:
-        """`ConfigError` with every fault, unless this may be given there."""
+        """Raise `ConfigError` with every fault if these settings are not allowed in this layer."""
         others = [each for each in self._layers() if each.source != source]
         with_dynamic(self.config, sorted([*others, layer_of(source, given)]))
 
@@ -92,7 +92,7 @@ class DynamicSettings:
         self._apply(self.config)
 
     def _usable(self) -> BrokerConfig:
-        """The file under all that is given and can be used."""
+        """The file, overridden by all valid dynamic settings."""
         layers = [layer_of(s, self.given[s], path) for s, path in self._paths.items()]
         try:
             return with_dynamic(self.config, layers)
@@ -101,7 +101,7 @@ class DynamicSettings:
         for source, path in reversed(self._paths.items()):
             usable = pick_usable(self.given[source], partial(_above, config, source, path))
             for fault in usable.faults:
-                logger.warning("left out of the broker's settings: %s", fault)
+                logger.warning("ignored a dynamic setting of the broker: %s", fault)
             config = usable.made
         return config
 
@@ -111,10 +111,10 @@ def _above(config: BrokerConfig, source: Source, path: str, given: Overrides) ->
 
 
 def _stored(path: str, znode: Znode | None) -> Overrides:
-    """What a znode gives; without one, nothing."""
+    """The settings in a znode; none if there is no znode."""
     if znode is not None:
         try:
             return znodes.BROKER_SETTINGS.decode(path, znode.data).settings
         except CorruptZnode as error:
-            logger.warning("the broker goes by its file: %s", error)
+            logger.warning("ignored a znode with the broker's settings: %s", error)
     return {}

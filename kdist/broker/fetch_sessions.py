@@ -1,9 +1,9 @@
 """Fetch sessions (KIP-227): the broker remembers what a client fetches, so each request is short.
 
-A full fetch (session epoch 0) may get a session. From then on the client names only partitions that
-are new or whose position moved, and those to forget; the answer has only partitions with something
-new. Each request counts the epoch up, so that a request lost or repeated is noticed: the client
-starts over with a full fetch, as it does when its session was dropped for others.
+A full fetch (session epoch 0) may create a session. From then on the client names only partitions
+that are new, whose position moved, or that it forgets; the answer has only partitions with
+something new. Each request increments the epoch, which reveals lost and repeated requests: the
+client then starts over with a full fetch, as it does when its session was evicted.
 
     id  epoch   means                                    partitions fetched
     0   -1      no session, and none is wanted           those named
@@ -12,8 +12,9 @@ starts over with a full fetch, as it does when its session was dropped for other
     n   -1      close n                                  those named
     n   1...    go on with n                             those of the session, changed as named
 
-Sessions have slots. When all are taken, one gives way: the least recently used if it was idle for
-two minutes, else a smaller one older than that, or for a follower any smaller consumer's.
+The number of sessions is limited. At the limit a new one evicts the least recently used, if that
+was idle for two minutes; else a smaller one that is older than two minutes; else, if the new one is
+a follower's, a smaller consumer's session of any age.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _UNKNOWN_OFFSET = -1
 
 
 class _Rank(NamedTuple):
-    """Who gives way to whom: the lower one. Followers are privileged; then size decides."""
+    """The order of eviction, lowest first. Followers' sessions rank above all consumers'."""
 
     is_privileged: bool
     size: int
@@ -47,10 +48,10 @@ class _Rank(NamedTuple):
 
 
 class Cached:
-    """A partition that is fetched: what is asked of it, and what its session last told the client.
+    """A fetched partition: what the client asks, and the offsets it was last told in its session.
 
-    Outside of sessions it lives as long as the request, and nothing was told. Invariant: `asked`
-    stays as it is, since a request that waits goes by it.
+    Without a session it lives as long as the request. Invariant: `asked` never changes, since a
+    waiting request refers to it.
     """
 
     __slots__ = ("asked", "high_watermark", "key", "log_start_offset")
@@ -61,18 +62,18 @@ class Cached:
         self.high_watermark = self.log_start_offset = _UNKNOWN_OFFSET
 
     def asking(self, asked: FetchPartition) -> Cached:
-        """The same partition, of which something else is asked from now on."""
+        """A copy for a new request about this partition."""
         cached = Cached(self.key, asked)
         cached.high_watermark = self.high_watermark
         cached.log_start_offset = self.log_start_offset
         return cached
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether the client was told just this."""
+        """Whether the client was last told exactly these offsets."""
         return self.high_watermark == high_watermark and self.log_start_offset == log_start_offset
 
     def note(self, result: FetchPartitionResult) -> bool:
-        """Whether `result` has anything new for the client, who is about to be told it."""
+        """Record that the client gets `result`; return whether it contains anything new."""
         is_new = (
             bool(result.records)
             or not self.was_told(result.high_watermark, result.log_start_offset)
@@ -81,7 +82,7 @@ class Cached:
         self.high_watermark = result.high_watermark
         self.log_start_offset = result.log_start_offset
         if result.error_code:
-            # Once the error is gone, whatever comes then is new.
+            # The first result after the error is always new.
             self.high_watermark = _UNKNOWN_OFFSET
             return True
         return is_new
@@ -108,10 +109,10 @@ class Session:
         self.created_ms = self.used_ms = now_ms
         self.partitions: dict[TopicPartition, Cached] = {}  # in the order they are served
         self.is_old = False
-        self.rank: _Rank | None = None  # not yet among the others
+        self.rank: _Rank | None = None  # before the first use
 
     def update(self, request: FetchRequest) -> None:
-        """Take over what a request says of single partitions."""
+        """Apply the partitions that a request adds, changes and forgets."""
         for key, asked in partitions_of(request):
             cached = self.partitions.get(key)
             self.partitions[key] = Cached(key, asked) if cached is None else cached.asking(asked)
@@ -120,7 +121,7 @@ class Session:
                 self.partitions.pop(TopicPartition(topic.topic, partition), None)
 
     def select(self, results: Iterable[tuple[TopicPartition, FetchPartitionResult]]) -> Results:
-        """Those with something new. What got records is served last the next time."""
+        """Those with something new. Partitions that got records are served last the next time."""
         selected: Results = []
         for key, result in results:
             cached = self.partitions[key]
@@ -137,8 +138,7 @@ Results = list[tuple[TopicPartition, FetchPartitionResult]]
 class Context(NamedTuple):
     """What one request fetches, and in which session.
 
-    `epoch`: the one that the session has until its next request. `is_wanted`: a session is to be
-    made when the answer is known.
+    `epoch`: the session's until its next request. `is_wanted`: create a session with the answer.
     """
 
     partitions: list[Cached]
@@ -160,8 +160,8 @@ class FetchSessions:
         self._chance = chance
         self._metrics = metrics
         self._sessions: dict[int, Session] = {}  # the least recently used first
-        # Ranks of those that may give way to a larger one, the first to go first: to a follower's,
-        # and to anyone's.
+        # Sorted ranks of the sessions that a larger one may evict: if it is a follower's, and
+        # whoever's it is.
         self._below_followers: list[_Rank] = []
         self._below_all: list[_Rank] = []
         metrics.fetch_sessions = lambda: len(self._sessions)
@@ -172,12 +172,12 @@ class FetchSessions:
     def open(self, request: FetchRequest) -> Context:
         """What a request fetches. ApiError FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
 
-        Requests before version 7 read as epoch -1.
+        Requests before version 7 are decoded with epoch -1.
         """
         epoch, is_follower = request.session_epoch, request.replica_id >= 0
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._remove(request.session_id)
-            named = dict(partitions_of(request))  # one that is named twice counts once
+            named = dict(partitions_of(request))  # without duplicates
             partitions = [Cached(key, asked) for key, asked in named.items()]
             is_wanted = epoch == _INITIAL_EPOCH
             return Context(partitions, is_wanted=is_wanted, is_follower=is_follower)
@@ -196,11 +196,11 @@ class FetchSessions:
         return Context(partitions, session, session.epoch)
 
     def get(self, session_id: int) -> Session | None:
-        """The session, if it is still there; nobody has used it by this."""
+        """The session, if it still exists. This does not count as use."""
         return self._sessions.get(session_id)
 
     def only_partition(self, session_id: int) -> Cached | None:
-        """The partition of a session that has one."""
+        """The partition of a session that has exactly one."""
         session = self._sessions.get(session_id)
         if session is None or len(session.partitions) != 1:
             return None
@@ -208,7 +208,7 @@ class FetchSessions:
         return cached
 
     def go_on(self, session: Session) -> None:
-        """It was asked: the next request has the next epoch."""
+        """Note a request: the session moves on to the next epoch."""
         session.epoch = _following(session.epoch)
         self._touch(session)
 
@@ -243,7 +243,7 @@ class FetchSessions:
     # Who stays
 
     def _touch(self, session: Session) -> None:
-        """It was used: the last to go for idleness, and by its size and age no more or no less."""
+        """Note a use: it becomes the most recently used, and is ranked by its size and age."""
         now_ms = self._clock.now_ms()
         session.used_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
@@ -253,7 +253,7 @@ class FetchSessions:
             self._rank(session, size, is_old)
 
     def _rank(self, session: Session, size: int, is_old: bool) -> None:
-        """Put it where it belongs among those that may give way, for its size and age."""
+        """Sort it in among the sessions that may be evicted, by its size and age."""
         self._unrank(session)
         session.is_old = is_old
         session.rank = rank = _Rank(session.is_privileged, size, session.id)
@@ -297,7 +297,7 @@ class FetchSessions:
 
 
 def _following(epoch: int) -> int:
-    """The epoch after this one; 0 would begin a session."""
+    """The epoch after this one; it wraps to 1, since 0 would create a session."""
     return 1 if epoch == _INT32_MAX else epoch + 1
 
 

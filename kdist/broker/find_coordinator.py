@@ -1,8 +1,8 @@
 """FindCoordinator (key 10): the leader of the group's partition of `__consumer_offsets`.
 
 The topic is created when the first client looks for a coordinator; until it has leaders the answer
-is COORDINATOR_NOT_AVAILABLE, upon which clients ask again. A transactional id has no coordinator,
-as there are no transactions yet: see `producer_ids.py` for the error.
+is COORDINATOR_NOT_AVAILABLE, on which clients retry. A transactional id has no coordinator, as
+there are no transactions yet: see `producer_ids.py` for the error.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FindCoordinatorHandler:
         cache = self._cache
         topic = cache.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            if cache.told.is_set():  # else it may be there
+            if cache.told.is_set():  # without metadata the topic may exist
                 self._creation.create_offsets_topic()
             return None
         partition = TopicPartition(OFFSETS_TOPIC, partition_for(group_id, len(topic.partitions)))

@@ -1,6 +1,6 @@
-"""Where the broker is reached: its listeners opened, the addresses it is known by, HTTP.
+"""How the broker is reached: its listeners, the addresses it advertises, and its HTTP server.
 
-Each listener is a name; clients are told the addresses of the listener that they came in on.
+Each listener has a name; clients are given the addresses of the listener that they connected to.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Gateway:
         tasks: Tasks,
         metrics: NetworkMetrics,
     ) -> None:
-        """The world's host is what a listener on every address is advertised as."""
+        """A listener on all addresses is advertised with `world.host`."""
         self._config = world.config.broker
         self._settings = world.config.network
         self._census = Census(world.connections_max)
@@ -45,20 +45,20 @@ class Gateway:
         self._http: HttpPages | None = None
         self._http_server: Server | None = None
         self.endpoints: tuple[Endpoint, ...] = ()
-        # Whether each address that is told is the very port that is listened on here.
+        # Whether every advertised port is the port that the listener is bound to.
         self.is_direct = True
 
     @property
     def inter_broker_listener(self) -> str:
-        """The name of the listener that brokers use among themselves."""
+        """The name of the inter-broker listener."""
         broker = self._config
         named = broker.inter_broker_listener_name
         return named.upper() if named else parse_listener(broker.listeners[0]).name
 
     async def open(self, handler_of: Callable[[str], Handler]) -> None:
-        """Listen everywhere; `endpoints` are known then. `UserError` for an address not free.
+        """Open all listeners and set `endpoints`. `UserError` if an address is in use.
 
-        `handler_of` makes the handler of a listener's name.
+        `handler_of` makes the handler for a listener, given its name.
         """
         broker = self._config
         protocols = parse_protocol_map(broker.listener_security_protocol_map)
@@ -82,14 +82,13 @@ class Gateway:
             self.endpoints += (Endpoint(reached, protocols[address.name]),)
 
     def configure(self, settings: NetworkSettings) -> None:
-        """Take new values of those settings that are dynamic; they hold from the next connection
-        on."""
+        """Apply new values of dynamic settings, from the next connection on."""
         self._settings = settings
         for listener in self._listeners:
             listener.settings = settings
 
     async def open_http(self, pages: Pages) -> int | None:
-        """Serve pages on `http.address`, if there is one; the port."""
+        """Serve pages on `http.address` and return the port; None if there is no such address."""
         address = parse_host_port(self._config.http_address or "")
         if address is None:
             return None
@@ -98,7 +97,7 @@ class Gateway:
         return self._http_server.port
 
     async def close(self, drain_ms: float) -> None:
-        """Accept nothing more, answer what is under way within `drain_ms`, and close."""
+        """Stop accepting connections, give requests in flight `drain_ms` to be answered, close."""
         await asyncio.gather(*(listener.close(drain_ms) for listener in self._listeners))
         if self._http_server is not None and self._http is not None:
             self._http_server.close()

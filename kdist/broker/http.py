@@ -1,7 +1,7 @@
 """`/metrics` and `/health` over HTTP/1.1: as much of it as a scraper and a load balancer need.
 
-GET and HEAD, one answer for each connection, no bodies in requests. A head of more than 8 KiB and
-the 33rd connection at once are turned away; none lasts over 5 s, be its head or its reader slow.
+GET and HEAD, one request per connection, without a body. A head of more than 8 KiB gets status 431.
+The 33rd concurrent connection is closed, and so is any after 5 s, however slow its peer is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REASONS = {
 
 
 class Page(NamedTuple):
-    """An answer."""
+    """A response."""
 
     status: int
     content_type: str
@@ -33,11 +33,11 @@ class Page(NamedTuple):
 
 
 Pages = dict[str, Callable[[], Page]]
-"""What makes the page of a path. Called on the loop; it must be quick."""
+"""By path, the function that makes its page. It is called on the loop and must be quick."""
 
 
 class HttpPages:
-    """All connections. Owner: the broker. `make` is what a network listens with."""
+    """All connections. Owner: the broker. `make` is the network's protocol factory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pages: Pages) -> None:
         self.loop = loop
@@ -45,17 +45,17 @@ class HttpPages:
         self.connections: set[HttpConnection] = set()
 
     def make(self) -> asyncio.BufferedProtocol:
-        """The protocol of one more connection."""
+        """The protocol for a new connection."""
         return HttpConnection(self)
 
     def close(self) -> None:
-        """End all connections."""
+        """Abort all connections."""
         for connection in list(self.connections):
             connection.abort()
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One connection, from its first byte to its one answer."""
+    """One connection, for one request and its response."""
 
     def __init__(self, around: HttpPages) -> None:
         self._around = around
@@ -77,7 +77,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
 
     def abort(self) -> None:
-        """End it, whatever it is at."""
+        """Close it at once."""
         self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is what there is
@@ -85,7 +85,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._transport.is_closing():
-            return  # what comes behind the first request is let pass
+            return  # ignore what follows the first request
         self._size += nbytes
         head, end, _ = bytes(self._space[: self._size]).partition(b"\r\n\r\n")
         if end:

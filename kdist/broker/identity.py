@@ -1,4 +1,4 @@
-"""What a broker does in ZooKeeper before it registers: the cluster's paths, the cluster's id."""
+"""What a broker does in ZooKeeper before it registers: create basic znodes, find the cluster id."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kdist.zk.errors import NodeExists, NoNode
 
 
 async def make_starting_paths(zk: ZooKeeper) -> None:
-    """Create what is missing of the znodes that everybody counts on."""
+    """Create those persistent znodes that every broker relies on and that are missing."""
     for path in (znodes.BROKERS.path(), *znodes.STARTING_PATHS):
         if await zk.exists(path) is None:
             try:
                 await zk.create(path, make_parents=True)
             except NodeExists:
-                pass  # another broker starts too
+                pass  # another broker is starting too
 
 
 async def find_cluster_id(zk: ZooKeeper, chance: random.Random) -> str:
-    """The cluster's id; the first broker of all makes it up, once and for good."""
+    """The cluster id, which the cluster's very first broker generates."""
     path = znodes.CLUSTER_ID.path()
     while True:
         try:
@@ -35,14 +35,15 @@ async def find_cluster_id(zk: ZooKeeper, chance: random.Random) -> str:
             try:
                 await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
             except NodeExists:
-                pass  # another broker was faster: its id it is
+                pass  # another broker was faster: use its id
 
 
 async def require_cluster_id(zk: ZooKeeper, cluster_id: str) -> None:
-    """`UserError` if ZooKeeper is not that of the cluster any more.
+    """Raise `UserError` if ZooKeeper does not hold this cluster any more.
 
-    Its data may have been removed, or restored from another ensemble's. A broker that joined such a
-    cluster would be told to create topics anew, and drop its logs as those of earlier topics.
+    Its data may have been removed, or replaced by another ensemble's. A broker that registered
+    there would be told to create topics of the same names, and delete its logs as those of
+    earlier topics.
     """
     path = znodes.CLUSTER_ID.path()
     try:
@@ -55,6 +56,6 @@ async def require_cluster_id(zk: ZooKeeper, cluster_id: str) -> None:
     found = znodes.CLUSTER_ID.decode(path, data).id
     if found != cluster_id:
         raise UserError(
-            f"ZooKeeper is that of cluster {found!r} by now, and this broker belongs to"
+            f"ZooKeeper is that of cluster {found!r} now, but this broker belongs to"
             f" {cluster_id!r}: its data was removed, or this is another ensemble"
         )

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (key 23): where a leader epoch of a partition ends, from its leader's log.
 
-A client whose own log, or position, lies beyond that end has records that no leader has any more.
+A client whose log or position lies beyond that end has seen records that are no longer in the log.
 Source: KIP-101, KIP-279, KIP-320.
 """
 

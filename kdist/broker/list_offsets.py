@@ -1,7 +1,8 @@
 """ListOffsets (key 2): the offset at a timestamp, at the start or at the end of a partition.
 
-Version 0 is the first design's getOffsetsBefore: where the segments begin that were last written
-before a time, newest first. Source: KIP-79, KIP-207, KIP-734, Kafka's `KafkaApis` and `Partition`.
+Version 0 is the first design's getOffsetsBefore: the base offsets of segments that were last
+modified before a time, newest first. Source: KIP-79, KIP-207, KIP-734, Kafka's `KafkaApis` and
+`Partition`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ListOffsetsHandler:
         result = ListOffsetsPartitionResult(partition_index=key.partition, error_code=0)
         try:
             if key in twice:
-                raise ApiError(Error.INVALID_REQUEST, f"{key} is asked for twice")
+                raise ApiError(Error.INVALID_REQUEST, f"the request names {key} twice")
             partition = self._replicas.get(key)
             partition.require_leader(asked.current_leader_epoch)
             if version == 0:
@@ -101,7 +102,7 @@ def _named_twice(request: ListOffsetsRequest) -> set[TopicPartition]:
 
 
 def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -> TimestampedOffset:
-    """What a version from 1 on asks for; raises UNSUPPORTED_VERSION for what it does not know."""
+    """The answer for version 1 and later. UNSUPPORTED_VERSION for an unknown special timestamp."""
     log = partition.log
     if timestamp == LATEST_TIMESTAMP:
         return TimestampedOffset(end_offset, NO_TIMESTAMP, log.epochs.latest)
@@ -111,7 +112,9 @@ def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -
     if timestamp == MAX_TIMESTAMP and version >= _FIRST_VERSION_OF_MAX_TIMESTAMP:
         found = find_newest(log)
     elif timestamp < 0:
-        raise ApiError(Error.UNSUPPORTED_VERSION, f"ListOffsets {version} knows no {timestamp}")
+        raise ApiError(
+            Error.UNSUPPORTED_VERSION, f"ListOffsets {version} has no timestamp {timestamp}"
+        )
     else:
         found = find_by_timestamp(log, timestamp)
     return _NOT_FOUND if found is None or found.offset >= end_offset else found
@@ -120,9 +123,9 @@ def _find(partition: Partition, timestamp: int, end_offset: int, version: int) -
 def list_segment_offsets(
     log: Log, timestamp: int, count_max: int, end_offset: int, now_ms: int
 ) -> list[int]:
-    """Offsets where segments begin, and the log's end, last written by `timestamp`; newest first.
+    """Base offsets of segments last modified by `timestamp`, and the log end offset; newest first.
 
-    At most `count_max`; none above `end_offset`, which stands for those that are.
+    At most `count_max`. Those above `end_offset` are replaced by a single `end_offset`.
     """
     times = [(max(s.base_offset, log.start_offset), s.modified_ms) for s in log.segments]
     if log.active.size:

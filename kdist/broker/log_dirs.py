@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): this broker's one directory, and how much each replica takes of it."""
+"""DescribeLogDirs (key 35): this broker's log directory, and the size of each replica in it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ class LogDirsHandler:
         self._directory = directory
 
     def answer(self, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-        """Sizes in bytes, those of files that are not written to the disk yet included.
-
-        Raises `DiskFailed`.
-        """
+        """Sizes in bytes, including what is not flushed to the disk yet. Raises `DiskFailed`."""
         directory = self._directory
         files, logs = directory.files, directory.logs
         found = sorted(logs if request.topics is None else _asked(request.topics) & logs.keys())

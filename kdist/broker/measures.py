@@ -1,4 +1,4 @@
-"""Every group of metrics that one broker counts in, and what `/metrics` shows of them."""
+"""All metrics of one broker, and their exposition on `/metrics`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Measures:
             self.exposition.add(group)
 
     def watch(self, directory: LogDirectory) -> None:
-        """Offer what is read of the log directory when somebody looks."""
+        """Add the metrics that are computed from the log directory at each scrape."""
         storage, logs = self.storage, directory.logs
         settings, files = directory.around.settings, directory.files
         storage.partitions = lambda: len(logs)
@@ -56,7 +56,7 @@ class Measures:
         storage.free_bytes = lambda: files.free_bytes(directory.path) - settings.reserved_bytes
 
     async def watch_lag(self) -> None:
-        """See how late the loop is, again and again."""
+        """Measure the event loop's lag periodically, until cancelled."""
         now_s = asyncio.get_running_loop().time
         while True:
             due_s = now_s() + _LAG_CHECK_S

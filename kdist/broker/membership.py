@@ -1,13 +1,13 @@
-"""The broker's registration, `/brokers/ids/<id>`, in every session that it has.
+"""The broker's registration, `/brokers/ids/<id>`, in each of its ZooKeeper sessions.
 
-A session that expires takes the registration along: the broker opens another one, registers anew,
-and goes on as it was; the controller tells it what changed. But not in another cluster, which is
-what ZooKeeper holds if its data was removed meanwhile: the logs are not that one's.
+When a session expires, its ephemeral registration goes with it. The broker opens another session,
+registers again and carries on; the controller sends it what changed. It refuses to register if
+ZooKeeper now holds another cluster, as after its data was removed: the logs belong to the old one.
 
-A registration that is there already may be the last run's, whose session has not run out. If it
-gives the machine and the very ports that this broker listens on, nobody else can be behind it, and
-it goes at once, with that session's claim to be controller. Else it has the session timeout to go
-by itself; then another broker has this id, and that is a mistake for a person to mend.
+An existing registration may be from this broker's last run, whose session has not expired yet. If
+it names this host and the very ports that this broker is bound to, it can be nobody else's, and is
+deleted at once, together with that session's `/controller`. Otherwise the broker waits out the
+session timeout; if the registration is still there, another broker has this id, which is an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RETRY_MS = 500
 
 
 class Membership:
-    """Owner: the broker. `epoch_known` hears the broker epoch of each registration."""
+    """Owner: the broker. `epoch_known` is called with the broker epoch of each registration."""
 
     def __init__(
         self,
@@ -65,10 +65,11 @@ class Membership:
     async def register(
         self, registration: BrokerRegistration, cluster_id: str, *, is_direct: bool
     ) -> None:
-        """Register in this session. UserError if another broker has the id, or another cluster.
+        """Register in this session.
 
-        `ConnectionLoss` and `SessionExpired` say nothing about others: call again.
-        `is_direct`: the ports in the registration are those that this process listens on.
+        `is_direct`: the ports in the registration are those that this process is bound to. Raises
+        `UserError` if another broker has the id or ZooKeeper holds another cluster; on
+        `ConnectionLoss` and `SessionExpired` call it again.
         """
         self._registration, self._cluster_id = registration, cluster_id
         self._is_direct = is_direct
@@ -89,7 +90,7 @@ class Membership:
         try:
             await self._zk.create(self._path, data, ephemeral=True)
         except NodeExists:
-            pass  # ours, if the answer to an earlier request was lost
+            pass  # perhaps by us, if the answer to an earlier attempt was lost
         stat = await self._zk.exists(self._path)
         if stat is None:
             return False
@@ -103,7 +104,7 @@ class Membership:
         return True
 
     async def _maybe_remove(self, registration: BrokerRegistration) -> None:
-        """Remove the registration of this broker's last run."""
+        """Remove the registration if it is from this broker's last run."""
         try:
             data, stat = await self._zk.get(self._path)
             found = znodes.BROKER.decode(self._path, data)
@@ -119,7 +120,7 @@ class Membership:
         try:
             await self._zk.multi(operations)
         except MultiFailed:
-            pass  # it has gone by itself meanwhile
+            pass  # it went by itself meanwhile
 
     # Sessions
 
@@ -153,16 +154,16 @@ class Membership:
             self._changed.set()
 
     async def leave(self) -> None:
-        """Take the registration away, as far as ZooKeeper can be reached.
+        """Delete the registration, if ZooKeeper can be reached.
 
-        That of an earlier session is gone already, and another broker may have the id by now.
+        An earlier session's is gone already, and another broker may have taken the id since.
         """
         if not self._registered_in or self._registered_in != self._zk.session_id:
             return
         try:
             await self._zk.delete(self._path)
         except ZooKeeperError as error:
-            logger.warning("could not deregister; the session's end will do: %s", error)
+            logger.warning("could not deregister; the session will expire instead: %s", error)
 
 
 def _is_of(stat: Stat | None, session_id: int) -> bool:

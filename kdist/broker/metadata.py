@@ -1,15 +1,15 @@
-"""Metadata (key 3): brokers, and the leaders of topics, as this broker was told of them.
+"""Metadata (key 3): brokers, topics and their leaders, from this broker's metadata cache.
 
-    asked for                    answered
-    all topics                   those that are known
-    a name that is known         its partitions; without a leader: LEADER_NOT_AVAILABLE each
-    a name that is not           LEADER_NOT_AVAILABLE if it is being created for that (see
-                                 `auto_creation.py`), else UNKNOWN_TOPIC_OR_PARTITION
-    a name that none could have  INVALID_TOPIC_EXCEPTION, as is `a_b` beside `a.b` if it was to be
-                                 created
-    an id that is not known      UNKNOWN_TOPIC_ID, also where a name stands beside it
+    asked for          answered
+    all topics         the known ones
+    a known name       its partitions, with LEADER_NOT_AVAILABLE where there is no leader
+    an unknown name    LEADER_NOT_AVAILABLE if it is now being created (`auto_creation.py`),
+                       else UNKNOWN_TOPIC_OR_PARTITION
+    an invalid name    INVALID_TOPIC_EXCEPTION; also for `a_b` if `a.b` exists and it would be
+                       created
+    an unknown id      UNKNOWN_TOPIC_ID, even if a name is given too
 
-A controller is named while there is one that clients can reach. Without one they ask again.
+The controller is named if it has an endpoint on the client's listener; without one, clients retry.
 
 Source: Kafka's `KafkaApis.handleTopicMetadataRequest` and `ZkMetadataCache`.
 """
@@ -48,8 +48,8 @@ class MetadataHandler:
     async def answer(
         self, request: MetadataRequest, version: int, listener: str
     ) -> MetadataResponse:
-        """What clients on `listener` are to know. A broker that knows nothing yet lets them wait:
-        they would take it for an empty cluster."""
+        """The metadata for clients on `listener`. They wait until this broker has some, since they
+        would take an empty answer for an empty cluster."""
         cache = self._cache
         await cache.told.wait()
         brokers = cache.brokers_on(listener)
@@ -90,7 +90,7 @@ class MetadataHandler:
             name = self._cache.name_of(asked.topic_id)
             if name is None:
                 return _refused(Error.UNKNOWN_TOPIC_ID, None, asked)
-        assert name is not None, "it is asked for by name"
+        assert name is not None, "a request by id was handled above"
         known = self._cache.topics.get(name)
         if known is not None:
             return self._known(name, known, version, reachable, request)
@@ -131,7 +131,7 @@ class MetadataHandler:
             error = Error.LISTENER_NOT_FOUND if is_known else Error.LEADER_NOT_AVAILABLE
             leader = NO_LEADER
         replicas, isr = state.replicas, state.isr
-        if version == 0:  # the clients of that time take a broker they do not know for an error
+        if version == 0:  # clients of that version fail on the id of a broker that is not listed
             replicas = [each for each in replicas if each in alive]
             isr = [each for each in isr if each in alive]
         return MetadataPartitionResult(
@@ -150,7 +150,7 @@ def _is_by_id(asked: MetadataTopic) -> bool:
 
 
 def _once(asked: Iterable[MetadataTopic]) -> Iterator[MetadataTopic]:
-    """A topic that is asked for twice is answered once."""
+    """The topics without duplicates."""
     return iter({(each.name, each.topic_id): each for each in asked}.values())
 
 

@@ -1,11 +1,11 @@
-"""What this broker was told of the cluster: brokers alive, topics, leaders. It may be behind.
+"""The cluster's metadata: live brokers, topics, leaders. It may be behind.
 
-The controller tells it by UpdateMetadata; everybody here asks it, and nobody asks ZooKeeper. A
-request of type FULL replaces all; another one adds, changes, and removes what is gone.
+The controller keeps it up to date with UpdateMetadata; this broker's handlers read it instead of
+ZooKeeper. A request of type FULL replaces everything; any other adds, changes and removes topics.
 
-A topic that a FULL request does not name is not known here any more. But that it was deleted is
-said, or shows when there is another of its name: somebody may have removed its znodes by mistake,
-or written into them what makes no sense, and puts them back.
+A topic that a FULL request does not name becomes unknown, but does not count as deleted: somebody
+may have removed or corrupted its znodes by mistake, and may restore them. It counts as deleted when
+the controller says so, or when a topic of the same name has another id.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ class KnownTopic(NamedTuple):
 
 
 class MetadataCache:
-    """Owner: the broker. `told` is set from the first UpdateMetadata on."""
+    """Owner: the broker. `told` is set by the first UpdateMetadata."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, LiveBroker] = {}
         self.topics: dict[str, KnownTopic] = {}
         self.controller_id = NO_CONTROLLER
         self.told = asyncio.Event()
-        self._absent: dict[str, KnownTopic] = {}  # not named any more, as they were
+        self._absent: dict[str, KnownTopic] = {}  # left out by a FULL request; last known state
         self._names: dict[uuid.UUID, str] = {}
-        self._flat: Counter[str] = Counter()  # names as `flat` has them; an old tool's may be twins
+        self._flat: Counter[str] = (
+            Counter()
+        )  # by `flat` name; old tools could create colliding ones
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take what the controller says; the partitions that were deleted are returned."""
+        """Apply the controller's update; return the partitions that were deleted."""
         if request.type == FULL:
             self._absent |= self.topics
             self.topics, self._names, self._flat = {}, {}, Counter()
@@ -61,7 +63,7 @@ class MetadataCache:
         return gone
 
     def forget_controller(self, broker_id: int) -> None:
-        """This broker is not the controller any more; the next one will say that it is."""
+        """Forget that this broker is the controller, which it no longer is."""
         if self.controller_id == broker_id:
             self.controller_id = NO_CONTROLLER
 
@@ -87,7 +89,7 @@ class MetadataCache:
         return gone
 
     def _made_anew(self, name: str, topic_id: uuid.UUID) -> list[TopicPartition]:
-        """The partitions of another topic that had the name, of whose end nobody told."""
+        """The partitions of an earlier topic of this name whose deletion was never announced."""
         before = self.topics.get(name) or self._absent.pop(name, None)
         if before is None or before.id == topic_id:
             return []
@@ -101,20 +103,19 @@ class MetadataCache:
             if left:
                 self._flat[flat(name)] = left
 
-    # What others ask
+    # Look-ups
 
     def name_of(self, topic_id: uuid.UUID) -> str | None:
         """The name of the topic with this id."""
         return None if topic_id == ZERO_UUID else self._names.get(topic_id)
 
     def collides(self, name: str) -> bool:
-        """Whether a name that no topic has is too much like one's: `a_b` beside `a.b`."""
+        """Whether a new topic's name collides with an existing one's, as `a_b` does with `a.b`."""
         return flat(name) in self._flat
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether the cluster has such a partition; it may have any before the first word of it.
-
-        Who is told that a partition is not known may take it for deleted, and give up.
+        """Whether the cluster has the partition. True for any before the first UpdateMetadata:
+        clients may take "unknown" for "deleted", and give up.
         """
         if not self.told.is_set():
             return True
@@ -128,7 +129,7 @@ class MetadataCache:
         return NO_LEADER if state is None else state.leader
 
     def broker(self, broker_id: int, listener: str) -> Broker | None:
-        """Where a live broker is reached by those who use this listener."""
+        """The address of a live broker on this listener; None if it has none there."""
         live = self.brokers.get(broker_id)
         if live is None:
             return None

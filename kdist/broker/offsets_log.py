@@ -1,7 +1,7 @@
-"""`__consumer_offsets` as the groups room uses it: appended to, and read back.
+"""`__consumer_offsets` for the group coordinator: appended to, and loaded.
 
-A partition is read when this broker begins to lead it, in steps: a thread reads bytes from the
-disk, which may be cold, and the loop takes them in, a few milliseconds of work at a time.
+A partition is loaded when this broker becomes its leader, in steps: a thread reads bytes, perhaps
+from the disk, and the loop replays them, a few milliseconds of work at a time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _RETRY_MS = 500
 
 
 class PartitionedOffsetsLog:
-    """An `OffsetsLog` over the partitions that this broker has. Owner: the broker."""
+    """An `OffsetsLog` on the partitions hosted here. Owner: the broker."""
 
     def __init__(self, replicas: Replicas, clock: Clock, timeout_ms: Callable[[], int]) -> None:
-        """`timeout_ms`: the present `offsets.commit.timeout.ms`."""
+        """`timeout_ms` returns the current `offsets.commit.timeout.ms`."""
         self._replicas = replicas
         self._clock = clock
         self._timeout_ms = timeout_ms
@@ -68,7 +68,7 @@ class PartitionedOffsetsLog:
 
 
 class OffsetsLoader:
-    """Gives the coordinator the partitions that this broker leads. Owner: the broker."""
+    """Loads the partitions that this broker leads into the coordinator. Owner: the broker."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class OffsetsLoader:
         self._led: dict[int, Loading] = {}
 
     def begin(self, partition: Partition) -> None:
-        """This broker leads the partition, perhaps as it did before."""
+        """This broker leads the partition; nothing to do if it did already."""
         number = partition.key.partition
         if partition.key.topic != OFFSETS_TOPIC or number in self._led:
             return
@@ -90,7 +90,7 @@ class OffsetsLoader:
         self._read(partition, loading, 0)
 
     def end(self, partition: Partition) -> None:
-        """This broker leads the partition no more."""
+        """This broker no longer leads the partition."""
         if partition.key.topic == OFFSETS_TOPIC:
             self._led.pop(partition.key.partition, None)
             self._coordinator.unload(partition.key.partition)
@@ -108,7 +108,7 @@ class OffsetsLoader:
                 return
         except DiskFull as error:  # no descriptor left, for now
             if not is_told:
-                logger.warning("%s is read on once it can be: %s", partition.key, error)
+                logger.warning("loading of %s is paused, to be resumed: %s", partition.key, error)
             again = partial(self._read, partition, loading, offset, is_told=True)
             self._tasks.call_later(_RETRY_MS, again)
             return
@@ -144,7 +144,7 @@ class OffsetsLoader:
         self._read(partition, loading, next_offset)
 
     def _give_up(self, loading: Loading, error: Exception) -> None:
-        """Its groups have no coordinator: better than one that forgot where they were."""
+        """Leave its groups without a coordinator, rather than with one that lost their offsets."""
         logger.error(
             "%s-%d cannot be read, so its groups are not served: %s",
             OFFSETS_TOPIC,
@@ -155,7 +155,7 @@ class OffsetsLoader:
 
 
 def _whole_batches(data: bytes) -> tuple[memoryview, int]:
-    """The batches without the last one if a limit has cut it, and the offset after them."""
+    """The whole batches, without a last one that is cut short, and the offset after them."""
     position = next_offset = 0
     for start, header in iter_headers(data, may_end_partial=True):
         position, next_offset = start + header.size, header.next_offset

@@ -1,8 +1,8 @@
-"""The records for a fetch of one partition, and the answer with them: for `usual_fetch.py`.
+"""Reads the records for a fetch of one partition and builds its answer, for Fetch's fast paths.
 
-Both its ways, outside of sessions and in one, ask for records and wait for them like this. Answers
-are the long way's byte for byte. What has no form here (an error, records that the disk must be
-asked for) is left to `FetchHandler`, now or when the wait ends.
+Both fast paths, with and without a session, read and wait like this. Answers equal those of the
+general path byte for byte. Whatever has no prepared answer here (an error, records that are not in
+the page cache) is passed to `FetchHandler`, at once or when the wait ends.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ _OLDEST_VERSION = 4  # what is older is converted
 _CONSUMER = -1  # as the replica id
 _NS_PER_S = 1_000_000_000
 _CORRELATION_ID = struct.Struct(">i")
-_BEHIND_ID = SIZE_BYTES + _CORRELATION_ID.size
+_AFTER_ID = SIZE_BYTES + _CORRELATION_ID.size
 
 Offsets = tuple[int, int, int]
 Asked = tuple[Partition, int, int, Offsets]
-"""Partition, leader epoch, fetch offset, and the offsets there: these decide about the answer."""
+"""Partition, leader epoch, fetch offset, and the partition's offsets: what determines an answer."""
 
 
 class Newest:
-    """The newest small answer to fetches of a kind, and what it was the answer to.
+    """A cache of one: the newest small answer to fetches of a kind, and what determined it.
 
-    Consumers of one topic that are at its end ask alike and are woken together: the first answer is
-    made, the others are its copies, for two thirds of the cost. Offsets alone would not do: a topic
-    deleted and made anew, or a log cut by a new leader, may have them again with other records.
+    Consumers at the end of the same partition send the same fetch and are woken together: the first
+    answer is built, and copied for the others at two thirds of the cost. Offsets alone would not
+    identify it: a re-created topic, or a log truncated and written by a new leader, can reach the
+    same offsets with other records.
     """
 
     __slots__ = ("asked", "found")
@@ -50,11 +51,11 @@ class Newest:
     def __init__(self) -> None:
         self.asked: Asked | None = None
         self.found: Found
-        """What there was for who asked so; it has an answer."""
+        """The result of that fetch, with its `answer`."""
 
 
 class Kind(NamedTuple):
-    """What fetches of one partition have in common. `bytes_max` is what it may give."""
+    """What repeated fetches of one partition share. `bytes_max`: the most bytes of records."""
 
     version: int
     key: TopicPartition
@@ -67,7 +68,7 @@ class Kind(NamedTuple):
 
     @classmethod
     def of(cls, version: int, request: FetchRequest, fetch_bytes_max: int) -> Kind:
-        """That of `request`, which names one partition; `fetch_bytes_max` is the broker's limit."""
+        """The kind of `request`, for one partition; `fetch_bytes_max` is the broker's limit."""
         (topic,) = request.topics
         (asked,) = topic.partitions
         bytes_max = min(request.max_bytes, fetch_bytes_max)
@@ -84,9 +85,9 @@ class Kind(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What there is for a fetch. `part` is to be sent or released; or `answer` is all of it.
+    """What a fetch found: a slice, which must be sent or released, or a finished `answer` to copy.
 
-    `offsets`: high watermark, last stable offset, log start.
+    `offsets`: high watermark, last stable offset, log start offset.
     """
 
     partition: Partition
@@ -108,9 +109,9 @@ class Reader:
     def __init__(
         self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
     ) -> None:
-        """`settle` does what was asked for before and waits for the end of the turn.
+        """`settle` carries out earlier requests that are queued for the end of the turn.
 
-        `end_turn` is to be called then.
+        The owner must call `end_turn` at that end.
         """
         self.handler = handler
         self._settle = settle
@@ -119,11 +120,11 @@ class Reader:
         self._waiting = handler.replicas.waiting
         self._read = handler.page_cache.read
         self._metrics = metrics
-        self._answered = 0  # at once, in this turn
-        self._started_ns = 0  # when the first of these came
+        self._answered = 0  # how many fetches were answered at once in this turn
+        self._started_ns = 0  # when the first of them came
 
     def find(self, kind: Kind, offset: int) -> Found | None:
-        """What there is from `offset` on; None if the long way has to see to it."""
+        """What a fetch from `offset` finds; None if it has to take the general path."""
         partition = self._partitions.get(kind.key)
         if (
             partition is None
@@ -137,8 +138,8 @@ class Reader:
             return None
         if kind.version < FIRST_VERSION_OF_ZSTD and log.settings.compression_type == "zstd":
             return None
-        # Aborted transactions have no form: once there are any, READ_COMMITTED fetches that meet
-        # some are the long way's, and this is the place to say so.
+        # The prepared answer has no room for aborted transactions. Once kdist has transactions,
+        # READ_COMMITTED fetches that meet an aborted one must return None here.
         exposed = partition.exposed
         end = exposed[kind.request.isolation_level]
         offsets = (*exposed, start_offset)
@@ -149,7 +150,7 @@ class Reader:
             return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
         try:
             part, is_cold = self._read(log, offset, bytes_max, end)
-        except ApiError:  # a damaged batch, no descriptor left: the long way finds out, and says so
+        except ApiError:  # a damaged batch, no descriptor left: the general path answers the error
             return None
         if part is None:
             return Found(partition, offsets, asked, None, kind.bytes_min <= 0)
@@ -159,37 +160,37 @@ class Reader:
         return Found(partition, offsets, asked, part, part.size >= kind.bytes_min)
 
     def begin(self) -> int:
-        """See to it that all is done that was asked for before; when this turn's fetches began."""
+        """Settle earlier requests; return when the first of this turn's fetches began."""
         self._settle()
         if not self._answered:
             self._started_ns = self.now_ns()
         return self._started_ns
 
     def note_at_once(self) -> None:
-        """Count a request that is answered, when the turn ends."""
+        """Have `end_turn` count a request that was answered at once."""
         self._answered += 1
 
     def end_turn(self) -> None:
-        """Observe how long those took that were answered at once."""
+        """Count the fetches answered at once in this turn, with the time that they took."""
         if self._answered:
             count, self._answered = self._answered, 0
             self.note_answered(self._started_ns, count)
 
     def note_answered(self, started_ns: int, count: int = 1) -> None:
-        """Count requests that came then."""
+        """Count requests that came at `started_ns`, and observe the time that they took."""
         metrics = self._metrics
         metrics.answered += count
         metrics.seconds.observe((self.now_ns() - started_ns) / _NS_PER_S, count)
 
     def wait(self, fetch: OneFetch, found: Found) -> None:
-        """Let it wait for more than was found."""
+        """Have the fetch wait for more than was found."""
         release(found)
         wait_ms = fetch.kind.request.max_wait_ms
         self._waiting.add(fetch, (found.partition,), wait_ms, fetch.connection)
 
 
 class OneFetch(Delayed):
-    """A fetch that waits. Owner: itself, and `Waiting`; it holds no slice."""
+    """A waiting fetch. Owner: itself, and `Waiting`. It holds no slice while it waits."""
 
     __slots__ = (
         "_reader",
@@ -243,27 +244,27 @@ class OneFetch(Delayed):
         self._reader.note_answered(self._started_ns)
 
     def _request(self) -> FetchRequest:
-        """The request as it is now, for the long way: it has waited."""
+        """The request for the general path; it has waited already, so it must not wait again."""
         request = from_offset(self.kind.request, self.offset)
         request.max_wait_ms = 0
         return request
 
     def _handle_long(self) -> None:
-        """Answer with what there is now, whatever that is: an error, records that are cold."""
+        """Have the general path answer: with an error, or with records read from the disk."""
         handler = self._reader.handler
         handler.handle(self._request(), self.kind.version, self._reply, self.connection)
 
     def _reply(self, response: FetchResponse | None) -> None:
-        """Send what the long way says."""
+        """Send the general path's response."""
         frame = encode_response(self.kind.version, self.correlation_id, response)
         self._send(frame.chunks())
 
 
 def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
-    """The chunks of the answer; one, if the records are few enough to be copied."""
+    """The chunks of the answer: a single one if the records are few enough to be copied."""
     partition, offsets, asked, part, is_enough, known = found
     if known:
-        return (known[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id) + known[_BEHIND_ID:],)
+        return (known[:SIZE_BYTES] + _CORRELATION_ID.pack(correlation_id) + known[_AFTER_ID:],)
     if part is None:
         return (kind.form.fill(correlation_id, offsets, 0) + kind.form.tail,)
     size = part.size
@@ -278,7 +279,7 @@ def answer_of(kind: Kind, correlation_id: int, found: Found) -> Sequence[Chunk]:
 
 
 def is_one(version: int, request: FetchRequest) -> bool:
-    """Whether there is a form for the answers to a consumer's fetch of one partition (pure)."""
+    """Whether this is a consumer's fetch of one partition with a prepared answer (pure)."""
     topics = request.topics
     return (
         version >= _OLDEST_VERSION
@@ -291,6 +292,6 @@ def is_one(version: int, request: FetchRequest) -> bool:
 
 
 def release(found: Found) -> None:
-    """Let go of what was found."""
+    """Release the slice that was found, if any."""
     if found.part is not None:
         found.part.release()

@@ -1,7 +1,7 @@
-"""`Tasks` that end with their broker: it waits until none runs, and then none can begin.
+"""`Tasks` that end with their broker: it waits for those running, and then none can begin.
 
-Several brokers may live in one process, on one loop; what one of them has put off (the files of a
-deleted log, say) must not touch its directory after the next one took that over.
+Several brokers may live in one process, on one loop. What one of them has deferred (unlinking a
+deleted log's files, say) must not touch its directory after another broker has taken that over.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class OwnTasks:
             try:
                 if not self._is_closed:
                     done(error)
-            finally:  # a bug in there must not let a stop wait for ever
+            finally:  # a bug in `done` must not keep `idle` waiting for ever
                 if not self._under_way:
                     self._idle.set()
 
         self._tasks.run_blocking(work, ended)
 
     async def blocking(self, work: Callable[[], None]) -> None:
-        """Run `work` where it may block; raises what it does. Cancelled, it goes on: see `idle`."""
+        """Run `work` in a thread; raises what it raises. It runs on if cancelled: see `idle`."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -70,12 +70,12 @@ class OwnTasks:
         return call
 
     async def idle(self) -> None:
-        """Return once no blocking work is under way, nor any that followed from it."""
+        """Return once no blocking work runs, including work started by other work's callback."""
         while self._under_way:
             await self._idle.wait()
-            await asyncio.sleep(0)  # what ended may have called for something soon
+            await asyncio.sleep(0)  # its callback may have started more with `call_soon`
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """Begin nothing more, and tell nobody of what ends."""
+        """Start nothing more, and call no callback any more."""
         self._is_closed = True

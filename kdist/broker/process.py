@@ -1,10 +1,10 @@
 """One broker as a process: the real world around it, signals, systemd, exit statuses.
 
-    0    stopped as asked                  74   the disk failed; systemd does not restart on it
-    1    it could not start, or go on      143  stopped at once, by a second signal
-    70   a bug, no memory, or a file that somebody took away; the traceback is in the log
+    0    stopped cleanly                   74   the disk failed; systemd does not restart on it
+    1    could not start, or go on         143  stopped at once, by a second signal
+    70   a bug, out of memory, or a file that was removed; the traceback is in the log
 
-The first SIGTERM or SIGINT stops in order; after a second one the next start has to recover.
+The first SIGTERM or SIGINT stops cleanly; after a second one the next start has to recover.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ logger = logging.getLogger(__name__)
 DONE, NOT_POSSIBLE, BUG = 0, 1, 70
 FORCED = 128 + signal.SIGTERM
 
-_START_STEP_USEC = 120_000_000  # between two signs of life while logs are opened
+_START_STEP_USEC = 120_000_000  # asked of systemd each time, while logs are opened
 _START_SIGN_S = 10.0
 
-# The collector was 10% of a busy broker's time, and most of its latency's tail (design D2). Few of
-# its objects are in cycles: what lives at the end of the start is not looked at again, and the rest
-# seldom.
+# The garbage collector took 10% of a busy broker's time, and caused most of its tail latency
+# (design D2). Few objects are in cycles, so those alive after the start are frozen, and the rest is
+# collected seldom.
 _GC_THRESHOLDS = (50_000, 50, 100)
 
 
 def _connections_within(descriptors: int, config: BrokerConfig) -> int:
-    """Leave half of the descriptors to logs: a flood of connections must not stop a roll."""
+    """Keep half of the descriptors for logs: a flood of connections must not stop a roll."""
     most = descriptors // 2
     if config.network.max_connections > most:
-        logger.info("at most %d connections, half of the %d open files allowed", most, descriptors)
+        logger.info("at most %d connections: half of the limit of %d open files", most, descriptors)
     return most
 
 
@@ -66,13 +66,13 @@ class Process:
         self._version = version
         self._fingerprint = environment.get("KDIST_FINGERPRINT", "")
         self._manager = ServiceManager(environment)
-        self._asked = 0  # to stop
+        self._signals = 0  # to stop
         self._stop = asyncio.Event()
         self._broker: Broker | None = None
         self._is_started = False
 
     def run(self) -> int:
-        """Run a broker to its end; the exit status. `UserError` if it cannot start."""
+        """Run a broker to its end and return the exit status. `UserError` if it cannot start."""
         loop = TurnLoop()
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(self._hear_exception)
@@ -95,9 +95,9 @@ class Process:
             await self._start(broker)
             return await self._serve(broker)
         except asyncio.CancelledError:
-            if self._asked > 1:
+            if self._signals > 1:
                 logger.warning("stopped at once: the next start has to recover")
-            return DONE if self._asked == 1 else FORCED
+            return DONE if self._signals == 1 else FORCED
 
     def _world(self, loop: asyncio.AbstractEventLoop, tasks: AsyncioTasks) -> BrokerWorld:
         zookeeper = self._config.zookeeper
@@ -124,13 +124,13 @@ class Process:
         self._manager.tell(f"STATUS={sentence}")
 
     def _ask_for_time(self, loop: asyncio.AbstractEventLoop) -> None:
-        """systemd ends a start that takes longer than it was told; a scan may take any time."""
+        """Extend systemd's start timeout again and again, since recovery may take any time."""
         if not self._is_started:
             self._manager.tell(f"EXTEND_TIMEOUT_USEC={_START_STEP_USEC}")
             loop.call_later(_START_SIGN_S, self._ask_for_time, loop)
 
     async def _start(self, broker: Broker) -> None:
-        """Start. A signal cancels it, and what it has begun is undone."""
+        """Start the broker. A signal cancels this, and what was begun is undone."""
         await broker.start()
         gc.collect()
         gc.freeze()
@@ -140,7 +140,7 @@ class Process:
             self._manager.tell("READY=1")
 
     async def _serve(self, broker: Broker) -> int:
-        """Until a signal, or until the broker must end; the exit status."""
+        """Serve until a signal or a failure; return the exit status."""
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait((stop, broker.failure), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -156,13 +156,13 @@ class Process:
         return status_of(error)
 
     def _hear_signal(self, main: asyncio.Task[Any]) -> None:
-        self._asked += 1
+        self._signals += 1
         self._stop.set()
-        if self._asked > 1 or not self._is_started:
+        if self._signals > 1 or not self._is_started:
             main.cancel()
 
     def _hear_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What no callback has caught is a bug; but asyncio also says when it lacks descriptors."""
+        """An uncaught exception is a bug, except asyncio's own when `accept` has no descriptors."""
         error = context.get("exception")
         is_accepting = "socket" in context
         if isinstance(error, BaseException) and not is_accepting and self._broker is not None:
@@ -172,11 +172,11 @@ class Process:
 
 
 def sentence_of(failure: BaseException) -> str:
-    """What the log says of what ended a broker (pure)."""
+    """The log line for the failure that ended a broker (pure)."""
     if isinstance(failure, KdistError):
         return str(failure)
     told = "".join(traceback.format_exception(failure))
-    # A connection hands on what a request met as the cause of an error of its own.
+    # A connection wraps a handler's OSError in a RuntimeError, as its cause.
     met = failure.__cause__ if isinstance(failure.__cause__, OSError) else failure
     if isinstance(met, FileNotFoundError):
         return f"{met.filename} is gone, removed or unmounted: {told}"
@@ -188,7 +188,7 @@ def sentence_of(failure: BaseException) -> str:
 
 
 def status_of(failure: BaseException) -> int:
-    """The exit status for what ended a broker (pure)."""
+    """The exit status for the failure that ended a broker (pure)."""
     if isinstance(failure, DiskFailed):
         return DiskFailed.EXIT_STATUS
     return NOT_POSSIBLE if isinstance(failure, UserError) else BUG

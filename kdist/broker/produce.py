@@ -1,11 +1,11 @@
-"""Produce (key 0): batches of producers go to their partitions' logs.
+"""Produce (key 0): appends producers' batches to their partitions' logs.
 
 Each partition has its own error. acks=1 is answered when the leader's log has the records, acks=all
-when every in-sync replica has them. acks=0 is never answered, but an error there closes the
-connection, since the producer has no other way to learn of it (as in Kafka).
+when every in-sync replica has them. acks=0 is never answered, but an error closes the connection,
+since the producer has no other way to learn of it (as in Kafka).
 
-This is the long way, which knows every case. Nearly all requests of one partition are appended and
-answered by `usual_produce.py` instead, and come here when something about them is not usual.
+This is the general path, which handles every case. Nearly all requests for a single partition take
+the fast path of `usual_produce.py`, which passes the rest on to this one.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _ACKS = (ACKS_ALL, 0, 1)
 
 
 class Client(Protocol):
-    """The connection that a request came on, as far as handlers care. Hashable."""
+    """What handlers need of the connection that a request came on. Hashable."""
 
     late: int
-    """So many of its produces are under way; what else it asks for is to find them done."""
+    """How many of its produces are unfinished; its other requests wait until none is."""
 
     def end_late(self) -> None:
-        """One of them is done."""
+        """Note that one of them has finished."""
         ...
 
     def finish_soon(self) -> None:
-        """End it once what was asked before is answered: there is no other way to tell the peer."""
+        """Close it once its earlier requests are answered."""
         ...
 
 
@@ -62,9 +62,10 @@ class ProduceHandler:
         self._clock = clock
 
     def handle(self, request: ProduceRequest, version: int, reply: Reply, client: Client) -> None:
-        """`reply` gets the response, later perhaps; None if there is none, as for acks=0.
+        """Call `reply` with the response, now or later; with None if there is none (acks=0).
 
-        Record sets that can be written to are: the leader's part of a batch. Raises `DiskFailed`.
+        Offsets and leader epoch are written into the request's record sets in place if those are
+        writable. Raises `DiskFailed`.
         """
         produce = _Produce(self.replicas, request, version, reply, client)
         if request.acks not in _ACKS:
@@ -76,7 +77,7 @@ class ProduceHandler:
 
 
 class _Produce:
-    """One request; it is answered when none of its partitions is undecided."""
+    """One request; it is answered when no partition's result is undecided."""
 
     __slots__ = (
         "_client",
@@ -101,7 +102,7 @@ class _Produce:
         self._version = version
         self._reply = reply
         self._client = client
-        self._undecided = 1  # this one stands for `begin`: nothing is answered before all began
+        self._undecided = 1  # held by `begin`: no answer before every append has begun
         self._response = ProduceResponse(
             responses=[
                 ProduceTopicResult(
@@ -132,7 +133,7 @@ class _Produce:
             self._answer()
 
     def refuse_all(self, error: Error) -> None:
-        """Answer so for each partition, whatever it carries."""
+        """Answer every partition with this error."""
         for answer in self._response.responses:
             for result in answer.partition_responses:
                 result.error_code = error
@@ -141,9 +142,10 @@ class _Produce:
     def _append_usual(
         self, topic: str, data: ProducePartition, result: ProducePartitionResult, now_ms: int
     ) -> bool:
-        """Whether nothing was unusual about batch and partition: it is in the log, and committed.
+        """Try the fast path of `usual_produce.py` for one partition of several.
 
-        As `usual_produce.py` does for requests of one partition; of hundreds nearly each is so.
+        True if the batch is in the log and committed; False leaves it to `_append`. In a request
+        for hundreds of partitions nearly all succeed here.
         """
         partition = self._replicas.partitions.get((topic, data.index))
         if partition is None or (rules := partition.group_rules) is None:
@@ -154,9 +156,9 @@ class _Produce:
         try:
             start_offsets = partition.append_group((batch,), now_ms)
         except ApiError:
-            start_offsets = ()  # `_append` meets the error, and knows how to answer it
+            start_offsets = ()  # `_append` raises it again, and answers it
         if not start_offsets:
-            assign((batch,), 0, NO_EPOCH)  # as it came
+            assign((batch,), 0, NO_EPOCH)  # restore the batch as the producer sent it
             return False
         result.base_offset = start_offsets[0]
         result.log_start_offset = partition.log.start_offset
@@ -222,7 +224,7 @@ class _Produce:
 
     def _decide(self) -> None:
         self._undecided -= 1
-        if not self._undecided:  # and `begin` has ended before
+        if not self._undecided:  # `begin` has returned, so the request was counted as `late`
             self._answer()
             self._client.end_late()
 

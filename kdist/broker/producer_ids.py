@@ -1,12 +1,12 @@
 """InitProducerId (key 22): ids for idempotent producers, unique in the cluster.
 
-A broker takes a block of ids from `/latest_producer_id_block` by a versioned write, and hands them
-out one by one; what it has not handed out when it stops is lost, as there are 2^63. A producer that
-has an id and asks again gets a new one. Source: KIP-98; Kafka's `ZkProducerIdManager`.
+A broker reserves a block of ids in `/latest_producer_id_block` by a versioned write, and hands them
+out one by one. Ids left over when it stops are lost, which is harmless: there are 2^63. A producer
+that asks again gets a new id. Source: KIP-98; Kafka's `ZkProducerIdManager`.
 
 There are no transactions yet. A transactional id is answered TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-here and in FindCoordinator: the one error upon which all clients stop and say so. On others, as
-NOT_COORDINATOR, Java's or librdkafka's look again, until a time is up or for ever.
+here and in FindCoordinator, the only error on which all clients stop and report. On others, such as
+NOT_COORDINATOR, the Java client or librdkafka retry until a timeout, or for ever.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def answer(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        """An id, with epoch 0; COORDINATOR_NOT_AVAILABLE while ZooKeeper is not."""
+        """An id, with epoch 0; COORDINATOR_NOT_AVAILABLE while ZooKeeper is unavailable."""
         error = _fault(request)
         if error is Error.NONE:
             try:
@@ -61,7 +61,7 @@ class ProducerIds:
             return following
 
     async def _take_block(self) -> ProducerIdBlock:
-        """The next block; another broker may be faster, and then it is the one after."""
+        """Reserve the next block; if another broker is faster, the one after."""
         while True:
             data, stat = await self._zk.get(_PATH)
             first = znodes.PRODUCER_ID_BLOCK.decode(_PATH, data).last + 1 if data else 0

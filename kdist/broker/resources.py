@@ -1,12 +1,12 @@
-"""What has settings that requests name: topics, this broker, and all brokers together.
+"""The resources that config requests name: topics, this broker, and all brokers together.
 
-    resource      its own are kept in         what is in force
-    a topic       /config/topics/<topic>      its own where it has any, else this broker's
+    resource      own settings in             effective settings
+    a topic       /config/topics/<topic>      its own, else this broker's
     this broker   /config/brokers/<id>        its own, else those of all brokers, else its file's
-    all brokers   /config/brokers/<default>   (no name) what is given for all, and nothing else
+    all brokers   /config/brokers/<default>   its own only; requests name it with an empty name
 
-Below them all stand the defaults. A broker's resource is asked of that broker, as only it knows its
-file; a topic's and that of all brokers of anybody.
+A setting found in none of these has its default. Requests about a broker must go to that broker,
+since only it knows its file; those about a topic or all brokers may go to any.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kdist.zk import znodes
 
 
 class Resource(Protocol):
-    """One of them, with where its own settings come in."""
+    """One resource. `source` is the layer of its own settings."""
 
     @property
     def owner(self) -> Owner: ...
@@ -42,26 +42,26 @@ class Resource(Protocol):
 
     @property
     def is_followed(self) -> bool:
-        """Whether this broker knows what is in force, and need not read what it has of its own."""
+        """Whether this broker keeps its own settings up to date, so they need not be read."""
         ...
 
     def describe(self, own: Overrides) -> Iterable[Described]:
-        """Its settings in force; last what it was given in vain, to be seen and taken back.
+        """Its effective settings; last its invalid ones, so that a user can see and remove them.
 
-        `own`: what it has of its own, as read, unless it is followed.
+        `own`: its own settings as read from ZooKeeper; not used if `is_followed`.
         """
         ...
 
     def beneath(self) -> Iterable[Described]:
-        """What would be in force if it had none of its own."""
+        """Its effective settings if it had none of its own."""
         ...
 
     def check(self, overrides: Overrides) -> None:
-        """ApiError with every fault, unless it may have these of its own."""
+        """Raise ApiError with every fault if these are not allowed as its own settings."""
         ...
 
     def usable(self, stored: Overrides) -> Overrides:
-        """Those of its own that are in force."""
+        """Those of its own settings that are valid, and so in force."""
         ...
 
 
@@ -72,7 +72,7 @@ class TopicResource:
     dynamic: DynamicSettings
     name: str
     source = Source.DYNAMIC_TOPIC_CONFIG
-    is_followed = False  # but another broker may have changed it a moment ago
+    is_followed = False  # kept, but another broker may have changed them a moment ago
 
     @property
     def owner(self) -> Owner:
@@ -108,15 +108,15 @@ class BrokerResource:
 
     def describe(self, _own: Overrides) -> Iterable[Described]:
         own = self.dynamic.given[self.source]
-        in_vain = own.keys() - (self.usable(own).keys() & DYNAMIC_NAMES)
+        ignored = own.keys() - (self.usable(own).keys() & DYNAMIC_NAMES)
         in_force = self.dynamic.config.describe()
-        return _with_left_out(in_force, layer_of(self.source, own), in_vain)
+        return _with_left_out(in_force, layer_of(self.source, own), ignored)
 
     def beneath(self) -> Iterable[Described]:
         return self.dynamic.beneath(self.source).describe()
 
     def check(self, overrides: Overrides) -> None:
-        """INVALID_REQUEST for a setting that is read at the start only, as in Kafka."""
+        """INVALID_REQUEST for a setting that is read only at start, as in Kafka."""
         try:
             self.dynamic.check(self.source, overrides)
         except ConfigError as error:
@@ -141,7 +141,7 @@ class AllBrokersResource(BrokerResource):
 def _with_left_out(
     in_force: Iterable[Described], own: Layer, left_out: Set[str]
 ) -> Iterator[Described]:
-    """Each name once: what was given in vain shows as it was given, so that it can be mended."""
+    """Each name once: an invalid setting is shown as it was given, so that it can be corrected."""
     yield from (each for each in in_force if each.name not in left_out)
     yield from describe_given(own, left_out)
 

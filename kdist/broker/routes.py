@@ -1,7 +1,7 @@
 """Which handler answers which API: one row each.
 
-Produce and Fetch get what they need and no more. Of the others a `direct` row answers through its
-`Call`, at once or later, and a `waiting` row is a coroutine whose result is the answer.
+Produce and Fetch (`hot`) get no `Call`, to save time. Of the others, a `direct` handler answers
+through its `Call`, at once or later; a `waiting` handler is a coroutine that returns the answer.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _CHANGING = frozenset(
 
 
 class Handlers(NamedTuple):
-    """Everybody who answers."""
+    """The handlers of all APIs."""
 
     produce: ProduceHandler
     fetch: FetchHandler
@@ -131,10 +131,10 @@ def routes_to(to: Handlers) -> Routes:
             metadata.API.key: lambda asked, call: to.metadata.answer(
                 asked, call.version, call.listener
             ),
-            leader_and_isr.API.key: to.control.lead,
-            stop_replica.API.key: to.control.stop,
-            update_metadata.API.key: to.control.learn,
-            controlled_shutdown.API.key: lambda asked, call: to.control.let_go(
+            leader_and_isr.API.key: to.control.leader_and_isr,
+            stop_replica.API.key: to.control.stop_replica,
+            update_metadata.API.key: to.control.update_metadata,
+            controlled_shutdown.API.key: lambda asked, call: to.control.controlled_shutdown(
                 asked, call.listener
             ),
             create_topics.API.key: lambda asked, _call: to.topics.create(asked),
@@ -156,7 +156,7 @@ def routes_to(to: Handlers) -> Routes:
 
 
 def _of_group(method: Callable[..., None]) -> DirectHandler:
-    """A method of the coordinator, which answers later, perhaps."""
+    """A handler that calls a method of the group coordinator, which answers now or later."""
 
     def ask(asked: object, call: Call) -> None:
         method(asked, call.caller, call.answer_with_error)

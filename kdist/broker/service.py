@@ -1,7 +1,6 @@
-"""What serves requests: directory, partitions, controller, groups, and the handlers over them.
+"""What serves requests: log directory, partitions, controller, groups, and the request handlers.
 
-Made once it is known who the broker is, that is, which cluster it belongs to; from then on it lives
-as long as the broker.
+Built once the broker knows its cluster id; it then lives as long as the broker.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from kdist.zk import znodes
 
 
 class Service:
-    """Owner: the broker. `fail` hears of a disk that failed, and of bugs."""
+    """Owner: the broker. `fail` is called with a disk failure or a bug."""
 
     def __init__(
         self,
@@ -70,9 +69,9 @@ class Service:
         listener: str,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """Takes the directory; whoever makes this opens its logs next. `UserError`.
+        """Locks the log directory; the caller opens its logs next. Raises `UserError`.
 
-        `listener` is the one that brokers use among themselves.
+        `listener` is the inter-broker listener.
         """
         self._world = world
         self._tasks = tasks
@@ -117,7 +116,7 @@ class Service:
         path = world.config.broker.directory
         try:
             return LogDirectory(path, Identity(self._id, self._cluster_id), around)
-        except OSError as error:  # not the disk's: its errors have a class of their own
+        except OSError as error:  # not a disk failure: those raise `DiskFailed`
             raise UserError(f"{path} cannot be used: {error.strerror or error}") from error
 
     def _make_controller(self) -> Controller:
@@ -150,7 +149,10 @@ class Service:
     # Requests
 
     def wire(self, offsets_partitions: int) -> None:
-        """Make the handlers. `offsets_partitions`: how many `__consumer_offsets` has, or will."""
+        """Make the handlers.
+
+        `offsets_partitions`: how many partitions `__consumer_offsets` has, or will be created with.
+        """
         world, replicas = self._world, self.replicas
         commit_timeout_ms = world.config.groups.offsets_commit_timeout_ms
         log = PartitionedOffsetsLog(replicas, world.clock, lambda: commit_timeout_ms)
@@ -189,7 +191,7 @@ class Service:
         sessions = FetchSessions(
             network.fetch_session_slots, clock, world.chance, self._measures.replication
         )
-        stored = StoredSettings(world.zk, self._look_at)
+        stored = StoredSettings(world.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)
         return Handlers(
             produce=ProduceHandler(replicas, clock),
@@ -211,10 +213,10 @@ class Service:
             altered_settings=AlterConfigsHandler(stored, resources, self.cache.told),
         )
 
-    async def _look_at(self, owner: Owner) -> None:
-        """Go by what its settings are now."""
+    async def _reload_settings(self, owner: Owner) -> None:
+        """Re-read the owner's settings from ZooKeeper and apply them."""
         if owner.row is znodes.TOPIC_SETTINGS:
-            await self._overrides.look_at(owner.name)
+            await self._overrides.reload(owner.name)
         else:
             await self._dynamic.load()
 
@@ -247,7 +249,7 @@ class Service:
     # The end
 
     async def drain(self) -> None:
-        """Lead nothing and coordinate nothing more; those who wait for it hear so."""
+        """Stop leading partitions and coordinating groups; answer the requests that wait on it."""
         self.creation.cancel()
         self.coordinator.stop()
         idle = asyncio.get_running_loop().create_future()
@@ -255,7 +257,7 @@ class Service:
         await idle
 
     def cancel(self) -> None:
-        """End requests that are not answered yet."""
+        """Cancel requests that are not answered yet."""
         for dispatch in self._dispatches:
             dispatch.cancel()
         self.turn_end.close()

@@ -1,10 +1,10 @@
-"""Settings of topics and brokers as they stand in ZooKeeper: read afresh, and changed.
+"""Settings of topics and brokers as stored in ZooKeeper: read from there each time, and changed.
 
-A change is one transaction: it checks that the topic exists and that nobody else changed its
-settings since they were read, writes them, and leaves a notification below `/config/changes`, from
-which every broker learns where to look (`topic_settings.py`; for those of brokers kdist's watch the
-znodes themselves, `dynamic_settings.py`). The one that makes the change looks before it says that
-it is made: what its peer asks next finds it in force there.
+A change is one transaction: it checks that the topic exists and that its settings are still those
+that were read, writes the new ones, and creates a notification below `/config/changes` that tells
+every broker which znode to re-read (`topic_settings.py`; brokers' own settings are watched directly
+instead, `dynamic_settings.py`). The broker that makes the change applies it before it answers, so
+its client's next request finds the change in force.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_THERE = -1  # the version of a znode that does not exist
 
 
 class Owner(NamedTuple):
-    """Whose settings they are: a topic by its name, or a broker by its id, or all (`<default>`)."""
+    """Whose settings: a topic's name, a broker's id, or `<default>` for all brokers."""
 
     row: ZnodeRow[EntitySettings]
     name: str
@@ -45,23 +45,23 @@ class Owner(NamedTuple):
 class StoredSettings:
     """Owner: the broker. ApiError REQUEST_TIMED_OUT while ZooKeeper does not answer."""
 
-    def __init__(self, zk: ZooKeeper, look_at: Callable[[Owner], Awaitable[None]]) -> None:
-        """`look_at` has this broker go by what the owner's settings are now."""
+    def __init__(self, zk: ZooKeeper, reload: Callable[[Owner], Awaitable[None]]) -> None:
+        """`reload` has this broker re-read and apply the owner's settings."""
         self._zk = zk
-        self._look_at = look_at
-        # An owner's changes are made in the order they were asked for here; a lock lives while
+        self._reload = reload
+        # One owner's changes are made in the order of the requests. A lock lives only while
         # somebody holds it or waits for it.
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, owner: Owner) -> Overrides:
-        """What it has of its own."""
+        """The settings stored for one owner."""
         found = (await self.read_all([owner]))[owner]
         if isinstance(found, ApiError):
             raise found
         return found
 
     async def read_all(self, owners: Sequence[Owner]) -> dict[Owner, Overrides | ApiError]:
-        """What each has of its own, or why that is not known; hundreds in one request."""
+        """The settings stored for each, or the error; hundreds are read in one request."""
         found: dict[Owner, Overrides | ApiError] = {}
         for start in range(0, len(owners), _READS_AT_ONCE):
             some = owners[start : start + _READS_AT_ONCE]
@@ -74,15 +74,17 @@ class StoredSettings:
         return found
 
     async def change(self, owner: Owner, plan: Callable[[Overrides], Overrides]) -> None:
-        """Make the settings what `plan` makes of them. It is called again if somebody was faster,
-        and may raise the ApiError for which nothing is changed.
+        """Store the settings that `plan` makes of the present ones.
+
+        `plan` is called again if somebody else changed them meanwhile. If it raises `ApiError`,
+        nothing is changed.
         """
         in_order = self._in_order.setdefault(owner.path, asyncio.Lock())
         try:
             async with in_order:
                 while not await self._try_change(owner, plan):
                     pass
-                await self._look_at(owner)
+                await self._reload(owner)
         except ZooKeeperError as failure:
             raise _unanswered(failure) from failure
 
@@ -94,7 +96,7 @@ class StoredSettings:
         return _stored(owner, znode), znode.stat.version
 
     async def _try_change(self, owner: Owner, plan: Callable[[Overrides], Overrides]) -> bool:
-        """Whether it is done; False if somebody else changed the settings meanwhile."""
+        """Try once; False if somebody else changed the settings since they were read."""
         before, version = await self._read(owner)
         after = plan(before)
         if after == before:
@@ -120,7 +122,7 @@ class StoredSettings:
                 ) from failure
             has_no_place = version == _NOT_THERE and isinstance(failure.error, NoNode)
             if failure.index != len(checks) or has_no_place:
-                raise  # it is not the owner's settings that are others now
+                raise  # not a concurrent change of these settings
             return False
         return True
 
@@ -129,11 +131,11 @@ def _stored(owner: Owner, znode: Znode | None) -> Overrides:
     if znode is not None:
         try:
             return owner.row.decode(owner.path, znode.data).settings
-        except CorruptZnode as error:  # the owner goes by what is beneath
+        except CorruptZnode as error:  # the owner uses the layers below instead
             logger.warning("%s", error)
     return {}
 
 
 def _unanswered(failure: ZooKeeperError) -> ApiError:
-    logger.warning("settings are not reached: %s", failure)
+    logger.warning("cannot read or write settings in ZooKeeper: %s", failure)
     return ApiError(Error.REQUEST_TIMED_OUT, f"ZooKeeper does not answer: {failure}")

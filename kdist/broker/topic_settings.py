@@ -1,9 +1,9 @@
 """Topics' own settings, from `/config/topics`: at start, for new topics, and as they change.
 
-Who changes settings writes the topic's znode first and then a notification below
-`/config/changes`. A notification only says where to look. With each that is new the oldest are
-looked at too, and removed once they have had their time; who was away for longer than that comes
-back with a new session, and looks at all its topics.
+To change settings is to write the topic's znode and create a notification below `/config/changes`,
+which only names the topic to re-read. For each new notification the oldest ones are checked too,
+and removed if they are past their retention. A broker that was away for longer comes back with a
+new session, and re-reads all its topics.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ logger = logging.getLogger(__name__)
 Apply = Callable[[str, TopicSettings], None]
 
 _READS_AT_ONCE = 200
-_KEPT_MS = 15 * 60_000  # notifications, for brokers that are slow to look
-_RETRY_MS = 5_000  # of what ZooKeeper refused; the connection's loss is told of by itself
+_KEPT_MS = 15 * 60_000  # retention of notifications, for brokers that are slow to read them
+_RETRY_MS = 5_000  # after a failed read; after a lost connection, the watcher reports anyway
 _TOPICS = znodes.TOPIC_SETTINGS.parent.removeprefix("/config/")
 
 
 class TopicOverrides:
-    """Owner: the broker. What was read of a topic, or is written by this broker's controller with
-    a new one, holds until a notification says otherwise."""
+    """Owner: the broker. A topic's settings, read or set by `expect`, hold until a notification."""
 
     def __init__(self, zk: ZooKeeper, clock: Clock, broker: DynamicSettings, apply: Apply) -> None:
-        """`broker`: what topics have that have none of their own."""
+        """`broker`: has the defaults of topics without settings of their own."""
         self._zk = zk
         self._clock = clock
         self.broker = broker
@@ -47,13 +46,13 @@ class TopicOverrides:
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._ids: dict[str, uuid.UUID] = {}
         self._seen: set[str] = set()
-        self._told_in = 0  # the session in which all was read that has changed before
+        self._told_in = 0  # the session in which the settings were last read completely
         self._watcher: ChildrenWatcher | None = None
         self._looking: asyncio.Task[None] | None = None
         self._again: asyncio.TimerHandle | None = None
 
     def settings_of(self, topic: str) -> TopicSettings:
-        """A topic's settings; the broker's defaults instead of those that cannot be used."""
+        """A topic's effective settings, with the broker's defaults in place of invalid ones."""
         overrides = self._overrides.get(topic)
         config = self.broker.config
         if not overrides:
@@ -62,13 +61,13 @@ class TopicOverrides:
             overrides, partial(config.topic, where=znodes.TOPIC_SETTINGS.path(topic))
         )
         for fault in usable.faults:
-            logger.warning("left out of the topic's settings: %s", fault)
+            logger.warning("ignored a setting of the topic: %s", fault)
         return usable.made
 
     # Reading
 
     async def load_all(self) -> None:
-        """Read the settings of all topics that have any. What changes from now on `watch` sees."""
+        """Read the settings of all topics that have any. `watch` reports all changes from here."""
         self._told_in = self._zk.session_id
         self._seen.update(await self._zk.children(znodes.SETTINGS_CHANGES.path()))
         names = await self._zk.children(znodes.TOPIC_SETTINGS.parent)
@@ -76,12 +75,12 @@ class TopicOverrides:
         await self._load_some([topic[0] for topic in topics if topic])
 
     async def load_new(self, topics: Mapping[str, uuid.UUID]) -> None:
-        """Read those of topics that are not known by these ids."""
+        """Read the settings of those topics that are not known with these ids."""
         await self._load_some([name for name in topics if self._is_new(name, topics[name])])
         self._ids.update(topics)
 
     def _is_new(self, topic: str, topic_id: uuid.UUID) -> bool:
-        # What was read at start is that of the first id that the controller gives.
+        # Settings read at start belong to the first id that the controller sends for the topic.
         return topic not in self._overrides or self._ids.get(topic, topic_id) != topic_id
 
     async def _load_some(self, topics: Sequence[str]) -> None:
@@ -90,16 +89,17 @@ class TopicOverrides:
             self._overrides.update(zip(some, await self._read(some), strict=True))
 
     def expect(self, topic: str, topic_id: uuid.UUID, overrides: Mapping[str, str]) -> None:
-        """This broker is about to write a new topic with these, which need not be read then.
+        """This broker is about to create a topic with these settings, which need not be read.
 
-        Not after it has: a change may be told of by then, and that would be lost. If somebody else
-        writes a topic of the name meanwhile, that has another id, and is read.
+        Must be called before the topic is written, else it could overwrite a change that was
+        already reported. If another broker creates a topic of this name first, that has another id,
+        and its settings are read.
         """
         self._overrides[topic] = overrides
         self._ids[topic] = topic_id
 
     def forget(self, topics: Iterable[str]) -> None:
-        """These were deleted: one of the same name has settings of its own."""
+        """Forget deleted topics: a new topic of the same name has its own settings."""
         for topic in topics:
             self._overrides.pop(topic, None)
             self._ids.pop(topic, None)
@@ -111,11 +111,11 @@ class TopicOverrides:
     # Changes
 
     def watch(self) -> None:
-        """Look at what has changed since `load_all`, and at what changes from now on."""
+        """Apply all changes since `load_all`, and those to come."""
         self._watcher = ChildrenWatcher(self._zk, znodes.SETTINGS_CHANGES.path(), self._hear)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching for changes."""
         if self._watcher is not None:
             self._watcher.stop()
         if self._looking is not None:
@@ -133,40 +133,40 @@ class TopicOverrides:
             oldest = told[: len(new) + 1]
             names = list(dict.fromkeys([*oldest, *new]))
             self._looking = asyncio.ensure_future(
-                self._look_at(names, self._looking, list(self._overrides) if is_elsewhere else [])
+                self._catch_up(names, self._looking, list(self._overrides) if is_elsewhere else [])
             )
             self._looking.add_done_callback(raise_bug)
 
-    async def _look_at(
+    async def _catch_up(
         self, names: list[str], before: asyncio.Task[None] | None, topics: list[str]
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
         try:
-            await self.look_at(*topics)
+            await self.reload(*topics)
         except ZooKeeperError as error:
             self._told_in = 0
-            self._look_again(error)
+            self._retry_soon(error)
         for name in names:
             try:
-                await self._look_at_one(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
+                await self._read_notification(f"{znodes.SETTINGS_CHANGES.path()}/{name}")
             except CorruptZnode as error:
-                logger.warning("a change of settings is not understood: %s", error)
+                logger.warning("ignored a notification of changed settings: %s", error)
             except ZooKeeperError as error:
                 self._seen.discard(name)
-                self._look_again(error)
+                self._retry_soon(error)
 
-    def _look_again(self, error: ZooKeeperError) -> None:
-        """What could not be read counts as new when it is told of once more."""
-        logger.warning("settings that may have changed are not read, again soon: %s", error)
-        assert self._watcher is not None, "it told of them"
+    def _retry_soon(self, error: ZooKeeperError) -> None:
+        """Have the watcher report again; what could not be read then counts as new."""
+        logger.warning("could not read changed settings, trying again: %s", error)
+        assert self._watcher is not None, "notifications come from it"
         loop = asyncio.get_running_loop()
         if self._again is not None:
             self._again.cancel()
         self._again = loop.call_later(_RETRY_MS / 1000, self._watcher.tell_again)
 
-    async def look_at(self, *topics: str) -> None:
-        """Go by what they have now. One that is not known, or not any more, is read once it is."""
+    async def reload(self, *topics: str) -> None:
+        """Re-read and apply topics' settings, except of unknown topics (see `load_new`)."""
         for start in range(0, len(topics), _READS_AT_ONCE):
             some = topics[start : start + _READS_AT_ONCE]
             for topic, overrides in zip(some, await self._read(some), strict=True):
@@ -175,14 +175,14 @@ class TopicOverrides:
                     self._apply(topic, self.settings_of(topic))
                     logger.info("topic %s has settings of its own now: %s", topic, overrides)
 
-    async def _look_at_one(self, path: str) -> None:
+    async def _read_notification(self, path: str) -> None:
         try:
             data, stat = await self._zk.get(path)
         except NoNode:
-            return  # it had its time
+            return  # removed after its retention
         kind, _, name = znodes.SETTINGS_CHANGE.decode(path, data).entity_path.partition("/")
         if kind == _TOPICS and name:
-            await self.look_at(name)
+            await self.reload(name)
         if self._clock.now_ms() - stat.created_ms > _KEPT_MS:
             await self._remove(path)
 
@@ -199,5 +199,5 @@ def _stored(path: str, znode: Znode | None) -> Mapping[str, str]:
         try:
             return znodes.TOPIC_SETTINGS.decode(path, znode.data).settings
         except CorruptZnode as error:
-            logger.warning("the topic goes by the broker's defaults: %s", error)
+            logger.warning("ignored the topic's settings: %s", error)
     return {}

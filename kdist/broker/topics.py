@@ -1,7 +1,8 @@
-"""CreateTopics, DeleteTopics, CreatePartitions (keys 19, 20, 37): asked of the controller.
+"""CreateTopics, DeleteTopics, CreatePartitions (keys 19, 20, 37): carried out by the controller.
 
-Another broker answers NOT_CONTROLLER for each topic, and clients go to the one that Metadata names.
-One that does not know yet whether it is the controller has them wait, within the request's timeout.
+Any other broker answers NOT_CONTROLLER for each topic, and clients turn to the controller that
+Metadata names. While a broker does not know whether it is the controller, requests wait, within
+their timeout.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class TopicsHandler:
         self._config = config
 
     async def create(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
-        """One result for each topic of the request; one as well if it names a topic twice."""
+        """One result for each topic of the request, also for one that it names twice."""
         topics = [completed(new, self._config()) for new in request.topics]
         outcomes = await self._controller.create_topics(
             topics, request.timeout_ms, request.validate_only

@@ -1,4 +1,4 @@
-"""Work put off to the end of a turn of the loop, whether bytes came in that turn or not."""
+"""Work deferred to the end of a turn of the event loop, whether it received anything or not."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from kdist.runtime.turn_loop import ending_turns
 
 
 class TurnEnd:
-    """Owner: the broker. `schedule` is what `Replicas` wants to be given."""
+    """Owner: the broker. `schedule` is passed to `Replicas`."""
 
     def __init__(self, network: Network) -> None:
         self._turn: Turn = network.turn
         self._turn.at_end(self._run)
-        # A turn ends only if something was received in it: a timer or a thread may bring work too.
+        # The network's turns begin with something received, but timers and threads bring work too.
         self._want_end = ending_turns(network.loop, self._run)
         self._first: list[Callable[[], None]] = []
         self._waiting: list[Callable[[], None]] = []
 
     def always(self, callback: Callable[[], None]) -> None:
-        """Call it at the end of every turn that something was received in, before all else."""
+        """Call it at every turn's end, before scheduled callbacks; not in turns without work."""
         self._first.append(callback)
 
     def schedule(self, callback: Callable[[], None]) -> None:
-        """Call it when this turn ends."""
+        """Call it once, when this turn ends."""
         if not self._waiting:
             self._want_end()
         self._waiting.append(callback)

@@ -1,12 +1,12 @@
-"""The short way of usual requests: recognised by their first bytes, answered without decoding.
+"""Fast paths: usual requests are recognised by their first bytes and answered without decoding.
 
-A client asks the same thing again and again: between two produces to a partition, or two fetches of
-a session, few bytes differ. A path `learn`s from a request that went the long way, through codec
-and handler, which part of it the next will share; the connection remembers that as its `context`,
-and `Dispatch` offers the path each frame that comes on it, before anything else.
+A client repeats its requests: two produces to a partition, or two fetches in a session, differ in
+few bytes. From a request on the general path, through codec and handler, a fast path `learn`s which
+bytes the next one will share. The connection keeps that as its `context`, and `Dispatch` offers
+each of its frames to that fast path first.
 
-A path answers exactly as the long way does, or leaves a request alone: `usual_produce.py`,
-`usual_fetch.py`.
+A fast path either answers byte for byte as the general path would, or declines the request. There
+are two: `usual_produce.py` and `usual_fetch.py`.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from kdist.protocol.headers import RequestHeader
 
 
 class UsualPath(Protocol):
-    """The short way of one API's requests. Owner: the broker's `Service`."""
+    """The fast path of one API. Owner: the broker's `Service`."""
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """Whether the request is usual, and is answered now or when this turn of the loop ends.
+        """Take the request if it is usual: it is answered now, or when this turn of the loop ends.
 
-        `frame` is any request, up to `known_end` like one that was learned, or not. If it is not
-        taken, nothing was done about it. Raises `DiskFailed`.
+        `frame` is any request; its bytes up to `known_end` may or may not match a learned one.
+        False means that nothing was done with it. Raises `DiskFailed`.
         """
         ...
 
     def learn(self, frame: memoryview, header: RequestHeader, request: Any) -> int | None:
-        """Where the bytes end that requests like this one share; None if it is not usual.
+        """Return where the bytes shared by requests like this one end; None if it is not usual.
 
-        `request` is decoded from `frame`, and goes the long way after this.
+        `request` is decoded from `frame`, and takes the general path after this.
         """
         ...
 
 
 class UsualPaths(NamedTuple):
-    """All short ways of a broker, by API key."""
+    """All fast paths of a broker, by API key."""
 
     paths: Mapping[int, UsualPath]
     settle: Callable[[], None]
-    """Does what was taken and waits for the end of the turn. Raises `DiskFailed`."""
+    """Carries out now what was taken and queued for the end of the turn. Raises `DiskFailed`."""
 
 
 Context = tuple[UsualPath, int]
-"""A connection's `context` once a usual request came on it: the path, and the known end."""
+"""A connection's `context` after a usual request: the fast path, and what `learn` returned."""

@@ -1,16 +1,17 @@
-"""The usual produce: like the one before it, except for its records and correlation id.
+"""The fast path of Produce: requests that differ only in their records and correlation id.
 
     key int16 | version int16 | correlation id int32 | shared ... | size of records | records | tags
 
-A producer's requests to one partition, acks=1 or all, share their bytes from the client id to the
-partition's number. These are looked up whole, and lead to what was found out about them, with an
-answer that lacks its correlation id and base offset. So nothing is decoded or encoded, and what
-comes for a partition within a turn of the loop is appended with one write when the turn ends.
+A producer's requests to one partition, with acks=1 or acks=all, share the bytes from the client id
+to the partition index. Those bytes are the key of a dictionary, whose value holds what is known
+about such requests and a prepared answer with blanks for correlation id and base offset. So nothing
+is decoded or encoded, and all batches that one turn of the loop brings for a partition are appended
+with one write when the turn ends.
 
-Whatever is unusual about a request, its partition or its batch goes the long way. If that turns out
-only when the turn ends (a sequence that does not follow, a disk that is full or slow) it goes there
-from here. Measured, Debian's Python 3.11, one record of 100 bytes, from frame to answer: 9 µs
-alone and 2 in a group of fifty, where the long way takes 23.
+If anything about a request, its partition or its batch is unusual, it takes the general path, even
+if that shows only when the turn ends (an out-of-order sequence, a full or slow disk). Measured with
+Debian's Python 3.11, one record of 100 bytes, from frame to answer: 9 µs alone and 2 in a group of
+fifty, where the general path takes 23.
 """
 
 from __future__ import annotations
@@ -48,37 +49,37 @@ _SHARED_START = 8
 _SHARED_BYTES_MAX = 1000
 _KNOWN_MAX = 10_000  # with the above, 20 MB
 
-# Not every frame is counted: of smaller ones the shared receive space holds no more than that.
+# Smaller frames are not counted: the shared receive space bounds them to `SETTLED_BYTES` anyway.
 _LARGE_BYTES = 32 << 10
-# So many bytes of large frames are appended at once, while they are in the core's cache: the next
-# of them would push them out. Fewer are not, since each append runs through all of the log's code,
-# which the bytes have pushed out too: 64 KiB cost 57 µs one by one and 52 when four came in a turn.
+# After this many bytes of large frames the group is appended without waiting for the turn's end,
+# while the bytes are still in the CPU cache. Not earlier: each append runs all of the log's code,
+# which the bytes have evicted too. 64 KiB took 57 µs one by one, 52 when four came in a turn.
 SETTLED_BYTES = 256 << 10
 
 _START = struct.Struct(">Ii")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-_BASE_OFFSET = 0x0123456789ABCDEF  # stands in an answer where the real one goes
+_BASE_OFFSET = 0x0123456789ABCDEF  # placeholder in the prepared answer
 _NS_PER_S = 1_000_000_000
 
 
 class _Group:
-    """One partition, the batches that a turn brought for it, and what offsets they got."""
+    """One partition, the batches that this turn brought for it, and the offsets they got."""
 
     __slots__ = ("batches", "key", "log_start_offset", "partition", "size_max", "start_offsets")
 
     def __init__(self, key: TopicPartition) -> None:
         self.key = key
         self.batches: list[Batch] = []
-        self.start_offsets: Sequence[int] = ()  # of the first of them
-        # Looked up when a turn brings the first batch.
+        self.start_offsets: Sequence[int] = ()  # of those appended, which may be only the first few
+        # Set when a turn brings the first batch.
         self.partition: Partition
         self.log_start_offset: int
         self.size_max: int
 
 
 class _Known(NamedTuple):
-    """What requests with the same shared bytes have in common."""
+    """What is known about requests with the same shared bytes."""
 
     key_and_version: int
     is_flexible: bool
@@ -89,22 +90,23 @@ class _Known(NamedTuple):
 
 
 class _AnswerForm(NamedTuple):
-    """Their answer, but for the correlation id and the base offset."""
+    """Their answer, with blanks for the correlation id and the base offset."""
 
     pack: Callable[[bytes, int, bytes, int, bytes], bytes]
-    """Of a size, correlation id, the bytes between, base offset, and those behind it."""
+    """Packs size, correlation id, `middle`, base offset and `end`."""
     size: bytes
     middle: bytes
     end: bytes
 
 
 _Unpack = Callable[[memoryview], tuple[int, int, bytes]]
-"""Key and version, correlation id, and what is shared, of a frame."""
-_Asked = tuple[_AnswerForm, _Group, int, int, memoryview, Connection]
-"""A request that waits for the end of the turn: correlation id, number in the group, its frame.
+"""Returns a frame's API key and version, its correlation id, and its shared bytes."""
+_Queued = tuple[_AnswerForm, _Group, int, int, memoryview, Connection]
+"""A request queued for the end of the turn; the integers are correlation id and index in the group.
 
-No place for its answer is reserved: before anything else is answered, these are. The frame holds
-until then. A plain tuple, as one is made for each request: a named one takes six times as long.
+It reserves no reply slot, since queued requests are answered before anything else is. Its frame's
+bytes stay valid until then. A plain tuple, since one is made per request: a named tuple takes six
+times as long.
 """
 
 
@@ -118,20 +120,19 @@ class UsualProduces:
         self._now_ns = clock.monotonic_ns
         self._metrics = metrics
         self._known: dict[bytes, _Known] = {}
-        self._groups: dict[TopicPartition, _Group] = {}  # of what is known
-        # To the first byte behind what is shared: what is before and in it, in one call.
-        self._unpacks: dict[int, _Unpack] = {}
-        self._taken: list[_Group] = []  # those with batches
-        self._asked: list[_Asked] = []
-        self._started_ns = 0  # when the first of these was taken
-        self._large_bytes = 0  # of the large ones among them
+        self._groups: dict[TopicPartition, _Group] = {}  # those that `_known` refers to
+        self._unpacks: dict[int, _Unpack] = {}  # by the end of the shared bytes
+        self._filled: list[_Group] = []  # the groups that have batches
+        self._queued: list[_Queued] = []
+        self._started_ns = 0  # when the first of these was queued
+        self._large_bytes = 0  # how many bytes of large frames are among them
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """As `UsualPath`: it is answered when the turn ends, or by `settle` before that."""
+        """As `UsualPath.take`; answered by `settle`, at the latest when the turn ends."""
         unpack = self._unpacks.get(known_end) or self._unpack_to(known_end)
         try:
             key_and_version, correlation_id, shared = unpack(frame)
-        except struct.error:  # it is shorter
+        except struct.error:  # the frame is too short
             return False
         known = self._known.get(shared)
         if known is None:
@@ -148,8 +149,8 @@ class UsualProduces:
         if batch is None:
             return False
         if not batches:
-            self._taken.append(group)
-        self._asked.append((form, group, correlation_id, len(batches), frame, connection))
+            self._filled.append(group)
+        self._queued.append((form, group, correlation_id, len(batches), frame, connection))
         batches.append(batch)
         if len(frame) >= _LARGE_BYTES:
             self._large_bytes += len(frame)
@@ -163,11 +164,11 @@ class UsualProduces:
         return unpack
 
     def _look_up(self, group: _Group) -> bool:
-        """Whether the partition takes batches as they come, and now."""
+        """Whether the partition can append unmodified batches now; if so, set the group's facts."""
         partition = self._partitions.get(group.key)
         if partition is None or (rules := partition.group_rules) is None:
             return False
-        if not self._asked:
+        if not self._queued:
             self._started_ns = self._now_ns()
         group.partition = partition
         group.log_start_offset = partition.log.start_offset
@@ -177,11 +178,11 @@ class UsualProduces:
     # The end of a turn
 
     def settle(self) -> None:
-        """Append and answer what was taken, in the order in which it came. Raises `DiskFailed`."""
-        asked = self._asked
-        if not asked:
+        """Append and answer the queued requests, in their order. Raises `DiskFailed`."""
+        queued = self._queued
+        if not queued:
             return
-        groups, self._taken, self._asked, self._large_bytes = self._taken, [], [], 0
+        groups, self._filled, self._queued, self._large_bytes = self._filled, [], [], 0
         now_ms = self._clock.now_ms()
         try:
             for group in groups:
@@ -189,16 +190,17 @@ class UsualProduces:
                 try:
                     group.start_offsets = group.partition.append_group(batches, now_ms)
                 except ApiError:
-                    group.start_offsets = ()  # the long way meets the error, and can answer it
+                    group.start_offsets = ()  # the general path raises it again, and answers it
                 for batch in batches[len(group.start_offsets) :]:
-                    assign((batch,), 0, NO_EPOCH)  # as it came
+                    assign((batch,), 0, NO_EPOCH)  # restore the batch as the producer sent it
         except BaseException:
-            # Nobody is answered. What comes until the broker has ended must not find these.
+            # None of these is answered. Requests that still come while the broker stops must not
+            # find leftovers in the groups.
             for group in groups:
                 group.batches, group.start_offsets = [], ()
             raise
         unusual = 0
-        for form, group, correlation_id, number, frame, connection in asked:
+        for form, group, correlation_id, number, frame, connection in queued:
             start_offsets = group.start_offsets
             if number < len(start_offsets):
                 pack, size, middle, end = form
@@ -207,10 +209,10 @@ class UsualProduces:
             else:
                 unusual += 1
                 self._handle(frame, connection)
-        self._note_answered(self._started_ns, len(asked) - unusual)
+        self._note_answered(self._started_ns, len(queued) - unusual)
 
     def _handle(self, frame: memoryview, connection: Connection) -> None:
-        """Have a request that was taken go the long way."""
+        """Send a request that was queued down the general path."""
         header, request = decode_request(frame)
         answer = partial(self._answer, header, connection.reserve(), self._started_ns)
         self._handler.handle(request, header.api_version, answer, connection)
@@ -230,7 +232,7 @@ class UsualProduces:
     def learn(
         self, frame: memoryview, header: RequestHeader, request: ProduceRequest
     ) -> int | None:
-        """As `UsualPath`."""
+        """As `UsualPath.learn`."""
         topics, version = request.topic_data, header.api_version
         if (
             version < _FIRST_VERSION_OF_BATCHES
@@ -257,7 +259,7 @@ class UsualProduces:
                 find_batch(frame, known_end, is_flexible, len(frame), CODEC_MAX) is None
                 or _before_records(header, request) != frame[:known_end]
             ):
-                return None  # something else is behind the records
+                return None  # something else follows the records
             if len(self._known) >= _KNOWN_MAX:
                 self._known.clear()
                 self._groups.clear()
@@ -275,7 +277,7 @@ def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int
     results = ProduceTopicResult(name=topic, partition_responses=[result])
     response = ProduceResponse(responses=[results])
     answer = bytes(encode_response(version, 0, response))
-    # The topic's name is before it, so the last place that looks like it is the right one.
+    # A topic's name could contain these bytes, but it comes before the offset: take the last match.
     before, _, end = answer.rpartition(_INT64.pack(_BASE_OFFSET))
     size, middle = before[:SIZE_BYTES], before[SIZE_BYTES + _INT32.size :]
     pack = struct.Struct(f">{len(size)}si{len(middle)}sq{len(end)}s").pack
@@ -292,17 +294,17 @@ def _known(frame: memoryview, version: int, group: _Group, log_start_offset: int
 
 
 def _before_records(header: RequestHeader, request: ProduceRequest) -> bytearray:
-    """What there is before the size of the records in a request of one partition."""
+    """The bytes before the records' size in a request for one partition."""
     (topic,) = request.topic_data
     (data,) = topic.partition_data
     topic = replace(topic, partition_data=[replace(data, records=b"")])
-    # The size of none ends it: an int32, or a byte and the empty tags.
+    # With empty records the last four bytes are the size: an int32, or one byte and three of tags.
     written = encode_request(header, replace(request, topic_data=[topic]))
     return written[SIZE_BYTES : -_INT32.size]
 
 
 def _shared_end(frame_size: int, records_size: int, version: int) -> int:
-    """Where the size of the records is in a frame that ends with them and no tags."""
+    """Position of the records' size in a frame that ends with the records and empty tags."""
     if version < _FIRST_FLEXIBLE_VERSION:
         return frame_size - records_size - _INT32.size
     size_bytes = -(-(records_size + 1).bit_length() // 7)

@@ -1,4 +1,4 @@
-"""A broker that is fetched from, one fetch on its way, and one that takes the short way."""
+"""A broker that is fetched from, one fetch on its way, and one that takes the fast path."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def large(broker: Broker, *keys: TopicPartition, batches: int = 2, size: int = 1
 
 
 class Connection:
-    """As the short way needs it; `answers` is what left."""
+    """As the fast path needs it; `answers` is what was sent."""
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -154,7 +154,7 @@ def sent(chunk: Any) -> bytes:
 
 
 class Asked:
-    """One kind of request, by the long way and by the short one."""
+    """One kind of request, by the general path and by the fast one."""
 
     def __init__(self, broker: Broker, version: int = 12, **fields: Any) -> None:
         self.broker = broker

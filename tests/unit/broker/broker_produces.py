@@ -1,4 +1,4 @@
-"""What there is of a broker for produces, with its short way or without, and its peers."""
+"""The parts of a broker that serve produces, with or without the fast path, and its peers."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Slot:
 
 
 class Broker:
-    """What there is of one for produces: the long way, and the short one before it if it may."""
+    """The parts of a broker that serve produces: the general path and, if wanted, the fast path."""
 
-    def __init__(self, world: World | None = None, *, has_short_way: bool = True) -> None:
+    def __init__(self, world: World | None = None, *, has_fast_path: bool = True) -> None:
         self.world = world or World()
         self.world.lead()
         self.handler = ProduceHandler(self.world.replicas, self.world.clock)
         self.metrics = RequestMetrics()
         self.usual = UsualProduces(self.handler, self.world.clock, self.metrics)
-        self.has_short_way = has_short_way
+        self.has_fast_path = has_fast_path
         self.known_end: int | None = None
         self.taken = 0
 
@@ -69,7 +69,7 @@ class Broker:
             return True
         self.usual.settle()
         header, request = decode_request(frame)
-        if self.has_short_way:
+        if self.has_fast_path:
             self.known_end = self.usual.learn(frame, header, request)
         slot = peer.reserve()
 

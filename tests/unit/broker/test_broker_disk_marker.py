@@ -45,11 +45,11 @@ def test_its_own_disk_is_accepted(tmp_path: object) -> None:
         (None, "disk.json is not there: is the disk mounted?"),
         ("{", "is not JSON"),
         ([1], "is not a JSON object"),
-        ({}, "is of cluster None, and this is cluster 'lab-dc1'"),
-        (MARKER | {"cluster": "production-dc1"}, "is of cluster 'production-dc1'"),
-        (MARKER | {"broker": 202}, "is of broker 202, and this is broker 201"),
-        (MARKER | {"broker": "201"}, "is of broker '201'"),
-        (MARKER | {"disk": "d02"}, "is of disk 'd02', and this is disk 'd01'"),
+        ({}, "names cluster None, but this is cluster 'lab-dc1'"),
+        (MARKER | {"cluster": "production-dc1"}, "names cluster 'production-dc1'"),
+        (MARKER | {"broker": 202}, "names broker 202, but this is broker 201"),
+        (MARKER | {"broker": "201"}, "names broker '201'"),
+        (MARKER | {"disk": "d02"}, "names disk 'd02', but this is disk 'd01'"),
     ],
 )
 def test_another_disk_is_refused(tmp_path: object, marker: object, sentence: str) -> None:

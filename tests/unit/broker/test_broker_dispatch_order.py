@@ -123,7 +123,7 @@ def test_who_reads_behind_produces_that_take_their_time_sees_them(
 
 @pytest.mark.parametrize("is_careful", [True, False])
 def test_a_usual_fetch_sees_them_too(is_careful: bool) -> None:
-    """It goes a short way as the next of its kind does, whatever came between."""
+    """It takes a fast path as the next of its kind does, whatever came between."""
 
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
         sizes = []
@@ -137,7 +137,7 @@ def test_a_usual_fetch_sees_them_too(is_careful: bool) -> None:
 
 
 def test_a_disk_that_turns_slow_under_usual_produces_changes_nothing() -> None:
-    """They are taken on the short way, and turn out to be late when the fetch settles them."""
+    """They are taken on the fast path, and turn out to be late when the fetch settles them."""
 
     async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
         writers = writers_of(broker)

@@ -1,4 +1,4 @@
-"""Produces of many partitions: the usual batch among them ends as if looked at the long way."""
+"""Produces of many partitions: the usual batch among them ends as on the general path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def topic_of(number: int, records: bytearray) -> ProduceTopic:
 
 
 def led() -> Broker:
-    broker = Broker(has_short_way=False)
+    broker = Broker(has_fast_path=False)
     for key in KEYS:
         broker.world.lead(key)
     return broker

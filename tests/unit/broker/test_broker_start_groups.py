@@ -235,7 +235,7 @@ def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_
         assert await committed_after_start(cluster) == (0, 5)
 
     run(scenario)
-    assert caplog.text.count("is read on once it can be") == 3  # once for each partition
+    assert caplog.text.count("is paused, to be resumed") == 3  # once for each partition
 
 
 def test_offsets_whose_log_loses_its_beginning_amid_the_reading_are_read_on_from_there(

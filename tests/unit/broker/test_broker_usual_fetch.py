@@ -1,4 +1,4 @@
-"""The short way of fetches: the long way's answers, byte for byte, and whatever it leaves to it."""
+"""The fast path of fetches: it answers as the general path, byte for byte, or declines."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_records_that_came_or_went_are_seen(broker: Broker) -> None:
     assert first != second != third
 
 
-# --- what is left to the long way -----------------------------------------------------------------
+# --- what is left to the general path ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

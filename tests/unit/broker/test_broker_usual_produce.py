@@ -1,4 +1,4 @@
-"""Usual produces: the same bytes come back as the long way gives, and the same log is left."""
+"""Usual produces: the same bytes come back as the general path gives, and the same log is left."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker() -> Broker:
     return broker
 
 
-# Answers are those of the long way
+# Answers are those of the general path
 
 SEQUENCES = st.sampled_from([(-1, -1), (5, 0), (5, 1), (5, 2), (5, 3), (5, 7), (6, 0)])
 BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), SEQUENCES)
@@ -53,7 +53,7 @@ BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), S
 def test_answers_and_log_are_those_of_the_long_way(
     version: int, acks: int, turns: list[list[tuple[list[bytes], tuple[int, int]]]]
 ) -> None:
-    brokers = Broker(), Broker(has_short_way=False)
+    brokers = Broker(), Broker(has_fast_path=False)
     peers = Peer(), Peer()
     first = [[([b"first"], (-1, -1))]]
     for number, turn in enumerate([*first, *turns]):
@@ -134,7 +134,7 @@ def test_who_waits_for_records_hears_of_a_group(broker: Broker) -> None:
     assert watch.has_heard
 
 
-# What is not usual goes the long way
+# What is not usual takes the general path
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_tags_behind_the_records_are_not_taken_for_a_part_of_them(broker: Broker
 @pytest.mark.parametrize("version", [8, 9])
 def test_a_batch_behind_the_records_is_not_taken_for_them(version: int) -> None:
     """Bytes behind a request are let pass, and tags: a batch there was what the next one added."""
-    brokers = Broker(), Broker(has_short_way=False)
+    brokers = Broker(), Broker(has_fast_path=False)
     peers = Peer(), Peer()
     for value in (b"one", b"two", b"six"):
         first, behind = bytes(frame_of(batch([b"own"]), version=version)), batch([value])
@@ -262,7 +262,7 @@ def test_a_partition_that_was_deleted_or_made_again_is_looked_up_each_time(broke
 
 
 def test_a_log_whose_start_has_moved_is_learned_anew(broker: Broker) -> None:
-    long_way = Broker(has_short_way=False)
+    long_way = Broker(has_fast_path=False)
     long_way.produce(Peer(), b"first")
     peers = Peer(), Peer()
     for each, peer in zip((broker, long_way), peers, strict=True):

@@ -1,4 +1,4 @@
-"""The short way of fetches in a session: two brokers hear the same, one of them without it.
+"""The fast path of fetches in a session: two brokers hear the same, one of them without it.
 
 Whatever a client asks and whatever happens to its partition, both answer the same bytes at the same
 time.
@@ -134,7 +134,7 @@ class Consumer(Connection):
 
 
 class Pair:
-    """The same consumer on the short way and without it."""
+    """The same consumer on the fast path and without it."""
 
     def __init__(self, version: int = 12, **limits: int) -> None:
         self.short = Consumer(version, is_short=True, **limits)
@@ -238,7 +238,7 @@ def test_every_answer_is_the_long_ways_at_the_same_time(
     pair.end()
 
 
-# --- what goes the short way ----------------------------------------------------------------------
+# --- what takes the fast path --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,4 +1,4 @@
-"""The same bytes, sent to a broker with its short ways and to one without: the same comes back.
+"""The same bytes, sent to a broker with its fast paths and to one without: the same comes back.
 
 Produces and fetches are mixed, many in one piece, on several connections in one turn; some are
 damaged, of another version, out of their producer's order, or have more behind them. Meanwhile the
@@ -97,12 +97,12 @@ def lead(broker: Broker, partition: Partition) -> None:
 class Side:
     """A broker and its peers."""
 
-    def __init__(self, seed: int, *, has_short_ways: bool) -> None:
+    def __init__(self, seed: int, *, has_fast_paths: bool) -> None:
         self.cluster = Cluster(seed)
         still = Conditions(delay_ms_max=0, cut_share=0)
         self.cluster.network = SimulatedNetwork(self.cluster.loop, random.Random(seed), still)
         self.chance = random.Random(seed)
-        self.has_short_ways = has_short_ways
+        self.has_fast_paths = has_fast_paths
         self.ways: list[Raw] = []
         self.received: list[bytes] = []  # behind each step
 
@@ -111,7 +111,7 @@ class Side:
         # As long on both sides: a fetch is told of what a thread has appended by then.
         self.cluster.tasks[1]._some_ms = lambda: 2.5  # type: ignore[method-assign]
         await create(await self.cluster.client(), CLICKS.topic)
-        if not self.has_short_ways:
+        if not self.has_fast_paths:
             (dispatch,) = self.broker.service._dispatches
             dispatch._usual = {}
         self.partition = self.broker.service.replicas.partitions[CLICKS]
@@ -146,7 +146,7 @@ class Side:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_broker_answers_and_keeps_does_not_depend_on_its_short_ways(seed: int) -> None:
-    short, long = (Side(seed, has_short_ways=each) for each in (True, False))
+    short, long = (Side(seed, has_fast_paths=each) for each in (True, False))
     for side in (short, long):
         side.cluster.run(side.play())
     for step, (one, other) in enumerate(zip(short.received, long.received, strict=True)):
