@@ -1,4 +1,4 @@
-"""Batches on their way into a log: where they go, and what the leader writes into them."""
+"""Appends in progress: which batches can be appended together, at which offsets and position."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NOTHING = measure(())
 
 
 def following(batches: Sequence[Batch], producers: ProducerStates) -> Sequence[Batch]:
-    """The first of these batches, and those behind it that may be appended with it (pure).
+    """The first of these batches, and those after it that may be appended with it (pure).
 
-    Up to one that its producer sent before or out of order, as far as can be told here: by what the
-    log knows of the producer, or by its batch before that in the group.
+    It stops before a batch that is a duplicate or out of sequence, judged by its producer's state
+    in the log, or by the producer's previous batch among these.
     """
     latest: dict[int, BatchHeader] = {}
     for number, (header, _) in enumerate(batches):
@@ -52,9 +52,9 @@ def note(
     measured: Measured,
     interval_bytes: int,
 ) -> None:
-    """Tell the segment of batches that are now in its file, at `position` and with these offsets.
+    """Have the segment and its indexes reflect batches that are now in its file at `position`.
 
-    `measured` is what `measure` says of them, `interval_bytes` is `index.interval.bytes`.
+    `measured`: the result of `measure`. `interval_bytes`: `index.interval.bytes`.
     """
     end = position + measured.size
     if len(batches) > 1 and segment.note_group(position, end, measured.newest_ms, interval_bytes):
@@ -65,11 +65,11 @@ def note(
             segment.note(position, len(data), last_offset, header.max_timestamp, interval_bytes)
             position += len(data)
     finally:
-        segment.size = end  # also where an index could not be written
+        segment.size = end  # even if an index could not be written
 
 
 def reserve_space(segment: Segment, end: int) -> None:
-    """Have disk space up to `end`. If the file cannot be opened, its write is to say so."""
+    """Reserve disk space up to `end`. If the file cannot be opened, the write will raise that."""
     try:
         segment.preallocate(end)
     except OutOfDescriptors:
@@ -77,18 +77,18 @@ def reserve_space(segment: Segment, end: int) -> None:
 
 
 def undo(segment: Segment) -> None:
-    """Cut off what a failed write has put behind the segment's end."""
+    """Cut off what a failed write has left after the segment's end."""
     try:
         segment.trim()
     except OutOfDescriptors:
-        pass  # so it was not open before either, and nothing was written
+        pass  # then the file was not open before either, and nothing was written
 
 
 class Appended(NamedTuple):
-    """What `Log.append` says: the batches have the offsets from `start_offset` to `end_offset`.
+    """The result of `Log.append`: the batches have the offsets `start_offset` to `end_offset`.
 
-    If `duplicate` is set, the producer sent this before, nothing was written, and the offsets are
-    those of then.
+    If `duplicate` is set, the batch was a retry: nothing was written, and the offsets are those of
+    the first append.
     """
 
     start_offset: int
@@ -97,11 +97,11 @@ class Appended(NamedTuple):
 
 
 class Append:
-    """Batches on their way into a log: from `start_offset` up to `end_offset`, at `position`.
+    """A reserved append: from `start_offset` up to `end_offset`, at `position`.
 
-    If `duplicate` is set, the producer sent this before: nothing is written, and the offsets are
-    the old ones. The first copy may still be under way: it counts once the log's end has passed it.
-    Owner: whoever reserved it, until it is published or abandoned.
+    If `duplicate` is set, the batch is a retry: nothing is written, and the offsets are those of
+    the first append, which may still be in progress: it counts once the log end offset has passed
+    it. Owner: whoever reserved it, until it is published or abandoned.
     """
 
     __slots__ = (
@@ -131,14 +131,14 @@ class Append:
         self.end_offset = start_offset + measured.offset_count
         self.batches = batches
         self.measured = measured
-        self.offsets: Sequence[int] = ()  # where each begins, once the leader has placed them
+        self.offsets: Sequence[int] = ()  # each batch's base offset, once assigned by `place`
         self.buffers: list[Buffer] = [data for _, data in batches]
-        self.producers: dict[int, Producer | None] | None = None  # as they were before
+        self.producers: dict[int, Producer | None] | None = None  # their states before this append
         self.duplicate: Duplicate | None = None
 
     @classmethod
     def of_duplicate(cls, segment: Segment, duplicate: Duplicate) -> Append:
-        """What a batch gets that was appended before: nothing to write, and its offsets of then."""
+        """The append for a retried batch: nothing to write, the offsets of the first append."""
         append = cls(segment, 0, duplicate.first_offset)
         append.end_offset = duplicate.last_offset + 1
         append.offsets = (duplicate.first_offset,)
@@ -151,11 +151,11 @@ class Append:
         return self.measured.size
 
     def place(self, leader_epoch: int) -> None:
-        """Write into each batch what the leader assigns."""
+        """Write base offset and leader epoch into each batch."""
         self.offsets = assign(self.batches, self.start_offset, leader_epoch)
 
     def advance(self, producers: ProducerStates) -> None:
-        """Have the producers of the batches, which were placed, go on; so it can be undone."""
+        """Advance the producers' states past the placed batches, keeping the old ones for undo."""
         before: dict[int, Producer | None] = {}
         for (header, _), offset in zip(self.batches, self.offsets, strict=True):
             producer_id = header.producer_id
@@ -165,6 +165,6 @@ class Append:
         self.producers = before
 
     def write(self) -> None:
-        """Put the bytes into the file. After `DiskFull` or `DiskFailed` the log must abandon it."""
+        """Write to the file. After `DiskFull` or `DiskFailed` the log must abandon this append."""
         if self.buffers:
             self.segment.file.write(self.buffers, self.position)

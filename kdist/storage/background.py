@@ -1,4 +1,4 @@
-"""Background work of a log directory: removing files, writing bytes early."""
+"""Background work of a log directory: removing files, starting writeback early."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 
 
 class _Removal(NamedTuple):
-    path: str  # one of those that go
+    path: str  # the first one, for the log line
     work: Callable[[], None]
 
 
 class Background:
-    """Owner: the log directory. `on_failure` hears of whatever goes wrong: nobody waits for it."""
+    """Owner: the log directory. Nobody awaits this work, so `on_failure` is told of its errors."""
 
     def __init__(
         self, files: Files, tasks: Tasks, on_failure: Callable[[BaseException], None]
@@ -34,7 +34,7 @@ class Background:
         self._is_stopped = False
 
     def discard(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink files in `delay_ms`, when reads that are under way have ended."""
+        """Unlink files after `delay_ms`, by when present reads have ended."""
         if paths:
             self._remove_later(delay_ms, _Removal(paths[0], partial(self._unlink, paths)))
 
@@ -43,20 +43,20 @@ class Background:
             try:
                 self._files.remove(path)
             except FileNotFoundError:
-                pass  # a partition that was deleted in the meantime took it along
+                pass  # removed with its partition, which was deleted meanwhile
 
     def remove_tree(self, path: str, delay_ms: int = 0) -> None:
-        """Remove a directory with all that is in it, in `delay_ms`."""
+        """Remove a directory and its contents after `delay_ms`."""
         self._remove_later(delay_ms, _Removal(path, partial(self._remove_tree, path)))
 
     def _remove_tree(self, path: str) -> None:
         try:
             self._files.remove_tree(path)
         except FileNotFoundError:
-            pass  # somebody who needed the room was faster; what is left goes at the next start
+            pass  # a person removed it, perhaps in part; the next start removes the rest
 
     def start_writeback(self, segment: Segment) -> None:
-        """Let the kernel begin to write what the segment has got since the last time."""
+        """Have the kernel start writing back what was appended since the last call."""
         start, segment.written_back = segment.written_back, segment.size
         file = segment.file
         segment.pin()
@@ -69,7 +69,7 @@ class Background:
         self._tasks.run_blocking(work, end)
 
     def stop(self) -> None:
-        """Begin no further removal: the next start finds what is left."""
+        """Start no further removal; the next start removes the rest."""
         self._is_stopped = True
 
     def _remove_later(self, delay_ms: int, removal: _Removal) -> None:
@@ -79,7 +79,7 @@ class Background:
             self._remove(removal)
 
     def _remove(self, removal: _Removal) -> None:
-        """One at a time: thousands come at once, and flushes need a thread meanwhile."""
+        """Queue a removal. One runs at a time: there may be thousands, and flushes need threads."""
         self._removals.append(removal)
         if len(self._removals) == 1:
             self._remove_next()
@@ -90,7 +90,7 @@ class Background:
 
     def _removed(self, error: BaseException | None) -> None:
         path = self._removals.popleft().path
-        if isinstance(error, DiskFull | OSError):  # it is full, or not ours alone
+        if isinstance(error, DiskFull | OSError):  # full disk, or a person changed something there
             logger.warning("%s is not removed, the next start tries again: %s", path, error)
         else:
             self._end(error)

@@ -1,4 +1,4 @@
-"""Kafka's text checkpoints: the frame they share, and offsets by partition in it.
+"""Kafka's text checkpoint files: their common frame, and checkpoints of offsets by partition.
 
     0                    version
     2                    number of entries
@@ -56,7 +56,7 @@ def decode_rows(content: bytes, path: str, width: int) -> Iterator[tuple[int, li
 def _split_lines(content: bytes, path: str) -> list[str]:
     if not content.endswith(b"\n"):
         # A cut last line could pass for a smaller number.
-        raise CorruptFile(path, None, "its last line has no end")
+        raise CorruptFile(path, None, "its last line has no end of line")
     try:
         return content.decode("ascii").split("\n")[:-1]
     except UnicodeDecodeError:
@@ -80,7 +80,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(content: bytes, path: str) -> dict[TopicPartition, int]:
-    """The offsets of a checkpoint; `CorruptFile` if its frame or a line is wrong or comes twice."""
+    """The offsets of a checkpoint; `CorruptFile` if the frame or a line is wrong or a duplicate."""
     offsets: dict[TopicPartition, int] = {}
     for line, (topic, number, offset) in decode_rows(content, path, width=3):
         if fault := topic_name_fault(topic):
@@ -93,7 +93,7 @@ def decode_offsets(content: bytes, path: str) -> dict[TopicPartition, int]:
 
 
 def load_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
-    """Read an offset checkpoint; a file that is not there is an empty one."""
+    """Read an offset checkpoint; a missing file counts as empty."""
     try:
         content = files.read(path)
     except FileNotFoundError:
@@ -102,5 +102,5 @@ def load_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
 
 
 def save_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Put an offset checkpoint in place, atomically and durably."""
+    """Write an offset checkpoint, atomically and durably."""
     files.replace(path, encode_offsets(offsets))

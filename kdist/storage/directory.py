@@ -1,8 +1,8 @@
-"""A broker's one log directory: whose it is, its logs, and the checkpoints they share.
+"""A broker's one log directory: its identity, its logs, and the checkpoints they share.
 
-Start, in this order: lock, identity (`meta.properties`); then, by `open` or in steps, clean marker
-read and removed, logs loaded. Stop: all logs flushed, checkpoints, clean marker, lock. What is done
-at intervals is `schedule.py`'s.
+Start, in this order: lock, identity (`meta.properties`); then, by `open` or in steps, read and
+remove the clean-shutdown marker, load the logs. Stop: flush all logs, save the checkpoints, write
+the marker, unlock. Periodic work is in `schedule.py`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _LOGS_AT_A_TIME = 500
 
 
 class LogDirectory:
-    """Owner: the event loop. One process has a directory at a time; the lock sees to that."""
+    """Owner: the event loop. The lock keeps other processes out."""
 
     def __init__(self, path: str, identity: Identity, surroundings: Surroundings) -> None:
-        """Take it; `open` comes next. `UserError` if it is in use, or not this broker's."""
+        """Lock and claim it; `open` comes next. `UserError` if in use, or not this broker's."""
         self.path = path
         self.around = surroundings
         self.files = files = surroundings.files
         self.logs: dict[TopicPartition, Log] = {}
-        self.is_clean = False  # what the last stop was, as the marker says
+        self.is_clean = False  # whether the last stop was clean, by its marker
         self.found = 0  # how many logs there are to open
         self._is_open = False
-        # The partitions that the checkpoints on the disk may tell of, and those in the last save.
+        # The partitions that the checkpoints on the disk may contain, and those in the last save.
         self._named: set[TopicPartition] = set()
         self._being_named: set[TopicPartition] = set()
         try:
@@ -100,9 +100,9 @@ class LogDirectory:
         return self
 
     def opening(self) -> Steps[None]:
-        """Open all logs, in steps. Nothing else is done with it until they are through.
+        """Open all logs, in steps. The directory must not be used before the last step.
 
-        Left half-way it is closed without a marker, so that the next start scans.
+        If abandoned half-way, it is closed without a marker, so the next start scans the logs.
         """
         around = self.around
         self.is_clean = self._take_clean_marker()
@@ -126,7 +126,7 @@ class LogDirectory:
         self._is_open = True
 
     def _settle(self) -> None:
-        """Make last what opening the logs has changed. Blocks."""
+        """Flush what opening the logs has changed. Blocks."""
         try:
             self._flush([log for log in self.logs.values() if log.is_changed])
             self._save_checkpoints()
@@ -134,7 +134,7 @@ class LogDirectory:
             logger.warning("%s: the broker starts, and flushes once there is room", error)
 
     def _take_clean_marker(self) -> bool:
-        """Whether the last stop was clean. From here on, until `close`, it would be a lie."""
+        """Whether the last stop was clean. Removes the marker, which `close` writes again."""
         path = f"{self.path}/{names.CLEAN_SHUTDOWN}"
         if load_clean_shutdown(self.files, path) is None:
             return False
@@ -146,9 +146,9 @@ class LogDirectory:
         try:
             return load_offsets(self.files, f"{self.path}/{name}")
         except CorruptFile as fault:
-            # Without recovery points all is scanned; without start offsets deleted records show
-            # again.
-            logger.warning("%s: the checkpoint is not used", fault)
+            # Without recovery points, all is scanned; without log start offsets, deleted records
+            # become readable again.
+            logger.warning("%s: the checkpoint is ignored", fault)
             return {}
 
     def _find_partitions(self) -> list[TopicPartition]:
@@ -201,9 +201,9 @@ class LogDirectory:
     ) -> Log:
         """A new, empty log, whose files are made a little later, or before its first append.
 
-        It outlasts a power loss as its first records do: once flushed. KAFKA_STORAGE_ERROR if
-        somebody put a file where it is to be; and while what the checkpoints say of a deleted log
-        of this name would be believed of the new one: wait for the `done` of `delete`, or `forget`.
+        Like its first records, it survives a power loss only once flushed. KAFKA_STORAGE_ERROR if
+        something else is at its path, or while a checkpoint still contains a deleted log of this
+        name, whose offsets would be taken for the new log's: wait for `delete` or `forget`.
         """
         assert partition not in self.logs
         if partition in self._named:
@@ -217,26 +217,26 @@ class LogDirectory:
         return log
 
     def forget(self, partition: TopicPartition, done: Done) -> None:
-        """Call `done` once no checkpoint tells of a log that is not there any more."""
+        """Call `done` once no checkpoint contains the partition's deleted log any more."""
         if partition in self._named and partition not in self.logs:
             self.saver.request(done)
         else:
             done(None)
 
     def forsake(self, log: Log) -> None:
-        """Whoever waits for a flush of it hears UNKNOWN_TOPIC_OR_PARTITION: it is to be deleted."""
+        """Fail all waits for a flush of a log about to be deleted: UNKNOWN_TOPIC_OR_PARTITION."""
         self.flusher.cut(log, -1, ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION))
 
     def delete(self, partition: TopicPartition, done: Done) -> None:
-        """Take a log out of the directory, then call `done`; its files go in the background.
+        """Delete a log, then call `done`; its files are removed in the background.
 
-        Upon `DiskFull` it is still there, or a checkpoint still tells of it. Whoever waits for a
-        flush of it hears UNKNOWN_TOPIC_OR_PARTITION.
+        After `DiskFull` the log still exists, or a checkpoint still contains it. Waits for a flush
+        of it fail with UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._take_out(partition, DirectoryState.DELETED, done)
 
     def set_aside(self, partition: TopicPartition, done: Done) -> None:
-        """As `delete`, of a log that nobody asked to delete: its files stay, for a person."""
+        """As `delete`, but keep the files as a stray: nobody asked to delete this log."""
         self._take_out(partition, DirectoryState.STRAY, done)
 
     def _take_out(self, partition: TopicPartition, state: DirectoryState, done: Done) -> None:
@@ -267,10 +267,10 @@ class LogDirectory:
             logger.warning("%s is set aside as %s", log.partition, path)
 
     def truncate(self, log: Log, offset: int, done: Done) -> None:
-        """Cut the log's end to `offset`, durably, then call `done`. It must not be appended to.
+        """Truncate the log to `offset`, durably, then call `done`. Nothing may append meanwhile.
 
-        Whoever waits for a flush of what is cut hears NOT_LEADER_OR_FOLLOWER. Upon `DiskFull` the
-        log may be shorter, but is whole: ask again, or append at its end.
+        Waits for a flush of what is cut off fail with NOT_LEADER_OR_FOLLOWER. After `DiskFull` the
+        log may be shorter than before, but is sound: try again, or append at its end.
         """
         if log.is_busy:
             self.flusher.request(log, lambda _: self.truncate(log, offset, done))
@@ -285,10 +285,10 @@ class LogDirectory:
 
         def cut(error: BaseException | None) -> None:
             error = error or self._refusal(work)
-            # After a sync that failed, a flush would confirm what is lost: then it stays busy.
+            # After a failed sync, a flush would confirm lost data, so the log stays busy.
             if not isinstance(error, DiskFailed):
                 log.is_busy = False
-                # If it was refused: one that was asked for in the meantime has waited.
+                # Even if truncation failed: a flush requested meanwhile has been waiting.
                 self.flusher.request(log, done if error is None else None)
                 end_offset = log.end_offset
                 self.flusher.cut(log, end_offset, ApiError(Error.NOT_LEADER_OR_FOLLOWER))
@@ -298,7 +298,7 @@ class LogDirectory:
         self.saver.request(cut)
 
     def delete_records(self, log: Log, offset: int, done: Done) -> None:
-        """Move the log's start up to `offset`; `done` is called once that is durable."""
+        """Advance the log start offset to `offset`; call `done` once that is durable."""
         delete_records(log, offset)
 
         def saved(error: BaseException | None) -> None:
@@ -311,7 +311,7 @@ class LogDirectory:
     def retain(
         self, high_watermark_of: Callable[[Log], int], logs: Iterable[Log] | None = None
     ) -> int:
-        """Drop the segments that retention lets go, in `logs` or in all; how many."""
+        """Delete the segments past retention, in `logs` or in all; return how many."""
         now_ms = self.around.clock.now_ms()
         looked_at = self.logs.values() if logs is None else logs
         gone = [(log, release(log, high_watermark_of(log), now_ms)) for log in looked_at]
@@ -328,9 +328,9 @@ class LogDirectory:
         return sum(len(segments) for _, segments in gone)
 
     def _refusal(self, work: Callable[[], None]) -> KdistError | None:
-        """Do what touches the disk in a callback; why the disk did not, for who asked.
+        """Do disk work inside a callback, and return its error for the requester.
 
-        A failure is also reported, as it has nobody else to go to.
+        `DiskFailed` is also reported to `on_failure`, since no caller would catch it.
         """
         try:
             work()
@@ -346,8 +346,8 @@ class LogDirectory:
     def _encode_checkpoints(self) -> dict[str, bytes]:
         logs = [(partition, log) for partition, log in self.logs.items() if log.is_made]
         self._being_named = {partition for partition, _ in logs}
-        self._named |= self._being_named  # if it is refused half-way, one of the two tells of them
-        # Also where it is the first segment's base offset: a dropped one may come back (see
+        self._named |= self._being_named  # a save that fails half-way may have written one of them
+        # Also if equal to the first segment's base offset: a dropped segment may come back (see
         # `drop`).
         starts = {partition: log.start_offset for partition, log in logs if log.start_offset}
         return {
@@ -366,9 +366,9 @@ class LogDirectory:
         self._note_saved()
 
     def close(self, broker_epoch: int = -1) -> None:
-        """Flush everything, mark the stop as clean, unlock. Nothing may be under way. Blocks.
+        """Flush everything, mark the stop as clean, unlock. No other work may be running. Blocks.
 
-        One whose opening was left half-way is only unlocked.
+        If opening was abandoned half-way, only unlock.
         """
         if self._is_open:
             self._save_all(broker_epoch)
@@ -386,7 +386,7 @@ class LogDirectory:
             logger.warning("%s: the stop is not clean, so the next start scans the logs", error)
 
     def _flush(self, logs: Sequence[Log], prepare: Callable[[Log], None] | None = None) -> None:
-        """Flush before returning, not all at once: each log takes up to three descriptors."""
+        """Flush before returning, some logs at a time: each takes up to three descriptors."""
         for start in range(0, len(logs), _LOGS_AT_A_TIME):
             turn = logs[start : start + _LOGS_AT_A_TIME]
             if prepare is not None:

@@ -5,8 +5,8 @@
     0 0        epoch, offset of its first record
     3 4711
 
-Followers truncate by this, and consumers notice by it that their log was. It knows nothing of the
-log's records: who appends, truncates or deletes tells it. Source: KIP-101, KIP-279.
+Followers truncate by these, and consumers detect truncation by them. The cache does not read the
+log: whoever appends, truncates or deletes records must call it. Source: KIP-101, KIP-279.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EpochStart(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """An epoch, and the offset behind its last record; both -1 for an epoch that is not known."""
+    """An epoch and its end offset (exclusive); both -1 for an unknown epoch."""
 
     epoch: int
     end_offset: int
@@ -47,8 +47,8 @@ _UNKNOWN = EpochEnd(NO_EPOCH, NO_OFFSET)
 class LeaderEpochs:
     """The leader epochs of one log, owned by that log.
 
-    Invariant: epochs and their start offsets both grow strictly. What changes them says whether it
-    did, so that the owner saves the checkpoint only then.
+    Invariant: epochs and their start offsets both strictly increase. Methods that may change them
+    return whether they did, so that the owner saves the checkpoint only then.
     """
 
     __slots__ = ("_epochs", "_starts")
@@ -70,10 +70,10 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` has a record at `start_offset`; True if it was not known to.
+        """Note that `epoch` has a record at `start_offset`; True if that was new.
 
-        Called for every batch. What contradicts the new entry goes, as in Kafka: entries of this
-        epoch or a later one, and those that start at this offset or behind it.
+        Called for every batch. Entries that contradict the new one are removed, as in Kafka: those
+        of this epoch or a later one, and those that start at this offset or after it.
         """
         epochs, starts = self._epochs, self._starts
         if epochs and epoch == epochs[-1] and start_offset >= starts[-1]:
@@ -88,10 +88,9 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """What OffsetForLeaderEpoch answers: the largest known epoch up to `epoch`, and its end.
 
-        The end is the start of the next epoch, or `log_end_offset` for the newest. An epoch newer
-        than the newest is not known: (-1, -1). For one older than the oldest, whose records
-        retention has removed, it is `epoch` itself and the start of the oldest: a follower goes on
-        from there.
+        The end is the start of the next epoch, or `log_end_offset` for the newest. For an epoch
+        newer than the newest it is (-1, -1). For one older than the oldest, whose records retention
+        has removed, it is `epoch` itself and the oldest's start, where a follower continues.
         """
         epochs = self._epochs
         if epoch < 0 or not epochs or epoch > epochs[-1]:
@@ -108,7 +107,7 @@ class LeaderEpochs:
         return self._epochs[following - 1] if following else NO_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """The log now ends at `end_offset`: epochs that start there or behind it go."""
+        """The log now ends at `end_offset`: remove epochs that start there or later."""
         kept = bisect_left(self._starts, end_offset)
         if kept == len(self._starts):
             return False
@@ -117,9 +116,8 @@ class LeaderEpochs:
         return True
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """The log now starts at `start_offset`: older epochs go, the one it lies in starts there.
-
-        The newest epoch is kept even if none of its records is: it is still the log's epoch.
+        """The log now starts at `start_offset`: remove older epochs; the one of that offset now
+        starts there. The newest epoch is kept even if no record of it is left.
         """
         gone = bisect_right(self._starts, start_offset) - 1
         if gone < 0 or (gone == 0 and self._starts[0] == start_offset):
@@ -145,14 +143,14 @@ def decode_epochs(content: bytes, path: str) -> LeaderEpochs:
             parse_number(start_offset, INT64_MAX, path, line),
         )
         if entry.epoch <= last.epoch or entry.start_offset <= last.start_offset:
-            raise CorruptFile(path, line, "epochs and their start offsets do not both grow")
+            raise CorruptFile(path, line, "epochs and their start offsets do not both increase")
         entries.append(entry)
         last = entry
     return LeaderEpochs(entries)
 
 
 def load_epochs(files: Files, path: str) -> LeaderEpochs:
-    """Read `leader-epoch-checkpoint`; a file that is not there has no epochs."""
+    """Read `leader-epoch-checkpoint`; no epochs if the file is missing."""
     try:
         content = files.read(path)
     except FileNotFoundError:
@@ -161,5 +159,5 @@ def load_epochs(files: Files, path: str) -> LeaderEpochs:
 
 
 def save_epochs(files: Files, path: str, epochs: LeaderEpochs) -> None:
-    """Put `leader-epoch-checkpoint` in place, atomically and durably."""
+    """Write `leader-epoch-checkpoint`, atomically and durably."""
     files.replace(path, encode_epochs(epochs))

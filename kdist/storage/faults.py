@@ -1,6 +1,6 @@
-"""What storage raises of its own: a small file that does not read as its format says.
+"""Storage's own exception: a small file whose content is not in its format.
 
-A damaged `.log` is not among them: recovery cuts it, and a fetch of it answers `CorruptRecords`.
+Not for damage in a `.log`: recovery cuts that off, and a fetch of it answers `CorruptRecords`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ _SHOWN_MAX = 40
 
 
 class CorruptFile(UserError):
-    """A checkpoint, snapshot or properties file whose content is not its format.
+    """A checkpoint, snapshot or properties file whose content is not in its format.
 
-    Who can rebuild the file (checkpoints, epochs, snapshots: the log is the truth) catches this and
-    does. Where nobody can, as with `meta.properties`, it reaches a person: so it is a `UserError`,
-    and not a `DiskFailed`, for the disk answered and the rest of it is still trusted.
+    Files that can be rebuilt from the log (checkpoints, epochs, snapshots) are: callers catch this.
+    For others, as `meta.properties`, it reaches the user, so it is a `UserError`. It is no
+    `DiskFailed`, since the disk did answer, and its other files are still trusted.
     """
 
     def __init__(self, path: str, line: int | None, reason: str) -> None:

@@ -1,8 +1,8 @@
-"""Making a log's records last: what a flush covers, and one flush for all who wait for one.
+"""Flushing: what a flush of a log covers, and how requests for flushes share them.
 
-A `FlushJob` fixes on the owner's thread what is to be synced; its `run` blocks and touches nothing
-but files; `finish` moves the recovery point. The `Flusher` runs one batch of jobs at a time: a disk
-has one head, and whoever asks while a batch runs shares the next one.
+A `FlushJob` records on the owner's thread what is to be synced; `plan_flush` makes of several jobs
+one blocking call, which touches nothing but files; `finish` moves the recovery point. The `Flusher`
+runs one batch of jobs at a time, since a disk has one head; requests meanwhile share the next one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kdist.runtime.files import File, Files
 from kdist.runtime.tasks import Tasks
 from kdist.storage.log import Log
 
-# From so many segments on, one syncfs takes less time than a fdatasync for each
-# (benchmarks/bench_log.py), and fewer descriptors.
+# With this many segments or more, one syncfs is faster than a fdatasync for each
+# (benchmarks/bench_log.py), and takes fewer descriptors.
 SYNC_FILESYSTEM_FROM = 16
 
 Done = Callable[[BaseException | None], None]
 
 
 class FlushJob:
-    """Everything that must reach the disk so that `log` is safe below `end_offset`.
+    """Everything that must reach the disk so that `log` is durable below `end_offset`.
 
-    The log is not truncated while a job of it is under way.
+    The log is not truncated while it has a job.
     """
 
     def __init__(self, log: Log) -> None:
@@ -46,19 +46,19 @@ class FlushJob:
             segment.pin()
 
     def complete_files(self) -> None:
-        """Have the log's files, and the indexes that will not be rebuilt. `DiskFull`."""
+        """Create the log's files if need be; write sealed segments' indexes. Raises `DiskFull`."""
         if not self.log.is_made:
             self.log.world.make(self.log)
         for segment in self.sealed:
             segment.write_indexes()
 
     def spares(self) -> list[tuple[File, int]]:
-        """The files that have disk space reserved beyond their end, which will not be needed."""
+        """Sealed segments' files with disk space reserved beyond their end; with their sizes."""
         spares = (segment for segment in self.sealed if segment.has_spare_space)
         return [(segment.file, segment.size) for segment in spares]
 
     def targets(self) -> list[File]:
-        """The open files to sync. On the owner's thread, as it may open them."""
+        """The files to sync. Call it on the owner's thread, since it may open them."""
         return [
             file
             for segment in self.segments
@@ -66,12 +66,12 @@ class FlushJob:
         ]
 
     def save_files(self, files: Files, *, durable: bool) -> None:
-        """Put the log's small files in place. May block."""
+        """Write the log's small files. May block."""
         for path, content in self.files_to_save.items():
             files.replace(path, content, durable=durable)
 
     def finish(self) -> None:
-        """All of it is on the disk: say so."""
+        """All of it is on the disk: move the recovery point."""
         log = self.log
         self._release()
         for segment in self.sealed:
@@ -81,7 +81,7 @@ class FlushJob:
             log.world.unflushed.discard(log)
 
     def give_up(self) -> None:
-        """It did not happen, for want of space: all of it is still to be done."""
+        """The flush failed for lack of space: put everything back for the next one."""
         log = self.log
         self._release()
         kept = [segment for segment in self.sealed if segment in log.segments]
@@ -100,7 +100,7 @@ class FlushJob:
 def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[], None]:
     """The blocking part of these jobs, as one call. `path` is on the filesystem of all of them.
 
-    Raises `DiskFull` where a new file or an index does not fit, `DiskFailed`.
+    Raises `DiskFull` if a new file or an index does not fit, and `DiskFailed`.
     """
     for job in jobs:
         job.complete_files()
@@ -130,7 +130,7 @@ def plan_flush(files: Files, path: str, jobs: Sequence[FlushJob]) -> Callable[[]
 
 
 def _give_back(spares: Sequence[tuple[File, int]]) -> None:
-    """Cut files to their size, which frees what is reserved beyond; quick only once synced."""
+    """Truncate files to their size, which frees reserved space; quick only after a sync."""
     for file, size in spares:
         file.truncate(size)
 
@@ -153,8 +153,8 @@ class _Waiter(NamedTuple):
     done: Done
 
 
-class _Wish:
-    """What is asked for one log: a flush up to `end_offset`, and who waits for which part of it."""
+class _Request:
+    """The flush requested for one log, up to `end_offset`, and those who wait for parts of it."""
 
     __slots__ = ("end_offset", "waiters")
 
@@ -163,13 +163,13 @@ class _Wish:
         self.waiters: list[_Waiter] = []
 
     def take(self, end_offset: int) -> list[Done]:
-        """Remove and return those whom a flush up to `end_offset` serves."""
+        """Remove and return the waiters that a flush up to `end_offset` serves."""
         served = [waiter.done for waiter in self.waiters if waiter.end_offset <= end_offset]
         self.waiters = [waiter for waiter in self.waiters if waiter.end_offset > end_offset]
         return served
 
     def cut(self, end_offset: int) -> list[Done]:
-        """Ask for no more than `end_offset`; removes and returns those who wait for more."""
+        """Reduce the request to `end_offset`; remove and return the waiters for more than that."""
         gone = [waiter.done for waiter in self.waiters if waiter.end_offset > end_offset]
         self.waiters = [waiter for waiter in self.waiters if waiter.end_offset <= end_offset]
         self.end_offset = min(self.end_offset, end_offset)
@@ -177,9 +177,9 @@ class _Wish:
 
 
 class Flusher:
-    """Owner: the log directory. `on_failure` hears of a disk that failed.
+    """Owner: the log directory. `on_failure` is called if the disk fails.
 
-    `on_flushed` are called with each log whose recovery point has moved.
+    The `on_flushed` callbacks get each log whose recovery point has moved.
     """
 
     def __init__(
@@ -197,37 +197,37 @@ class Flusher:
         self._clock = clock
         self._metrics = metrics
         self._on_failure = on_failure
-        self._wanted: dict[Log, _Wish] = {}
+        self._wanted: dict[Log, _Request] = {}
         self._is_scheduled = False
         self._running: list[FlushJob] = []
         self._started_ns = 0
         self.on_flushed: list[Callable[[Log], None]] = []
 
     def request(self, log: Log, done: Done | None = None) -> None:
-        """Flush what is in `log` now; then call `done`, with an error if that failed."""
-        wish = self._wanted.setdefault(log, _Wish())
-        wish.end_offset = log.end_offset
+        """Flush what is in `log` now; then call `done`, with the error if that failed."""
+        request = self._wanted.setdefault(log, _Request())
+        request.end_offset = log.end_offset
         if done is not None:
-            wish.waiters.append(_Waiter(log.end_offset, done))
+            request.waiters.append(_Waiter(log.end_offset, done))
         if not self._is_scheduled and not self._running:
             self._is_scheduled = True
-            # Not at once: all that this turn of the loop appends shares the flush.
+            # Deferred, so that everything appended in this turn of the loop shares the flush.
             self._tasks.call_soon(self._start)
 
     def cut(self, log: Log, end_offset: int, error: KdistError) -> None:
-        """The log now ends at `end_offset`: whoever waits for more to be flushed hears `error`."""
-        wish = self._wanted.get(log)
-        if wish is None:
+        """The log now ends at `end_offset`: fail the waits for flushes beyond it with `error`."""
+        request = self._wanted.get(log)
+        if request is None:
             return
-        gone = wish.cut(end_offset)
-        if wish.end_offset <= log.recovery_point and not wish.waiters:
+        gone = request.cut(end_offset)
+        if request.end_offset <= log.recovery_point and not request.waiters:
             del self._wanted[log]
         for done in gone:
             done(error)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is being flushed or waits for it."""
+        """Whether no flush is running or requested."""
         return not self._running and not self._wanted
 
     def _start(self) -> None:
@@ -252,10 +252,10 @@ class Flusher:
         served: list[Done] = []
         for job in jobs:
             job.finish()
-            wish = self._wanted.get(job.log)
-            if wish is not None:
-                served += wish.take(job.end_offset)
-                if wish.end_offset <= job.end_offset:
+            request = self._wanted.get(job.log)
+            if request is not None:
+                served += request.take(job.end_offset)
+                if request.end_offset <= job.end_offset:
                     del self._wanted[job.log]
         for done in served:
             done(None)
@@ -267,15 +267,15 @@ class Flusher:
 
     def _fail(self, jobs: Sequence[FlushJob], error: BaseException) -> None:
         """No recovery point moves: what was not synced may be lost."""
-        wishes, self._wanted = self._wanted, {}
+        requests, self._wanted = self._wanted, {}
         if isinstance(error, DiskFull):
             for job in jobs:
                 job.give_up()
         else:
-            # The jobs stay open, and none begins: after a sync that failed, a second one proves
-            # nothing, and one of the filesystem proves nothing of any log.
+            # The jobs stay open, and no other starts: after a failed sync, a later one that
+            # succeeds proves nothing, and after a failed syncfs, nothing is proved of any log.
             self._running = list(jobs)
             self._on_failure(error)
-        for wish in wishes.values():
-            for waiter in wish.waiters:
+        for request in requests.values():
+            for waiter in request.waiters:
                 waiter.done(error)

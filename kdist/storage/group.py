@@ -1,9 +1,8 @@
-"""A group of appends to one log: batches that came one by one, and share a write.
+"""Group appends to one log: batches of separate requests that share a write.
 
-The system call is a fifth of what an append of one record costs. What a group must keep is that
-each batch of it ends as if it had come alone: its own offsets, its own error, a new segment where
-one is due. A write that fails is undone for all of them, and a power loss inside it leaves the
-first of them whole, as after single writes.
+The system call is a fifth of the cost of appending one record. Invariant: each batch fares as if
+appended alone: its own offsets, its own error, a new segment where one is due. A failed write is
+undone for all; after a power loss within it, some of the first are whole, as after single writes.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from kdist.storage.log import Log
 def append_group(
     log: Log, batches: Sequence[Batch], leader_epoch: int, now_ms: int
 ) -> Sequence[int]:
-    """Append checked batches as the leader of a log that nothing is under way in: their offsets.
+    """Append checked batches as the leader; return their base offsets.
 
-    The list is shorter than `batches` if one cannot be appended: it and those behind it were not.
-    What is wrong is found by appending it alone. Raises `DiskFailed`, or `ApiError` as
-    `Log.append`, and then nothing was appended.
+    No append may be in progress in the log. If a batch cannot be appended, the result is shorter:
+    that batch and those after it were not, and appending that one alone raises the error. Raises
+    `DiskFailed`, and `ApiError` as `Log.append`; then nothing was appended.
     """
     if duplicate := log.duplicate_of(batches[0].header):
         return [duplicate.first_offset]

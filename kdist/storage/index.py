@@ -1,16 +1,16 @@
-"""The two sparse indexes of a segment: from an offset or a timestamp to where to start looking.
+"""The two sparse indexes of a segment: from an offset or a timestamp to where a walk starts.
 
     .index      relative offset int32 | position int32           8 bytes an entry
     .timeindex  timestamp int64       | relative offset int32    12 bytes an entry
 
 Big-endian, sorted, relative to the segment's base offset. An entry of `.index` says: the batch at
-`position` ends with that offset. One of `.timeindex` says: no record up to that offset is younger
-than the timestamp.
+`position` ends with that offset. One of `.timeindex` says: no record up to that offset has a larger
+timestamp.
 
-Nothing is mapped, so an idle partition costs neither memory nor a descriptor. New entries wait in
-memory until a page of them is written at once. Losing them is harmless: after a crash a segment
-past the recovery point gets its indexes from its log, and a flush puts all those of a sealed
-segment on the disk before that point moves past it.
+Nothing is mapped, so an idle partition costs neither memory nor a descriptor. New entries are kept
+in memory and written a page at a time. Losing them is harmless: after a crash, indexes of segments
+past the recovery point are rebuilt from the log, and a sealed segment's are flushed before the
+recovery point moves past it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class IndexEntry(NamedTuple):
 
 
 class _Block:
-    """Entries from number `start` on, as they are in the file, and the keys of the outer two."""
+    """Consecutive entries from number `start` on, as bytes, with the first and the last key."""
 
     __slots__ = ("count", "entries", "first_key", "last_key", "numbers", "start")
 
@@ -51,10 +51,12 @@ class _Block:
         if self.count:
             self.first_key = entry.unpack_from(entries)[0]
             self.last_key = entry.unpack_from(entries, len(entries) - entry.size)[0]
-        self.numbers: array[int] | None = None  # the same with each as one number, its key in front
+        self.numbers: array[int] | None = (
+            None  # each entry as one integer, the key in the high bits
+        )
 
     def has_floor(self, key: int, on_disk: int) -> bool:
-        """Whether the floor is here for certain: behind the last entry more may follow."""
+        """Whether the floor of `key` is surely in this block, not in one after it."""
         if key < self.first_key or not self.count:
             return not self.start and self.count > 0
         return key <= self.last_key or self.start + self.count == on_disk
@@ -76,7 +78,7 @@ class SparseIndex:
         "_blocks",
         "_file",
         "_files",
-        "_is_anew",
+        "_is_rebuilding",
         "_last_key",
         "_path",
         "_pending",
@@ -88,17 +90,17 @@ class SparseIndex:
     ENTRY: struct.Struct
 
     def __init__(self, files: Files, path: str, written: int = 0) -> None:
-        """`written`: the size of the file that is there, in bytes; 0 for a new index."""
+        """`written`: the size of the existing file in bytes; 0 for a new index."""
         self._files = files
         self._path = path
         self._file: File | None = None
         self._written = written
         self._pending = bytearray()
-        self._is_anew = False  # the file is the old one, which is not looked at any more
-        self._pending_block: _Block | None = None  # a copy of it that was searched, until it grows
-        self._last_key: int | None = None  # None: not looked for yet
-        self._blocks: list[_Block] = []  # the one that was used last in front
-        self._around_key: int | None = None  # the key that was looked for last, and what was found
+        self._is_rebuilding = False  # the file is the old one, and is ignored
+        self._pending_block: _Block | None = None  # a copy of `_pending` for searches
+        self._last_key: int | None = None  # None: not read yet
+        self._blocks: list[_Block] = []  # most recently used first
+        self._around_key: int | None = None  # the last key of `around`, and its result
         self._around: tuple[IndexEntry | None, IndexEntry | None] = None, None
         self.is_missing = False
 
@@ -121,7 +123,7 @@ class SparseIndex:
         return (self._written + len(self._pending)) // self.ENTRY.size
 
     def size(self) -> int:
-        """Its length in bytes, on disk and in memory together."""
+        """Its size in bytes, entries in memory included."""
         return self._written + len(self._pending)
 
     def __getitem__(self, number: int) -> IndexEntry:
@@ -148,12 +150,12 @@ class SparseIndex:
         return self[len(self) - 1] if len(self) else None
 
     def recall(self) -> None:
-        """Look now for the last key, which an `append` must not have to open the file for."""
+        """Read the last key now, so that `append` need not open the file for it."""
         last = self.last()
         self._last_key = None if last is None else last.key
 
     def append(self, key: int, value: int) -> None:
-        """Add an entry whose key is larger than all before; one that is not is passed over."""
+        """Add an entry if its key is larger than all before it."""
         last_key = self._last_key
         if last_key is None:
             last = self.last()
@@ -170,7 +172,7 @@ class SparseIndex:
         return self.around(key)[0]
 
     def around(self, key: int) -> tuple[IndexEntry | None, IndexEntry | None]:
-        """The entry that `floor` gives, and the next one; None where there is none."""
+        """The entry that `floor` gives, and the one after it; None where there is none."""
         if key != self._around_key:
             number = self.floor_number(key)
             self._around = (
@@ -183,7 +185,7 @@ class SparseIndex:
     def floor_number(self, key: int) -> int:
         """The number of the entry that `floor` gives; -1 for none."""
         on_disk = self._written // self.ENTRY.size
-        # The tail is asked for most, and it is the part that needs no reads.
+        # Most look-ups are for the tail, which needs no reads.
         if self._pending and (not on_disk or self.ENTRY.unpack_from(self._pending)[0] <= key):
             block = self._pending_block or _Block(on_disk, bytes(self._pending), self.ENTRY)
             self._pending_block = block
@@ -192,7 +194,7 @@ class SparseIndex:
         return block.start + self._floor_in_block(block, key)
 
     def _floor_in_block(self, block: _Block, key: int) -> int:
-        """As `floor_number`, among entries in memory: no object is made for any."""
+        """As `floor_number`, within a block. It creates no object per entry."""
         entries, size, unpack = block.entries, self.ENTRY.size, self.ENTRY.unpack_from
         low, high = 0, block.count
         while low < high:
@@ -204,7 +206,7 @@ class SparseIndex:
         return low - 1
 
     def _block_of(self, key: int, on_disk: int) -> _Block:
-        """The block with the floor, which stands in front then."""
+        """The block with the floor; it becomes the most recently used."""
         blocks = self._blocks
         for place, block in enumerate(blocks):
             if block.has_floor(key, on_disk):
@@ -228,7 +230,7 @@ class SparseIndex:
         return _Block(start, self._read(start, end) if on_disk else b"", self.ENTRY)
 
     def _read(self, start: int, end: int) -> bytes:
-        """The entries from number `start` to `end`, out of the file."""
+        """The entries from number `start` to `end`, from the file."""
         size = self.ENTRY.size
         data = self.file.read(start * size, (end - start) * size)
         if len(data) < (end - start) * size:
@@ -249,9 +251,9 @@ class SparseIndex:
         return None
 
     def sorted_count(self) -> int:
-        """How many entries from the first on stand in order, as all do if nothing was damaged.
+        """How many entries, from the first on, are in order: all of them in an undamaged index.
 
-        An entry of zeros is what a page that never reached the disk reads as.
+        An entry of zeros is from a page that never reached the disk.
         """
         previous = IndexEntry(-1, -1)
         for number, entry in enumerate(self):
@@ -271,20 +273,20 @@ class SparseIndex:
             self._blocks.clear()
         self._last_key = self._around_key = self._pending_block = None
 
-    def begin_anew(self) -> None:
-        """Drop all entries; those to come replace the file as a whole, with `put_in_place`."""
+    def begin_rebuild(self) -> None:
+        """Drop all entries; `end_rebuild` replaces the file with those appended from now on."""
         self.forget_pending()
         self._written = 0
         self._blocks.clear()
-        self._is_anew = True
+        self._is_rebuilding = True
 
-    def put_in_place(self) -> None:
-        """Have the entries since `begin_anew` in the file, if there is room.
+    def end_rebuild(self) -> None:
+        """Replace the file by the entries since `begin_rebuild`, if there is room.
 
-        All or none: of a part that a kill or a power loss left, nobody would notice that it is one,
-        and a time index without its end has records found too late, and deleted too early.
+        All or none: nobody would notice a partial index left by a kill or a power loss, and without
+        its last entries a time index finds records too late and has them deleted too early.
         """
-        self._is_anew = False
+        self._is_rebuilding = False
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -299,42 +301,39 @@ class SparseIndex:
             self._pending, self._pending_block = bytearray(), None
 
     def forget_pending(self) -> None:
-        """Drop the entries that are only in memory: the file is on its way out."""
+        """Drop the entries that are only in memory: the file is about to be deleted."""
         self._pending.clear()
         self._last_key = self._around_key = self._pending_block = None
 
     def write(self) -> None:
-        """Hand the entries in memory to the file."""
+        """Write the entries in memory to the file."""
         if self._pending:
             self._written += self.file.write([self._pending], self._written)
             self._pending, self._pending_block = bytearray(), None
 
     def maybe_write(self) -> None:
-        """As `write`; on a full disk the entries stay in memory, where a lookup finds them too."""
-        if self._is_anew:
+        """As `write`; on a full disk the entries stay in memory, where look-ups find them too."""
+        if self._is_rebuilding:
             return
         try:
             self.write()
         except DiskFull:
-            pass  # the next entry, the next close, or the flush, which must, tries again
+            pass  # retried at the next entry or `close`, and by the flush, which needs them written
 
     def create(self) -> None:
-        """Put an empty file there: a log whose index is missing looks damaged to Kafka's tools."""
+        """Create the empty file: a log without its index looks damaged to Kafka's tools."""
         if self._files.exists(self._path):  # from a roll that a full disk stopped halfway
             self._files.remove(self._path)
         self._files.create(self._path).close()
 
     def write_all(self) -> None:
-        """As `write`, and have a file even if it is empty: one that is missing was deleted."""
+        """As `write`, and create the file if it was deleted, even for no entries."""
         self.write()
         if self._file is None and not self._files.exists(self._path):
             self._file = self._files.create(self._path)
 
     def close(self) -> None:
-        """Write what is in memory if there is room, and give the descriptor back.
-
-        A later use opens the file again.
-        """
+        """Write what is in memory if there is room, and close the file; a later use reopens it."""
         self.maybe_write()
         self._blocks.clear()
         if self._file is not None:
@@ -357,7 +356,7 @@ class OffsetIndex(SparseIndex):
     ENTRY = struct.Struct(">ii")
 
     def _floor_in_block(self, block: _Block, key: int) -> int:
-        """Of all look-ups in an index a fetch's are the most: `bisect` takes a fifth of a loop."""
+        """Most look-ups are for fetches, so this one uses `bisect`, a fifth of the loop's time."""
         if block.numbers is None:
             block.numbers = array("q", block.entries)
             if sys.byteorder == "little":

@@ -1,4 +1,4 @@
-"""How much of a segment's indexes can be trusted, after a crash or when its end was cut."""
+"""How much of a segment's indexes can be trusted, after a crash or a truncation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kdist.storage.segment import FILE_BYTES_MAX, Segment
 
 
 def index_fault(segment: Segment) -> str | None:
-    """Why an index is of no use, from a look at its end; None if it seems sound.
+    """Why an index is unusable, judged by its last entries; None if it seems sound.
 
-    What this misses, a lookup finds out.
+    Damage that this misses is detected by look-ups.
     """
     offsets, times = segment.offset_index, segment.time_index
     if not segment.size:
@@ -22,8 +22,8 @@ def index_fault(segment: Segment) -> str | None:
 
 
 def _largest_timestamp_fault(segment: Segment) -> str | None:
-    """Retention and searches go by the last time entry alone, so it is held against the log."""
-    timestamp, offset = segment.largest_timestamp  # and remembered, for these
+    """Check the last time entry against the log, since retention and searches rely on it alone."""
+    timestamp, offset = segment.largest_timestamp  # the segment remembers it for those
     try:
         if timestamp != NO_TIMESTAMP:
             segment.check_time(IndexEntry(timestamp, offset - segment.base_offset))
@@ -35,11 +35,11 @@ def _largest_timestamp_fault(segment: Segment) -> str | None:
 
 
 def restart_indexes(segment: Segment, offset: int) -> int:
-    """Keep the indexes' part below `offset` if it can be trusted; the position it reaches.
+    """Keep the indexes' entries below `offset` as far as they can be trusted.
 
-    From there on the caller walks the batches and notes them. Position 0 if nothing is kept. A
-    power loss may have taken the end of one index and left that of the other, so what is kept ends
-    where both have an entry.
+    Returns the position that they reach, 0 if none is kept; from there the caller walks the batches
+    and notes them. A power loss may have taken the end of one index only, so entries are kept up to
+    where both have one.
     """
     offsets, times = segment.offset_index, segment.time_index
     times_sorted = times.sorted_count()

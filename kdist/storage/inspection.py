@@ -1,9 +1,9 @@
 """What a path given to an inspecting tool is: a log directory, a partition, or a file of one.
 
 Nothing here trusts what it finds, takes a lock, or changes a byte; it works on Apache Kafka's
-directories as on kdist's own. What is then done with a place: `inspection_scan.py` walks batches,
-`inspection_verify.py` checks, `inspection_lookup.py` finds, `inspection_rebuild.py` and
-`inspection_trim.py` mend.
+directories as on kdist's own. The tools that use it: `inspection_scan.py` walks batches,
+`inspection_verify.py` checks, `inspection_lookup.py` finds records, `inspection_rebuild.py` and
+`inspection_trim.py` repair.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SUFFIXES = {
 
 
 class PartitionFiles(NamedTuple):
-    """A partition's directory, and which of its segments are meant."""
+    """A partition's directory, and the segments to look at."""
 
     directory: str
     partition: TopicPartition | None
@@ -74,7 +74,7 @@ class PartitionFiles(NamedTuple):
     bases: tuple[int, ...]
     """Base offsets, in order."""
     is_whole: bool = True
-    """All segments are meant; False where a path named one."""
+    """All segments; False if the path named a single one."""
 
     def path(self, base_offset: int, suffix: Suffix = Suffix.LOG) -> str:
         """The path of one of a segment's files."""
@@ -82,30 +82,30 @@ class PartitionFiles(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a path is, with the partitions that are to be looked at in it."""
+    """What a path is, with the partitions in it to look at."""
 
     path: str
     kind: Kind
     partitions: tuple[PartitionFiles, ...] = ()
     log_directory: str | None = None
-    """The log directory around it, if it is in one."""
+    """The log directory that contains it, if any."""
 
 
 class Saved(NamedTuple):
-    """What a log directory's small files say; nothing of those that are missing or damaged."""
+    """The contents of a log directory's small files, without those missing or damaged."""
 
     is_closed: bool
-    """The last stop was clean, and nobody has started on it since."""
+    """The last stop was clean, and no broker has started on it since."""
     offsets: Mapping[str, Mapping[TopicPartition, int]]
-    """By checkpoint's name, of those that are there and sound."""
+    """By checkpoint name, of those that exist and are sound."""
 
     def offset(self, checkpoint: str, partition: TopicPartition | None) -> int | None:
-        """What a checkpoint says of a partition; None if nothing."""
+        """A partition's offset in a checkpoint; None if it is not in it."""
         return None if partition is None else self.offsets.get(checkpoint, {}).get(partition)
 
 
 def locate(files: Files, path: str) -> Place:
-    """What `path` is; `UserError` if it is nothing of a log's, `OSError` if it cannot be read."""
+    """What `path` is; `UserError` if it is no part of a log, `OSError` if it cannot be read."""
     path = os.path.abspath(path)
     if not files.exists(path):
         raise UserError(f"{path} is not there")
@@ -125,7 +125,7 @@ def locate(files: Files, path: str) -> Place:
 
 
 def _log_directories(files: Files, path: str) -> list[str]:
-    """Those in a directory that is nothing but locked, as that of `kdist standalone` is."""
+    """Log directories inside a directory that merely has a lock, as `kdist standalone`'s does."""
     paths = (f"{path}/{name}" for name in sorted(files.list(path)))
     return [
         each
@@ -151,8 +151,8 @@ def _locate_file(files: Files, path: str) -> Place:
         kind = _SUFFIXES.get(segment.suffix)
     if kind is None:
         raise UserError(
-            f"{path} is no file of a log that kdist knows: give a log directory, a partition's"
-            " directory, or a file of theirs under its own name"
+            f"{path} is not a log file that kdist knows: give a log directory, a partition's"
+            " directory, or a file in one of these under its original name"
         )
     if kind is not Kind.SEGMENT or segment is None:
         return Place(path, kind)
@@ -169,7 +169,7 @@ def is_live_partition(name: str) -> bool:
 
 
 def is_log_directory(found: list[str]) -> bool:
-    """Whether these names are those in a broker's log directory."""
+    """Whether a directory with these entries is a broker's log directory."""
     marks = {names.META_PROPERTIES, names.LOCK, names.CLEAN_SHUTDOWN, *CHECKPOINTS}
     return not marks.isdisjoint(found) or any(map(parse_directory_name, found))
 
@@ -186,7 +186,7 @@ def _partition_of(directory: str) -> TopicPartition | None:
 
 
 def read_partition(files: Files, directory: str) -> PartitionFiles:
-    """A partition's segments, by their names alone."""
+    """A partition's segments, by file names alone."""
     parsed = map(parse_segment_name, files.list(directory))
     bases = (
         name.base_offset
@@ -197,7 +197,7 @@ def read_partition(files: Files, directory: str) -> PartitionFiles:
 
 
 def _around(files: Files, directory: str) -> str | None:
-    """The log directory that a partition's directory is in; None for a copy that stands alone."""
+    """The log directory that contains a partition's directory; None for a copy elsewhere."""
     parent = os.path.dirname(directory)
     marks = (names.META_PROPERTIES, names.LOCK, names.RECOVERY_POINTS)
     return parent if any(files.exists(f"{parent}/{mark}") for mark in marks) else None
@@ -206,12 +206,12 @@ def _around(files: Files, directory: str) -> str | None:
 def load_saved(files: Files, log_directory: str | None) -> Saved:
     """The marker and the sound checkpoints of a log directory."""
     if log_directory is None:
-        return Saved(is_closed=True, offsets={})  # nobody appends to a copy
+        return Saved(is_closed=True, offsets={})  # no broker appends to a copy
     offsets = {}
     for name in CHECKPOINTS:
         try:
             offsets[name] = load_offsets(files, f"{log_directory}/{name}")
         except CorruptFile:
-            continue  # `inspection_verify` says so; nothing can be read from it
+            continue  # reported by `inspection_verify`
     is_closed = files.exists(f"{log_directory}/{names.CLEAN_SHUTDOWN}")
     return Saved(is_closed, offsets)

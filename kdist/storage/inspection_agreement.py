@@ -1,6 +1,6 @@
 """Whether a log's batches agree with its leader epochs and producer snapshots (pure).
 
-Each class is given the batches of a log in order and answers with what does not fit.
+Each class is given a log's batches in order and returns the contradictions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kdist.storage.producers import ProducerStates
 
 
 class EpochAgreement:
-    """Leader epochs never go back from batch to batch, and are those of the checkpoint."""
+    """Checks that leader epochs never decrease, and match the checkpoint."""
 
     def __init__(self, epochs: LeaderEpochs | None) -> None:
         """`epochs`: the checkpoint's, None if there is none to compare with."""
@@ -27,10 +27,10 @@ class EpochAgreement:
         return self._last != NO_EPOCH
 
     def fault(self, header: BatchHeader) -> str | None:
-        """Why the next batch's epoch cannot be right, by those before it."""
+        """Why the next batch's epoch cannot be right, after those before it."""
         epoch = header.partition_leader_epoch
         if epoch < NO_EPOCH:
-            return f"leader epoch {epoch} is none"
+            return f"leader epoch {epoch} is invalid"
         if epoch < self._last:
             last, self._last = self._last, epoch
             return f"leader epoch {epoch} follows {last}"
@@ -51,10 +51,10 @@ class EpochAgreement:
 
 
 class SnapshotAgreement:
-    """The newest sequence and offset of each producer are those in the snapshots.
+    """Checks that each producer's newest sequence and offset match the snapshots.
 
-    Compared are producers that both know: a snapshot may know older ones, whose batches retention
-    has removed, and may have forgotten those that were idle too long.
+    Only producers in both the log and the snapshot are compared: a snapshot may have older ones,
+    whose batches retention has removed, and lack expired ones.
     """
 
     def __init__(self, snapshots: Mapping[int, ProducerStates]) -> None:
@@ -64,7 +64,7 @@ class SnapshotAgreement:
         self._newest: dict[int, tuple[int, int, int]] = {}
 
     def take(self, header: BatchHeader) -> list[tuple[int, str]]:
-        """The next batch; the snapshots up to its start that do not fit, with the reason."""
+        """Take the next batch; return the contradicting snapshots up to its base offset."""
         found = self.pass_to(header.base_offset) if self._pending else []
         if header.producer_id >= 0 and not header.is_control:
             self._newest[header.producer_id] = (
@@ -76,11 +76,11 @@ class SnapshotAgreement:
 
     @property
     def beyond(self) -> list[int]:
-        """The snapshots that no batch has reached yet."""
+        """The snapshots beyond all batches so far."""
         return self._pending[::-1]
 
     def pass_to(self, offset: int) -> list[tuple[int, str]]:
-        """All batches below `offset` have been taken."""
+        """Check the snapshots up to `offset`: all batches below it have been taken."""
         found = []
         while self._pending and self._pending[-1] <= offset:
             at = self._pending.pop()
@@ -95,7 +95,7 @@ class SnapshotAgreement:
             last = producer.batches[-1].last_offset
             if last >= offset:
                 return (
-                    f"producer {producer_id} has a batch up to offset {last}, behind the snapshot"
+                    f"producer {producer_id} has a batch up to offset {last}, beyond the snapshot"
                 )
             newest = self._newest.get(producer_id)
             if newest is None or newest[0] != producer.epoch:
@@ -103,6 +103,6 @@ class SnapshotAgreement:
             if newest[1:] != (producer.last_sequence, last):
                 return (
                     f"producer {producer_id} is at sequence {producer.last_sequence} and offset"
-                    f" {last}, in the log at {newest[1]} and {newest[2]}"
+                    f" {last}, but in the log at {newest[1]} and {newest[2]}"
                 )
         return None

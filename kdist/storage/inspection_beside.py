@@ -1,4 +1,4 @@
-"""Verifying what stands beside a partition's segments: small files, and offsets in checkpoints."""
+"""Verifying what goes with a partition's segments: small files, and its checkpointed offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = {
 
 
 def load_epochs(files: Files, partition: PartitionFiles, report: Report) -> LeaderEpochs | None:
-    """The leader epochs, None if their file is missing or damaged; looks at the topic id too."""
+    """The leader epochs, None if their file is missing or damaged. Checks the topic id too."""
     path = f"{partition.directory}/{names.LEADER_EPOCHS}"
     try:
         load_partition_metadata(files, f"{partition.directory}/{names.PARTITION_METADATA}")
@@ -57,7 +57,7 @@ def load_snapshots(
 
 
 def note_corrupt(fault: CorruptFile, report: Report) -> None:
-    """A small file that does not read is damage."""
+    """Report a small file that cannot be decoded as damage."""
     line = "" if fault.line is None else f"line {fault.line}: "
     report.damage(fault.path, f"{line}{fault.reason}")
 
@@ -70,18 +70,18 @@ def check_saved(
     *,
     has_damage: bool,
 ) -> None:
-    """What the checkpoints say of a log must lie in it; `end_offset` is None without a segment."""
+    """Check that a log's checkpointed offsets lie in it; `end_offset` is None without a segment."""
     start = saved.offset(names.LOG_START_OFFSETS, partition.partition)
     if end_offset is None:
-        end_offset = start or 0  # there the next start begins anew
+        end_offset = start or 0  # where the next start creates an empty segment
     for name, what in _WORDS.items():
         offset = saved.offset(name, partition.partition)
         if offset is not None and offset > end_offset:
-            # What lies below these two was on the disk once.
+            # Everything below these two was on the disk once.
             is_lost = name in _LOST_BELOW and not has_damage
             severity = Severity.DAMAGE if is_lost else Severity.STALE
-            reason = f"the {what} is {offset}, and the log ends at {end_offset}"
+            reason = f"the {what} is {offset}, but the log ends at {end_offset}"
             report.add(severity, partition.directory, None, reason)
     if start is not None and partition.bases and start < partition.bases[0]:
-        reason = f"the log start offset is {start}, and the log begins at {partition.bases[0]}"
+        reason = f"the log start offset is {start}, but the log begins at {partition.bases[0]}"
         report.add(Severity.STALE, partition.directory, None, reason)

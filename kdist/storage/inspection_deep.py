@@ -9,7 +9,7 @@ from kdist.storage.scan import ScannedBatch
 
 
 def deep_fault(batch: ScannedBatch) -> str | None:
-    """What decompressing and decoding a sound batch shows to be wrong; None if nothing."""
+    """What is wrong with the records of a sound batch; None if nothing is."""
     header = batch.header
     try:
         records = read_records(batch.data, 0, header)
@@ -17,11 +17,11 @@ def deep_fault(batch: ScannedBatch) -> str | None:
         return str(fault).partition(": ")[2]
     if records and records[-1].offset > header.last_offset:
         return (
-            f"a record has offset {records[-1].offset}, and the batch ends at {header.last_offset}"
+            f"a record has offset {records[-1].offset}, but the batch ends at {header.last_offset}"
         )
     if header.is_control and not records and header.record_count:
         return "a control batch holds no record"
     largest = max((record.timestamp for record in records), default=NO_TIMESTAMP)
     if largest > header.max_timestamp:
-        return f"a record has timestamp {largest}, and the batch says {header.max_timestamp}"
+        return f"a record has timestamp {largest}, but the batch says {header.max_timestamp}"
     return None

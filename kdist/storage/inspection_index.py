@@ -1,11 +1,11 @@
-"""Checking a segment's indexes against its batches, as a walk passes them.
+"""Checking a segment's indexes against its batches during a walk.
 
-An offset entry must point to the start of a batch that does not lie behind its offset, and its
-offset must be some batch's last. A time entry must give the largest timestamp up to its offset.
-Which batches have entries is the writer's choice (Kafka makes one per append, kdist per batch), so
-an index is not compared with one made anew.
+An offset entry must point to the start of a batch that does not begin after the entry's offset, and
+that offset must be some batch's last. A time entry must give the largest timestamp up to its
+offset. Which batches get entries is up to the writer (Kafka: at most one per append, kdist: per
+batch), so an index is not compared with a rebuilt one.
 
-While a segment grows, Kafka keeps its indexes at full size: zeros at the end are no entries.
+While a segment is active, Kafka keeps its indexes at full size: zeros at the end are no entries.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _NO_POSITION = 1 << 62
 
 
 class IndexContent(NamedTuple):
-    """An index file taken apart."""
+    """The decoded content of an index file."""
 
     entries: Iterator[IndexEntry]
     entry_count: int
     left_over_bytes: int
-    """What is behind the last whole entry."""
+    """How many bytes follow the last whole entry."""
 
 
 def read_index(files: Files, path: str, entry: struct.Struct) -> IndexContent | None:
-    """The entries of an index file, read as they are asked for; None if it is not there."""
+    """The entries of an index file, read lazily; None if it is missing."""
     try:
         size = files.size(path)
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def read_index(files: Files, path: str, entry: struct.Struct) -> IndexContent | 
 
 
 def last_entry(files: Files, path: str, entry: struct.Struct) -> IndexEntry | None:
-    """The last entry that is not spare; None if the index is missing or empty."""
+    """The last entry before any zeros; None if the index is missing or empty."""
     if not files.exists(path):
         return None
     file = files.open_readonly(path)
@@ -85,7 +85,7 @@ def _read_entries(file: File, used: int, entry: struct.Struct) -> Iterator[Index
 
 
 class IndexCheck:
-    """What both checks share: entries that come up as batches pass, and the first fault."""
+    """The base of both checks: steps through the entries as batches pass; notes the first fault."""
 
     ENTRY: struct.Struct
 
@@ -102,7 +102,7 @@ class IndexCheck:
         if content is not None:
             self._entries, self.count = content.entries, content.entry_count
             if content.left_over_bytes:
-                self.fault = f"{content.left_over_bytes} bytes are left behind its last entry"
+                self.fault = f"{content.left_over_bytes} bytes are left after its last entry"
             self._advance()
 
     def _advance(self) -> None:
@@ -117,12 +117,12 @@ class IndexCheck:
             self._fail("does not follow the one before")
 
     def skip_all(self) -> None:
-        """Pass over all entries, of which only the order is looked at."""
+        """Step through all entries, checking only their order."""
         while self._next is not None:
             self._advance()
 
     def _fail(self, reason: str) -> None:
-        """Note the first fault, and look no further."""
+        """Note the first fault, and check no further."""
         self.fault = self.fault or f"entry {self._number} {reason}"
         self._next = None
         self._entries = iter(())
@@ -134,24 +134,24 @@ class OffsetIndexCheck(IndexCheck):
     ENTRY = OffsetIndex.ENTRY
 
     def __init__(self, files: Files, path: str, base_offset: int) -> None:
-        self._awaited = -1  # the offset of the entry that was passed, until its batch ends
+        self._awaited = -1  # the last entry's offset, until a batch ends with it
         super().__init__(files, path, base_offset)
 
     @property
     def next_position(self) -> int:
-        """Where the next entry points: batches before it need not be given to `take`."""
+        """Where the next entry points: batches before it need not be passed to `take`."""
         if self._awaited >= 0 or self._next is None:
             return -1 if self._awaited >= 0 else _NO_POSITION
         return self._next.value
 
     def take(self, position: int, header: BatchHeader) -> None:
-        """A sound batch passes."""
+        """Take the next sound batch."""
         self._pass_by(position)
         entry = self._next
         if entry is not None and entry.value == position:
             offset = self._base + entry.key
             if header.base_offset > offset:
-                self._fail(f"points to offset {header.base_offset}, behind its own, {offset}")
+                self._fail(f"points to offset {header.base_offset}, beyond its own, {offset}")
                 return
             self._awaited = offset
             self._advance()
@@ -166,13 +166,13 @@ class OffsetIndexCheck(IndexCheck):
             self._fail(f"points to position {self._next.value}, inside a batch")
 
     def skip(self, end: int) -> None:
-        """What is before `end` is damaged: entries that point there say nothing."""
+        """Skip the entries that point below `end`, where the log is damaged."""
         self._awaited = -1
         while self._next is not None and self._next.value < end:
             self._advance()
 
     def finish(self, size: int) -> None:
-        """The log's file ends at `size`."""
+        """End the check: the log's file ends at `size`."""
         if self._awaited >= 0:
             self._number -= 1
             self._fail(f"has offset {self._awaited}, which is beyond the log's end")
@@ -192,7 +192,7 @@ class TimeIndexCheck(IndexCheck):
         super().__init__(files, path, base_offset)
 
     def take(self, header: BatchHeader) -> None:
-        """A sound batch passes."""
+        """Take the next sound batch."""
         if header.max_timestamp > self.largest:
             self.largest = header.max_timestamp
         entry = self._next
@@ -209,7 +209,7 @@ class TimeIndexCheck(IndexCheck):
             entry = self._next
 
     def finish(self) -> None:
-        """All batches have passed."""
+        """End the check: all batches were taken."""
         if self._next is not None:
             offset = self._base + self._next.value
             self._fail(f"is for offset {offset}, which is beyond the log's end")

@@ -1,6 +1,6 @@
-"""Finding a record in a log that nobody has opened: by its offset, by its time.
+"""Finding a record by offset or by timestamp in a log that no broker has opened.
 
-The indexes are used as far as they hold; one that misleads costs a walk from the segment's start.
+Indexes are used where they are sound; a corrupt one costs a walk from the segment's start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def segment_number(partition: PartitionFiles, offset: int) -> int:
 
 
 def find_offset(files: Files, partition: PartitionFiles, offset: int) -> Found | None:
-    """The record at `offset`, or the next there is; None if none is. Raises `DamagedSegment`."""
+    """The record at `offset` or the next after it; None if there is none. `DamagedSegment`."""
     for base_offset in partition.bases[segment_number(partition, offset) :]:
         segment = Segment.load(files, partition.directory, base_offset)
         try:
@@ -53,7 +53,7 @@ def find_offset(files: Files, partition: PartitionFiles, offset: int) -> Found |
 
 
 def find_batch(segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
-    """`Segment.find`, without its index if that misleads."""
+    """As `Segment.find`, but without the index if that is corrupt."""
     try:
         return segment.find(offset)
     except CorruptFile:
@@ -72,7 +72,7 @@ def _batches_from(segment: Segment, offset: int) -> Iterator[ScannedBatch]:
 def find_time(files: Files, partition: PartitionFiles, timestamp: int) -> Found | None:
     """The first record, by offset, whose timestamp is `timestamp` ms or later; None if none is.
 
-    Raises `DamagedSegment` when it has to read what is damaged.
+    Raises `DamagedSegment` if it meets damage on the way.
     """
     for number, base_offset in enumerate(partition.bases):
         is_last = number == len(partition.bases) - 1
@@ -89,7 +89,7 @@ def find_time(files: Files, partition: PartitionFiles, timestamp: int) -> Found 
 
 
 def _is_older(files: Files, partition: PartitionFiles, base_offset: int, timestamp: int) -> bool:
-    """Whether the time index says that all of a segment is. The last segment's may lag behind."""
+    """Whether a segment is wholly older, by its time index (which may be behind in the last)."""
     path = partition.path(base_offset, Suffix.TIME_INDEX)
     entry: IndexEntry | None = last_entry(files, path, TimeIndex.ENTRY)
     return entry is not None and 0 <= entry.key < timestamp

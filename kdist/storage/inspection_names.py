@@ -1,4 +1,4 @@
-"""Verifying the names in a partition's directory: what does not belong there, or is left over."""
+"""Verifying the names in a partition's directory: foreign and left-over files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CUT = re.compile(r"\.log\.cut-[0-9]+\Z")  # `inspection_trim.py` makes them
 def check_names(
     files: Files, partition: PartitionFiles, report: Report, *, is_closed: bool
 ) -> None:
-    """Note every name that is not one of a live segment's files, or of the log's."""
+    """Report every name that is neither of a live segment's file nor of another file of a log."""
     waiting = 0
     for name in files.list(partition.directory):
         parsed, path = parse_segment_name(name), f"{partition.directory}/{name}"
@@ -31,7 +31,7 @@ def check_names(
         elif parsed.state is FileState.DELETED:
             waiting += 1
         elif parsed.state is not FileState.LIVE:
-            reason = "is left from a compaction that was cut short"
+            reason = "is left from an interrupted compaction"
             report.add(Severity.STALE, path, None, reason)
         elif _is_orphan(parsed, partition):
             _note_orphan(files, path, report, is_closed=is_closed)
@@ -44,13 +44,13 @@ def check_names(
 
 def _note_other(name: str, path: str, report: Report) -> None:
     if _CUT.search(name):
-        report.add(Severity.NOTE, path, None, "is kept from a trim: remove it at will")
+        report.add(Severity.NOTE, path, None, "was kept by a trim: it may be removed")
     elif name not in _KNOWN_NAMES and not name.endswith(_KNOWN_SUFFIXES):
-        report.add(Severity.NOTE, path, None, "is no file of a log")
+        report.add(Severity.NOTE, path, None, "is not a file of a log")
 
 
 def _note_orphan(files: Files, path: str, report: Report, *, is_closed: bool) -> None:
-    """A power loss may leave one, and a roll that a full disk refused; but that one is empty."""
+    """An orphan may be left by a power loss, or by a roll on a full disk, and then it is empty."""
     if is_closed and files.size(path):
         report.damage(path, "belongs to no segment: its .log is gone")
     else:

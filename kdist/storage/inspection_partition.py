@@ -1,7 +1,7 @@
 """Verifying one partition: batches, the order of segments, and all that is derived from them.
 
-What recovery would mend is `stale` where it may happen: behind the last sound batch of the last
-segment, in a log directory that was not closed. Everywhere else it is damage.
+A fault that recovery would repair is `stale` where it can occur without damage: after the last
+sound batch of the last segment, in a log directory that was not closed. Elsewhere it is damage.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PartitionCheck:
         self._report = report
         self._progress = progress
         self._is_deep = is_deep
-        # Of all segments in the directory, also where only one of them is meant.
+        # Of all segments in the directory, even if only one is verified.
         self._last_base = max(read_partition(files, partition.directory).bases, default=0)
         self._end_offset: int | None = None
         self._gaps: list[_Gap] = []
@@ -62,7 +62,7 @@ class PartitionCheck:
         self._has_damage = False
 
     def run(self) -> None:
-        """Look at everything."""
+        """Verify everything."""
         self._report.partitions += 1
         if self._partition.is_whole:
             is_closed = self._saved.is_closed
@@ -81,12 +81,12 @@ class PartitionCheck:
     # Batches
 
     def _may_grow(self, base_offset: int) -> bool:
-        """Whether a broker may still have work on this segment: writing it, or recovering it."""
+        """Whether a broker may still append to this segment, or have to recover it."""
         return not self._saved.is_closed and base_offset == self._last_base
 
     def _check_segment(self, base_offset: int) -> None:
         path = self._partition.path(base_offset)
-        # The indexes first: while the log grows, what they point to is there by then.
+        # Open the indexes first: in a growing log, what they point to exists when it is read.
         offsets = OffsetIndexCheck(
             self._files, self._partition.path(base_offset, Suffix.INDEX), base_offset
         )
@@ -111,7 +111,7 @@ class PartitionCheck:
     def _begin_segment(self, path: str, base_offset: int) -> None:
         end = self._end_offset
         if end is not None and base_offset < end:
-            reason = f"begins at offset {base_offset}, and the segment before ends at {end}"
+            reason = f"begins at offset {base_offset}, but the segment before ends at {end}"
             self._report.damage(path, reason, 0)
         elif end is not None and base_offset > end and not self._has_damage:
             self._gaps.append(_Gap(path, 0, f"offsets {end} to {base_offset - 1} are missing"))
@@ -125,7 +125,7 @@ class PartitionCheck:
         times: TimeIndexCheck,
         base_offset: int,
     ) -> bool:
-        """Take all of a segment; whether it was whole."""
+        """Take all of a segment; return whether it was sound."""
         is_whole, old_messages, progress = True, 0, self._progress
         for item in found:
             if isinstance(item, ScannedBatch):
@@ -170,7 +170,7 @@ class PartitionCheck:
 
     @property
     def _is_complete(self) -> bool:
-        """Whether all batches so far are those that were written: else snapshots may know more."""
+        """Whether no batch is missing so far; otherwise snapshots may know of more."""
         return not (self._has_damage or self._is_sparse or self._gaps)
 
     def _note_gap(self, header: BatchHeader, path: str, position: int) -> None:
@@ -180,7 +180,7 @@ class PartitionCheck:
             self._gaps.append(_Gap(path, position, reason))
 
     def _note_disagreement(self, fault: str, header: BatchHeader, path: str, position: int) -> None:
-        """Once a partition: where one epoch is wrong, so are all batches that have it."""
+        """Report once per partition: if one epoch is wrong, all its batches disagree."""
         if self._is_first_disagreement:
             self._is_first_disagreement = False
             is_synced = header.base_offset < self._recovery_point()
@@ -196,9 +196,9 @@ class PartitionCheck:
         is_unsynced = self._end_offset is None or self._end_offset >= self._recovery_point()
         if damage.is_torn and self._may_grow(base_offset) and is_unsynced:
             severity = Severity.STALE
-            reason += ": an append under way, or one that the next start will cut off"
+            reason += ": an append in progress, or one that the next start will cut off"
         if damage.end > damage.start:
-            reason += f" ({damage.end - damage.start} bytes are no sound batch)"
+            reason += f" ({damage.end - damage.start} bytes are not a sound batch)"
         self._report.add(severity, path, damage.start, reason)
 
     # What is derived from the batches
@@ -233,12 +233,12 @@ class PartitionCheck:
             self._report.damage(self._partition.path(offset, Suffix.SNAPSHOT), fault)
 
     def _report_gaps(self) -> None:
-        """Only compaction leaves gaps; without a sign of it, records are missing."""
+        """Report gaps as damage, unless the partition shows signs of compaction."""
         for path, position, reason in () if self._is_sparse else self._gaps:
             self._report.damage(path, reason, position)
 
     def _check_ends(self) -> None:
-        """The checkpoints' offsets of this partition, and files of offsets beyond its end."""
+        """Check this partition's offsets in the checkpoints, and for files beyond its end."""
         end, partition = self._end_offset, self._partition
         if end is None:
             check_saved(partition, self._saved, None, self._report, has_damage=self._has_damage)

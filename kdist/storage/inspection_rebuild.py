@@ -1,7 +1,7 @@
-"""Making a segment's indexes anew, in a log directory that no broker has open.
+"""Rebuilding a segment's indexes in a log directory that no broker has open.
 
-The new ones are built beside the old and renamed over them: at a power loss there are the old or
-the new ones, and none that is cut short, which a start after a clean stop would believe.
+The new ones are built as temporary files and renamed over the old: after a power loss there are
+either the old or the new ones, never partial ones, which a start after a clean stop would trust.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kdist.storage.segment import Segment
 
 
 class Rebuilt(NamedTuple):
-    """One index that was made anew, or could not be."""
+    """One index that was rebuilt, or could not be."""
 
     path: str
     entries_before: int
@@ -28,13 +28,13 @@ class Rebuilt(NamedTuple):
     fault_before: str | None
     """What was wrong with the old one."""
     failure: str | None = None
-    """Where and why the log itself is damaged, so that there is no new one. The old one stays."""
+    """Where and why the log itself is damaged, if it is; the old index is then kept."""
 
 
 def rebuild_segment(files: Files, partition: PartitionFiles, base_offset: int) -> list[Rebuilt]:
-    """Both indexes of one segment. The caller has the log directory's lock.
+    """Rebuild both indexes of one segment. The caller holds the log directory's lock.
 
-    `DiskFull` leaves the old ones, and nothing else.
+    After `DiskFull` the old ones are unchanged.
     """
     offset_check = OffsetIndexCheck(files, partition.path(base_offset, Suffix.INDEX), base_offset)
     time_check = TimeIndexCheck(files, partition.path(base_offset, Suffix.TIME_INDEX), base_offset)
@@ -71,7 +71,7 @@ def rebuild_segment(files: Files, partition: PartitionFiles, base_offset: int) -
 
 
 def _give_up(files: Files, segment: Segment) -> None:
-    """Leave nothing of the new indexes."""
+    """Remove what there is of the new indexes."""
     for index in (segment.offset_index, segment.time_index):
         index.forget_pending()
         _remove_if_there(files, index.path)
@@ -83,7 +83,7 @@ def _remove_if_there(files: Files, path: str) -> None:
 
 
 def _note_all(segment: Segment, offsets: OffsetIndexCheck, times: TimeIndexCheck) -> None:
-    # A topic's own interval is not to be known here; lookups work with any.
+    # The topic's own setting is not known here; look-ups work with any interval.
     interval_bytes = TopicSettings().index_interval_bytes
     end = segment.size
     segment.size = 0

@@ -1,4 +1,4 @@
-"""What a verification found: findings with a severity, and how much was looked at (pure)."""
+"""The result of a verification: findings with a severity, and how much was read (pure)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class Severity(enum.StrEnum):
     """How bad a finding is."""
 
     DAMAGE = "damage"
-    """Bytes that are not what was written, or that are missing: `verify` exits with 1."""
+    """Bytes that are missing or not what was written: `verify` exits with 1."""
     STALE = "stale"
-    """What a broker's next start, or its next write, puts right by itself."""
+    """Corrected by a broker's next start or next write."""
     NOTE = "note"
-    """Nothing is wrong; good to know."""
+    """For information; nothing is wrong."""
 
 
 class Finding(NamedTuple):
-    """One thing that was found. `position` is in bytes, None for a file as a whole."""
+    """One finding. `position` is in bytes, None for a file as a whole."""
 
     severity: Severity
     path: str
@@ -37,7 +37,7 @@ class Report:
     segments: int = 0
     batches: int = 0
     records: int = 0
-    """As the batches' headers count them; with `deep`, as they were decoded."""
+    """As counted by the batches' headers."""
     bytes: int = 0
     findings: list[Finding] = dataclasses.field(default_factory=list)
 

@@ -1,7 +1,7 @@
-"""Walking through a segment whatever is in it: sound batches, old messages, damage and beyond.
+"""Walking through a whole segment: sound batches, old messages, and damage.
 
-`scan.py` stops at the first fault, as recovery must. A tool wants to know how far the damage goes
-and what comes after: so the walk here looks for the next batch whose header and CRC are good.
+`scan.py` stops at the first fault, as recovery must. A tool has to tell how far the damage reaches
+and what follows it, so the walk here searches for the next batch whose header and CRC are good.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _OLD_MESSAGE_BYTES_MIN = 26
 
 
 class Damage(NamedTuple):
-    """Bytes that are no sound batch, from position `start` to `end`.
+    """Bytes that are not a sound batch, from position `start` to `end`.
 
-    An empty range is a batch that is sound in itself and stands where it may not.
+    An empty range: the batch there is sound, but its offset does not follow.
     """
 
     start: int
     end: int
     reason: str
     header: BatchHeader | None
-    """What stands where a header should, if its fields make sense."""
+    """What is in the header's place, if its fields make sense."""
     is_torn: bool
-    """The file ends inside this batch: as after a crash, or while an append is being written."""
+    """The file ends inside this batch, as after a crash or during an append."""
 
 
 class OldMessage(NamedTuple):
@@ -56,10 +56,9 @@ Scanned = ScannedBatch | OldMessage | Damage
 
 
 def survey(file: File, start: int, end: int, offset_min: int) -> Iterator[Scanned]:
-    """All that is in a segment's file from `start`, where a batch must begin, to `end`.
+    """Everything in a segment's file from `start`, where a batch must begin, to `end`.
 
-    No batch may begin below `offset_min`, the segment's base offset. Memory: a batch, or 1 MiB
-    where batches are smaller.
+    No base offset may be below `offset_min`, the segment's. Memory: one batch, but at least 1 MiB.
     """
     position = start
     while position < end:
@@ -113,10 +112,10 @@ def _read_old_message(file: File, position: int, end: int) -> OldMessage | None:
 
 
 def _reaches_end(file: File, position: int, end: int, header: BatchHeader | None) -> bool:
-    """Whether what is at `position` looks like the beginning of a batch that the file cuts off."""
+    """Whether `position` seems to hold the beginning of a batch that the file's end cuts off."""
     if header is None or (header.magic == 2 and header.size > end - position):
         return True
-    return _is_zero(file, position, end)  # space that was set aside and not yet written
+    return _is_zero(file, position, end)  # preallocated and not yet written
 
 
 def _is_zero(file: File, position: int, end: int) -> bool:
@@ -133,7 +132,7 @@ def _is_zero(file: File, position: int, end: int) -> bool:
 def _find_next(
     file: File, position: int, end: int, header: BatchHeader | None, offset_min: int
 ) -> int:
-    """Where the first sound batch behind the damage at `position` begins; `end` if none does."""
+    """The position of the first sound batch after the damage at `position`; `end` if none."""
     if header is not None:
         following = position + header.size
         if following == end or _is_batch(file, following, end, offset_min):

@@ -1,9 +1,9 @@
 """Cutting the end of a log that no broker has open: the plan, and carrying it out.
 
-The cut itself is storage's own (`trimming.truncate`, or recovery where a batch is damaged), so that
-indexes, leader epochs and snapshots are as after a broker's. The order of steps, for a power loss
-between any two: what is cut off is copied, the clean marker goes, the checkpoints promise less, the
-log is cut and flushed, the recovery point rises to its end, the marker comes back.
+The cut itself is the broker's own (`trimming.truncate`, or recovery if a batch is damaged), so that
+indexes, leader epochs and snapshots are as after a broker's. The order of steps is safe for a power
+loss between any two: copy what will be cut off, remove the clean-shutdown marker, lower the
+checkpoints, cut and flush the log, raise the recovery point to its end, restore the marker.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _UNNAMED = TopicPartition("unnamed", 0)  # a copied directory under another name
 
 
 class _NoChance(random.Random):
-    """Opening and cutting a log draw no lots: whoever makes them do finds out here."""
+    """Loading and cutting a log must not need random numbers: this asserts it."""
 
     def random(self) -> float:
-        raise AssertionError("nothing here is left to chance")
+        raise AssertionError("loading and cutting a log use no random numbers")
 
 
 class Cut(NamedTuple):
-    """What a trim takes away: a segment from `position` on, and all segments behind it."""
+    """What a trim cuts off: a segment from `position` on, and all segments after it."""
 
     partition: PartitionFiles
     number: int
-    """Of the segment that is cut, in `partition.bases`."""
+    """The index of the segment that is cut, in `partition.bases`."""
     position: int
     end_offset: int
     """Where the log ends afterwards."""
     reason: str
     is_at_damage: bool
     batches: int
-    """Sound batches that go, and the records in them."""
+    """How many sound batches are cut off, and the records in them."""
     records: int
     bytes: int
 
@@ -70,16 +70,16 @@ class Cut(NamedTuple):
 
     @property
     def segments_behind(self) -> list[str]:
-        """The segments that go whole."""
+        """The segments that are removed whole."""
         return [self.partition.path(base) for base in self.partition.bases[self.number + 1 :]]
 
 
 class Trimmed(NamedTuple):
-    """What came of it."""
+    """The result of a trim."""
 
     end_offset: int
     kept: tuple[str, ...]
-    """Where the cut bytes are now."""
+    """The files with what was cut off."""
 
 
 # --- the plan -----------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Trimmed(NamedTuple):
 def plan_cut_at_offset(
     files: Files, partition: PartitionFiles, saved: Saved, offset: int
 ) -> Cut | None:
-    """Cut the batch that holds `offset` and all behind; None if the log ends before it."""
+    """Cut off the batch that holds `offset` and all after it; None if the log ends before."""
     _check_range(partition, saved, offset)
     number = segment_number(partition, offset)
     segment = Segment.load(files, partition.directory, partition.bases[number])
@@ -118,7 +118,7 @@ def plan_cut_at_offset(
 
 
 def plan_cut_at_damage(files: Files, partition: PartitionFiles, saved: Saved) -> Cut | None:
-    """Cut at the first batch that is not sound; None if all are."""
+    """Cut at the first damaged batch; None if there is none."""
     for number, base_offset in enumerate(partition.bases):
         path = partition.path(base_offset)
         following = partition.bases[number + 1] if number + 1 < len(partition.bases) else None
@@ -137,7 +137,7 @@ def plan_cut_at_damage(files: Files, partition: PartitionFiles, saved: Saved) ->
 
 
 class _Unsound(NamedTuple):
-    """Where a segment's first batch that is not sound begins, the end before it, and the reason."""
+    """A segment's first damaged batch: where it begins, the end offset before it, and the fault."""
 
     position: int
     end_offset: int
@@ -147,10 +147,10 @@ class _Unsound(NamedTuple):
 def _first_unsound(
     found: Iterator[Scanned], base_offset: int, following: int | None
 ) -> _Unsound | None:
-    """The first in a segment from `base_offset`, behind which another begins at `following`.
+    """The first in a segment from `base_offset`, before another segment from `following`.
 
-    A base offset is not in the CRC. One that leaps shows by what comes behind, which then does not
-    follow: it is the leap that is not sound, else its wrong offset would be where the log ends.
+    The CRC does not cover base offsets. A batch after a gap is taken for damaged if what comes next
+    does not follow it: otherwise its wrong offset would become the log end offset.
     """
     end_offset, leap = base_offset, None
     for item in found:
@@ -179,7 +179,7 @@ def _check_range(partition: PartitionFiles, saved: Saved, end_offset: int) -> No
 
 
 def _check_sound(files: Files, partition: PartitionFiles, saved: Saved, offset: int) -> None:
-    """What recovery would look at must be whole up to `offset`: else it would cut deeper."""
+    """Raise `DamagedSegment` if recovery, on its way to `offset`, would already cut before it."""
     recovery_point = saved.offset(names.RECOVERY_POINTS, partition.partition) or 0
     first, last = segment_number(partition, recovery_point), segment_number(partition, offset)
     for base_offset in partition.bases[first : last + 1]:
@@ -208,7 +208,7 @@ def _plan(
     for name in files.list(partition.directory):
         parsed = parse_segment_name(name)
         if parsed is not None and parsed.state is FileState.SWAP:
-            raise UserError(f"{partition.directory}/{name} is from a compaction that was cut short")
+            raise UserError(f"{partition.directory}/{name} is from an interrupted compaction")
     batches = records = size = 0
     start = position
     for base_offset in partition.bases[number:]:
@@ -231,15 +231,14 @@ def _plan(
 
 
 def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bool) -> Trimmed:
-    """Cut. The caller has the log directory's lock. Raises `DiskFull` before anything was cut.
+    """Cut. The caller holds the log directory's lock. Raises `DiskFull` before anything is cut.
 
-    A checkpoint that cannot be read is found before anything is written.
-
-    `is_kept`: what goes is put beside the log as `<segment>.log.cut-<n>`, which no broker looks at.
+    A corrupt checkpoint raises before anything is written. `is_kept`: copy what is cut off to
+    `<segment>.log.cut-<n>` beside the log, which no broker opens.
     """
     top = place.log_directory
     paths = [] if top is None else [f"{top}/{name}" for name in _PROMISING]
-    promised = {path: load_offsets(files, path) for path in paths}  # one may be no checkpoint
+    promised = {path: load_offsets(files, path) for path in paths}  # raises if one is corrupt
     kept = [_copy_tail(files, cut)] if is_kept else []
     marker = _take_marker(files, top)
     for path, offsets in promised.items():
@@ -248,7 +247,7 @@ def carry_out(files: Files, place: Place, saved: Saved, cut: Cut, *, is_kept: bo
     log = _load(files, saved, cut, retired)
     if log.end_offset > cut.end_offset:
         log.recovery_point = min(log.recovery_point, cut.end_offset)
-        truncate(log, cut.end_offset, now_ms=0)  # which is for a new segment: none is begun
+        truncate(log, cut.end_offset, now_ms=0)  # the time of a new segment; none is created
     log.complete()
     flush_now(files, cut.partition.directory, [log])
     log.close()
@@ -299,7 +298,7 @@ def _free_name(files: Files, path: str) -> str:
 
 
 def _lower(files: Files, path: str, offsets: dict[TopicPartition, int], cut: Cut) -> None:
-    """What a checkpoint promises of this partition is no more than what will be left."""
+    """Lower this partition's offset in a checkpoint to the log end offset after the cut."""
     partition = cut.partition.partition
     if partition is not None and offsets.get(partition, 0) > cut.end_offset:
         offsets[partition] = cut.end_offset
@@ -314,11 +313,11 @@ def _raise_recovery_point(files: Files, path: str, cut: Cut, recovery_point: int
 
 
 def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
-    """The log, opened as a broker's start would; what that lets go is in `retired`."""
+    """Load the log as a broker would; the paths of files that this retires go to `retired`."""
     partition = cut.partition.partition or _UNNAMED
     settings, metrics = StorageSettings(), StorageMetrics()
-    # The topic's own settings are not to be known here. Gaps between segments are none of this
-    # command's business, so the log is opened as one that may have them.
+    # The topic's own settings are not known here. Gaps between segments are not this command's
+    # concern, so the log is loaded as a compacted one, which may have them.
     topic = dataclasses.replace(TopicSettings(), cleanup_policy=("compact", "delete"))
 
     def discard(paths: Sequence[str], _delay_ms: int) -> None:
@@ -334,7 +333,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         want_flush=lambda _: None,
         start_writeback=lambda _: None,
         discard=discard,
-        make=lambda _: None,  # it is there
+        make=lambda _: None,  # its files exist
     )
     known = 0 if saved.offsets else cut.end_offset
     recovery_point = saved.offset(names.RECOVERY_POINTS, cut.partition.partition) or known
@@ -352,7 +351,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
 
 
 def _put_away(files: Files, retired: Sequence[str], *, is_kept: bool) -> list[str]:
-    """Whole segments are kept as they are, under a name that no start removes."""
+    """Keep whole segments under a name that no start removes, or remove them."""
     kept = []
     for path in retired:
         log_path = path.removesuffix(FileState.DELETED)

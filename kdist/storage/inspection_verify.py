@@ -1,6 +1,6 @@
-"""Verifying a place: every partition in it, and what a log directory keeps beside them.
+"""Verifying a place: every partition in it, and the other files of a log directory.
 
-The outcome is a `Report`; nothing stops at the first fault, and nothing is changed.
+The result is a `Report`. Verification goes on after a fault, and changes nothing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _INDEX_CHECKS = {Kind.INDEX: OffsetIndexCheck, Kind.TIME_INDEX: TimeIndexCheck}
 def verify(
     files: Files, place: Place, *, is_deep: bool = False, progress: Progress = lambda _: None
 ) -> Report:
-    """Check all that `place` holds. `is_deep`: every record is decompressed and decoded.
+    """Check everything in `place`. `is_deep`: decompress and decode every record.
 
-    `progress` is told the bytes of each batch that was read. Raises only `OSError`, `DiskFailed`.
+    `progress` is called with the size of each batch read. Raises only `OSError`, `DiskFailed`.
     """
     report = Report(place.path, place.kind)
     if place.kind in _DECODE:
@@ -54,7 +54,7 @@ def verify(
         _check_small_file(files, report, place.path, _DECODE[place.kind])
     elif place.kind in _INDEX_CHECKS:
         _check_order(files, report, place)
-    saved = load_saved(files, place.log_directory)  # before the logs: these grow
+    saved = load_saved(files, place.log_directory)  # before the logs, which may grow meanwhile
     if place.kind is Kind.LOG_DIRECTORY:
         _check_log_directory(files, report, place, saved.is_closed)
     for partition in place.partitions:
@@ -68,7 +68,7 @@ def verify(
 
 
 def total_bytes(files: Files, place: Place) -> int:
-    """What `verify` will read, for a progress bar; segments that go away meanwhile are left out."""
+    """How many bytes `verify` will read, for a progress bar, without segments just deleted."""
     total = 0
     for partition in place.partitions:
         for base_offset in partition.bases:
@@ -88,7 +88,7 @@ def _check_small_file(
 
 
 def _check_order(files: Files, report: Report, place: Place) -> None:
-    """An index by itself: only its size and its order can be judged."""
+    """Check a single index: without its log, only its size and order."""
     report.bytes = files.size(place.path)
     check = _INDEX_CHECKS[place.kind](files, place.path, 0)
     check.skip_all()
@@ -125,7 +125,7 @@ def _check_name(files: Files, report: Report, path: str, name: str) -> None:
         elif parsed.state is not DirectoryState.LIVE:
             report.add(Severity.NOTE, path, None, "is not in use: not looked at")
     elif name not in _KNOWN_NAMES:
-        report.add(Severity.NOTE, path, None, "is nothing of a log directory's")
+        report.add(Severity.NOTE, path, None, "does not belong in a log directory")
 
 
 def _check_partitions(
@@ -134,6 +134,6 @@ def _check_partitions(
     try:
         partitions = decode_offsets(files.read(path), path)
     except CorruptFile:
-        return  # said before
+        return  # already reported
     for partition in sorted(partitions.keys() - present):
-        report.add(Severity.STALE, path, None, f"names {partition}, which is not here")
+        report.add(Severity.STALE, path, None, f"contains {partition}, which is not here")

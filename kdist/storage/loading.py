@@ -1,14 +1,14 @@
-"""Opening a log: after a clean stop by its names and its last batches, after a crash by a scan.
+"""Opening a log: after a clean stop by file names and its last batches, after a crash by a scan.
 
-What a start may find, and what becomes of it (all of it: docs/formats/recovery.md):
+What a start may find, and what it does about it (complete list: docs/formats/recovery.md):
 
-    a torn or damaged batch behind the recovery point    cut there (recovery.py)
-    an index that is missing, cut, too long, or garbage  made anew from the log
-    leader epochs or producers missing or damaged        made anew from the log
+    a torn or damaged batch beyond the recovery point    cut there (recovery.py)
+    an index that is missing, cut, too long, or garbage  rebuilt from the log
+    leader epochs or producers missing or damaged        rebuilt from the log
     .deleted, .cleaned, .tmp; an index without a log     removed
 
-Batches below the recovery point were synced before; they are not read again, so damage to them
-shows when they are fetched, or to `kdist log verify`, and no start cuts or refuses a log for it.
+Batches below the recovery point were synced, and are not read again. Damage to them is found by a
+fetch or by `kdist log verify`; no start cuts or refuses a log for it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def new_log(
     settings: TopicSettings,
     now_ms: int,
 ) -> Log:
-    """An empty log, of which nothing is on the disk yet."""
+    """An empty log, with nothing on the disk yet."""
     segment = Segment(world.files, directory, 0, 0, now_ms)
     log = Log(world, partition, directory, settings, [segment])
     log.save_epochs()
@@ -63,7 +63,7 @@ def load_log(
     is_clean: bool,
     now_ms: int,
 ) -> Steps[Log]:
-    """The log in `directory`. Where it says `is_changed`, the caller flushes it before its use."""
+    """Load the log in `directory`. If `is_changed` is set, the caller must flush it before use."""
     segments = _find_segments(world, directory)
     is_empty = not segments
     if is_empty:
@@ -71,7 +71,7 @@ def load_log(
     log = Log(world, partition, directory, settings, segments)
     if is_empty:
         log.renamed_in.add(directory)
-    # What retention dropped may have come back, in part, by a power loss.
+    # After a power loss, segments that retention deleted may be there again, in part.
     retire(log, log.segments[: log.segment_index(saved.start_offset)])
     has_epochs = _load_epochs(log)
     end_offset = (yield from _end_of_clean(log)) if is_clean else None
@@ -79,7 +79,7 @@ def load_log(
     log.end_offset = recovered
     log.start_offset = max(log.segments[0].base_offset, saved.start_offset)
     if log.start_offset > log.end_offset:
-        logger.warning("%r: all that is left was deleted before", log)
+        logger.warning("%r: it ends below its log start offset, and is emptied", log)
         start_over(log, now_ms)
     log.forget_reserved()
     is_current = has_epochs and end_offset is not None
@@ -90,7 +90,7 @@ def load_log(
     if end_offset is None:
         log.recovery_point = min(saved.recovery_point, log.end_offset)
         log.is_changed = True
-        log.unflushed_since_ms = now_ms  # for later, if the disk is too full for the caller's flush
+        log.unflushed_since_ms = now_ms  # to flush later if the disk is too full for the caller's
         world.unflushed.add(log)
     else:
         log.recovery_point = log.end_offset
@@ -100,18 +100,18 @@ def load_log(
 
 
 def _recall(segment: Segment) -> None:
-    """Look now for what `note` will need of the indexes: it is called when the bytes are written.
+    """Read now what `note` will need of the indexes, since it is called after a batch is written.
 
-    A process that had no descriptor left then would have a batch in the file, and not in the log,
-    and the next one behind it at the same offset.
+    If it could not open them then, for lack of descriptors, a batch would be in the file but not in
+    the log, and the next one would follow it with the same offset.
     """
-    assert segment.largest_timestamp  # which is remembered
+    assert segment.largest_timestamp  # reads it, and the segment remembers it
     for index in (segment.offset_index, segment.time_index):
         index.recall()
 
 
 def _find_segments(world: LogWorld, directory: str) -> list[Segment]:
-    """The segments by their names, after clearing away what an earlier run left half-done."""
+    """The segments, by file names, after removing what an earlier run left unfinished."""
     names = world.files.list(directory)
     parsed = {name: parse_segment_name(name) for name in names}
     bases = {part.base_offset for part in parsed.values() if part and _is_log(part)}
@@ -137,7 +137,7 @@ def _is_left_over(part: SegmentName, bases: Iterable[int]) -> bool:
 
 
 def _end_of_clean(log: Log) -> Steps[int | None]:
-    """The log's end offset after a clean stop; None if its last segment is not whole after all."""
+    """The log end offset after a clean stop; None if its last segment turns out not to be whole."""
     yield from check_indexes(log, log.segments)
     try:
         return log.active.read_end_offset()
@@ -147,9 +147,9 @@ def _end_of_clean(log: Log) -> Steps[int | None]:
 
 
 def _load_epochs(log: Log) -> bool:
-    """Take the leader epochs from their checkpoint; False if it is missing or damaged.
+    """Load the leader epochs from their checkpoint; False if it is missing or damaged.
 
-    A flush saves it before it moves the recovery point, so up to there it is complete.
+    It is complete up to the recovery point, since a flush saves it before moving that.
     """
     path = f"{log.directory}/{LEADER_EPOCHS}"
     try:
@@ -160,13 +160,13 @@ def _load_epochs(log: Log) -> bool:
     except CorruptFile as fault:
         logger.warning("%s: leader epochs are read from the log instead", fault)
         return False
-    return bool(content)  # empty is what a power loss may leave of a file just written
+    return bool(content)  # a power loss may leave an empty file
 
 
 def _complete_epochs(log: Log, *, has_epochs: bool, is_current: bool) -> Steps[None]:
-    """Make the leader epochs fit the log; without a checkpoint, from every header in it.
+    """Make the leader epochs match the log; without a checkpoint, read them from all its headers.
 
-    `is_current`: what is in memory is what is on the disk.
+    `is_current`: memory and disk agree so far.
     """
     if not has_epochs:
         pace = Pace()

@@ -1,12 +1,12 @@
-"""A partition's log: its segments in order, the positions that matter in it, and how it grows.
+"""A partition's log: its segments in order, its offsets, and appends.
 
     start_offset    recovery_point      end_offset     reserved_offset
-         |  on disk for sure  |  written, not synced  |  being written  |
+         |  synced to disk    |  written, not synced  |  being written  |
 
-An append is three steps: `reserve` decides everything (offsets, place, roll) and patches the
-batches, `Append.write` moves bytes and may run on another thread, `publish` makes them part of the
-log. So the next append can be prepared while one is under way. `append` does all that. Reading is
-in `reading.py`, flushing in `flushing.py`, cutting at either end in `trimming.py`, opening in
+An append has three steps: `reserve` decides everything (offsets, position, roll) and patches the
+batches, `Append.write` writes them and may run on another thread, `publish` makes them part of the
+log. So the next append can be prepared while one is in progress. `append` does all three. Reading
+is in `reading.py`, flushing in `flushing.py`, truncation and retention in `trimming.py`, opening in
 `loading.py`.
 """
 
@@ -55,17 +55,17 @@ class LogWorld(NamedTuple):
     unflushed: set[Log]
     """The logs that hold records above their recovery point."""
     want_flush: Callable[[Log], None]
-    """The log has enough unflushed records, or a segment that is complete."""
+    """Request a flush: the log has `flush.messages` unflushed records, or a sealed segment."""
     start_writeback: Callable[[Segment], None]
-    """The kernel may begin to write what this segment has got."""
+    """Have the kernel start writing back what was appended to this segment."""
     discard: Callable[[Sequence[str], int], None]
-    """Unlink these retired files after so many milliseconds."""
+    """Unlink these retired files after this many milliseconds."""
     make: Callable[[Log], None]
-    """Put the files of a log there that is not made yet; `DiskFull`, and then it stays so."""
+    """Create the files of a new log that has none yet. After `DiskFull` it still has none."""
 
 
 class Log:
-    """Owner: the event loop. There is always a segment; the last one is the active one."""
+    """Owner: the event loop. There is always at least one segment; the last is the active one."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Log:
         settings: TopicSettings,
         segments: list[Segment],
     ) -> None:
-        """For `loading.load_log`, which finds out where it ends; others use that."""
+        """Only `loading.py` calls this, and sets the log's end; others use its functions."""
         self.world = world
         self.partition = partition
         self.directory = directory
@@ -86,12 +86,12 @@ class Log:
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
         self.unflushed_since_ms: int | None = None
-        self.is_made = True  # its files are there; see `making.py`
-        # Whether a clean stop has something to complete here.
+        self.is_made = True  # its files exist; see `making.py`
+        # Whether a clean stop has to flush this log.
         self.is_changed = False
-        # A flush or a truncation is under way, and the other waits.
+        # A flush or a truncation is in progress; the other has to wait.
         self.is_busy = False
-        # Small files that the next flush puts in place, and directories with names that it syncs.
+        # Small files that the next flush writes, and directories that it syncs for their entries.
         self.files_to_save: dict[str, bytes] = {}
         self.renamed_in: set[str] = set()
         self.sealed_unsynced: list[Segment] = []
@@ -99,8 +99,8 @@ class Log:
         self._reserved_position = segments[-1].size
         self._roll_watch = RollWatch(settings, world.chance)
         self._writeback_step_bytes = self._choose_writeback_step()
-        # Where recent appends began, so that a reader at the tail, who asks for just such an offset
-        # (as does a high watermark), is spared the index.
+        # Positions of recent appends by base offset: a reader at the tail asks for exactly such an
+        # offset (and a high watermark is one), and needs no index look-up.
         self.recent: dict[int, int] = {}
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class Log:
 
     @property
     def active(self) -> Segment:
-        """The segment that grows."""
+        """The segment that is appended to."""
         return self.segments[-1]
 
     @property
@@ -118,7 +118,7 @@ class Log:
 
     @property
     def exposable_offset(self) -> int:
-        """How far the log may be shown as far as this disk goes: `flush.before.expose`."""
+        """Up to where this replica may expose records, by `flush.before.expose`."""
         return self.recovery_point if self.settings.flush_before_expose else self.end_offset
 
     @property
@@ -127,7 +127,7 @@ class Log:
         return bool(self._under_way)
 
     def segment_index(self, offset: int) -> int:
-        """The number of the segment whose range holds `offset`; 0 for one below all."""
+        """The number of the segment whose range holds `offset`; 0 for an offset below all."""
         return max(bisect_right(self.segments, offset, key=_base_offset) - 1, 0)
 
     def append(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Appended:
@@ -151,15 +151,15 @@ class Log:
         return Appended(offsets[0], self.end_offset)
 
     def duplicate_of(self, header: BatchHeader) -> Duplicate | None:
-        """What became of this batch when its producer sent it before; raises `ApiError`."""
+        """The earlier append if this batch is a producer's retry; raises `ApiError`."""
         return self.producers.check(header) if header.producer_id >= 0 else None
 
     def append_now(
         self, batches: Sequence[Batch], measured: Measured, leader_epoch: int, now_ms: int
     ) -> Sequence[int]:
-        """`append` in one go, while nothing is under way: where each batch begins.
+        """`append` in one step, while no other is in progress; returns the batches' base offsets.
 
-        The first is no duplicate. As many are taken as `following` says.
+        The first must not be a duplicate. Takes as many batches as `following` allows.
         """
         if measured.has_producers and len(batches) > 1:
             batches = following(batches, self.producers)
@@ -189,10 +189,10 @@ class Log:
         return offsets
 
     def reserve(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int) -> Append:
-        """Decide where the batches go and what offsets they get. Several may be reserved at a time.
+        """Assign position and offsets to the batches. Several appends may be reserved at a time.
 
-        They must be published in the order of their reservation. As many are taken as `following`
-        says. Raises `ApiError` as `append`.
+        They must be published in the order of their reservation. Takes as many batches as
+        `following` allows. Raises `ApiError` as `append`.
         """
         measured = measure(batches)
         if duplicate := self.duplicate_of(batches[0].header):
@@ -216,13 +216,13 @@ class Log:
         return append
 
     def _make_room(self, measured: Measured, now_ms: int) -> None:
-        """See that the disk and the active segment can take these."""
+        """Make sure that the disk and the active segment can take these."""
         self.world.space.take(measured.size)
         if self.may_roll(measured):
             self._maybe_roll(measured, now_ms)
 
     def may_roll(self, measured: Measured) -> bool:
-        """Whether the active segment may have to be closed before it has taken all of these."""
+        """Whether the log may have to roll before all of these are appended."""
         size, offset_count, _, newest_ms, _ = measured
         return self._roll_watch.must_look(
             self._reserved_position + size, newest_ms, self.reserved_offset + offset_count
@@ -233,9 +233,9 @@ class Log:
         self.save_epochs()
 
     def _maybe_roll(self, measured: Measured, now_ms: int) -> None:
-        """Begin a new segment if the active one must not take so much more.
+        """Roll if the active segment must not take these.
 
-        Before the first append there is always this look, so the files of a new log are made here.
+        Always called before the first append, so a new log's files are made here.
         """
         if not self.is_made:
             self.world.make(self)
@@ -249,7 +249,7 @@ class Log:
         if not self._under_way:
             self.roll(now_ms)
         elif position + size > FILE_BYTES_MAX or reason is RollReason.OFFSET:
-            # A roll waits until nothing is under way; until then the segment takes more, if it can.
+            # A roll waits for appends in progress; until then the segment takes more, if it can.
             raise ApiError(Error.KAFKA_STORAGE_ERROR, f"{active.path} {reason}: try again")
 
     def configure(self, settings: TopicSettings) -> None:
@@ -259,19 +259,19 @@ class Log:
         self._writeback_step_bytes = self._choose_writeback_step()
 
     def _choose_writeback_step(self) -> int:
-        """After how many bytes the kernel is asked to begin writing; a segment: never.
+        """After how many bytes to start writeback; a segment's maximum means never.
 
-        Only for what is flushed at an interval: there it cut the median flush by 40% and the
-        longest by more; alone it only takes turns with the appends (docs/benchmarks/log.md).
+        Only for logs flushed at an interval: there it cut the median flush by 40% and the longest
+        by more; without one it only competes with the appends (docs/benchmarks/log.md).
         """
         settings, step = self.settings, self.world.settings.writeback_step_bytes
         has_interval = min(settings.flush_ms, settings.flush_messages) < INT64_MAX
         return step if step and has_interval else FILE_BYTES_MAX
 
     def _preallocate(self, segment: Segment, end: int) -> None:
-        """Have disk space ahead of `end`, where an append ends, if more is free than must stay so.
+        """Reserve disk space beyond `end`, where an append ends, unless free space is too low.
 
-        A small segment has as much as it holds, so that many small ones do not fill the disk.
+        A small segment reserves as much as it holds, so that many of them do not fill the disk.
         """
         settings, world = self.settings, self.world
         if settings.preallocate and not segment.size:
@@ -282,7 +282,7 @@ class Log:
             reserve_space(segment, end + ahead)
 
     def publish(self, append: Append, now_ms: int) -> None:
-        """What was reserved is written: make it part of the log."""
+        """Make a reserved append, which is now written, part of the log."""
         if append.duplicate is not None:
             return
         assert append is self._under_way[0], (
@@ -302,8 +302,8 @@ class Log:
         measured: Measured,
         now_ms: int,
     ) -> None:
-        """The log now ends behind these batches: what follows from that."""
-        # First its end: if an index cannot be written, the bytes are in the file all the same.
+        """Move the log end offset past these batches, and update all that depends on it."""
+        # The end first: if an index cannot be written, the batches are in the file nevertheless.
         recent, start_offset = self.recent, offsets[0]
         if len(recent) >= _RECENT_MAX:
             recent.clear()
@@ -326,9 +326,9 @@ class Log:
         metrics.appended_bytes += measured.size
 
     def abandon(self, append: Append) -> None:
-        """The append failed: void it and all that were reserved after it.
+        """Undo an append that failed, and all that were reserved after it.
 
-        No write of this log may be running. Whatever reached the file is cut off again.
+        No write of this log may be running. What reached the file is cut off again.
         """
         while append in self._under_way:
             latest = self._under_way.pop()
@@ -338,7 +338,7 @@ class Log:
         undo(self.active)
 
     def forget_reserved(self) -> None:
-        """Go on at the end of what is published."""
+        """Continue at the end of what is published."""
         assert not self._under_way
         self.reserved_offset = self.end_offset
         self._reserved_position = self.active.size
@@ -346,9 +346,9 @@ class Log:
         self.recent.clear()
 
     def roll(self, now_ms: int) -> None:
-        """Close the active segment and begin the next one at the end of the log."""
+        """Seal the active segment and create the next one at the end of the log."""
         assert not self._under_way
-        # In this order: if the disk is full, there is no new segment that a start would stumble on.
+        # In this order: on a full disk no new segment is left behind for a start to fail on.
         self.active.seal()
         following = Segment.create(self.world.files, self.directory, self.end_offset, now_ms)
         self.sealed_unsynced.append(self.active)
@@ -361,12 +361,12 @@ class Log:
         self.world.want_flush(self)
 
     def rest(self) -> None:
-        """Give back the descriptors of segments that nobody is using; the next use opens them."""
+        """Close the files of segments that nobody is using; the next use reopens them."""
         for segment in self.segments:
             segment.rest()
 
     def complete(self) -> None:
-        """Make ready for a clean stop, by the flush that must follow."""
+        """Prepare a clean stop; a flush must follow."""
         assert not self._under_way
         self.active.seal()
         self.sealed_unsynced.append(self.active)
@@ -374,17 +374,17 @@ class Log:
         self.save_epochs()
 
     def close(self) -> None:
-        """Give all descriptors back, for good once nobody uses them."""
+        """Close all files for good, each once nobody uses it."""
         for segment in self.segments:
             segment.close()
 
     def save_producers(self) -> None:
-        """Have the next flush write the snapshot that a start from here on will load."""
+        """Have the next flush write a producer snapshot at the log end offset."""
         name = segment_name(self.end_offset, Suffix.SNAPSHOT)
         self.files_to_save[f"{self.directory}/{name}"] = encode_snapshot(self.producers)
 
     def note_epoch(self, stretch: Stretch) -> None:
-        """Take the leader epoch of batches that are in the log into account."""
+        """Account for the leader epoch of batches that are in the log."""
         if stretch.leader_epoch >= 0:
             self.epochs.assign(stretch.leader_epoch, stretch.base_offset)
 
@@ -393,8 +393,8 @@ class Log:
         self.files_to_save[f"{self.directory}/{LEADER_EPOCHS}"] = encode_epochs(self.epochs)
 
     def rebuild_indexes(self, segment: Segment) -> None:
-        """Make a segment's indexes anew; the next flush makes them last."""
+        """Rebuild a segment's indexes; the next flush makes them durable."""
         segment.rebuild_indexes(self.settings.index_interval_bytes)
-        if segment is not self.active:  # on a full disk they are in memory yet
+        if segment is not self.active:  # on a full disk they are still in memory
             self.sealed_unsynced.append(segment)
         self.is_changed = True

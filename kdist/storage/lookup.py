@@ -1,9 +1,9 @@
 """From an offset to the batch that holds it, reading little of the batches before it.
 
-A walk that checks each header as `scan.walk_headers` does costs 5 us a batch, and between two
-entries of an index there may be forty. Here a batch costs half a microsecond until the one that is
-wanted, and that one is checked in full. Whatever seems odd is not judged here: the answer is None,
-and the caller takes the careful walk, which says what is wrong.
+A walk that checks each header as `scan.walk_headers` does takes 5 us a batch, and there may be
+forty between two index entries. The walk here takes half a microsecond a batch up to the wanted
+one, and checks only that one in full. If anything looks wrong, the result is None, and the caller
+takes the careful walk, which raises what is wrong.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kdist.storage.scan import LOOKUP_BYTES, DamagedSegment, check_header, walk_
 # Of a header: base offset, length, (leader epoch,) magic, (CRC, attributes,) last offset delta.
 _EXTENT = struct.Struct(">qi4xb6xi")
 _LENGTH_MIN = HEADER_SIZE - LENGTH_PREFIX_SIZE
-# Entries that are farther apart have a batch between them that is large enough for one by itself:
-# then the next entry's is most likely the next batch.
+# If two entries are farther apart, the batch in between is large enough for an entry of its own, so
+# the next entry most likely points to the very next batch.
 _NEIGHBOURS_BYTES = 2 * LOOKUP_BYTES
 
 Found = tuple[int, BatchHeader]
@@ -36,17 +36,13 @@ def find_batch(
     None if no batch holds it (the next one would be found by walking), or if anything is wrong.
     `end` is the segment's size.
     """
-    before, behind = index.around(offset - base_offset)
+    before, after = index.around(offset - base_offset)
     if before is None:
         return _walk(file, 0, end, base_offset, offset, offset)
     start, last_offset = before.value, base_offset + before.key
-    if (
-        last_offset < offset
-        and behind is not None
-        and start + _NEIGHBOURS_BYTES < behind.value < end
-    ):
-        header = file.read(behind.value, HEADER_SIZE)
-        found = _checked(file, header, 0, behind.value, end, base_offset, offset)
+    if last_offset < offset and after is not None and start + _NEIGHBOURS_BYTES < after.value < end:
+        header = file.read(after.value, HEADER_SIZE)
+        found = _checked(file, header, 0, after.value, end, base_offset, offset)
         if found is not None:
             return found
     return _walk(file, start, end, base_offset, offset, last_offset)
@@ -55,7 +51,7 @@ def find_batch(
 def _walk(
     file: File, start: int, end: int, base_offset: int, offset: int, first_max: int
 ) -> Found | None:
-    """The same from position `start` on, where a batch begins that has an offset to `first_max`."""
+    """As `find_batch`, from `start`, where a batch begins with a base offset up to `first_max`."""
     if not 0 <= start < end:
         return None
     position, chunk, place = start, file.read(start, min(LOOKUP_BYTES, end - start)), 0
@@ -90,7 +86,7 @@ def walk_from(
 ) -> Iterator[Found]:
     """The careful walk, from where `entry` points (None: from the start of the segment).
 
-    `CorruptFile` if no batch begins there, or not that one.
+    `CorruptFile` if no batch begins there, or another than the entry's.
     """
     start = 0 if entry is None else entry.value
     walk = walk_headers(file, start, end, base_offset=base_offset)

@@ -1,9 +1,9 @@
-"""The files of new logs: made before the first append, else in the background a little later.
+"""Creating the files of new logs: before the first append, or in the background a little later.
 
-A directory with four files took ext4 0.3 to 1.4 ms each where hundreds were made, and whoever
-creates hundreds of partitions does not wait for that. Until then a log has nothing to lose: it is
-as empty as one that a power loss took, which is created again when the controller next tells of
-it. One that is deleted before has never been on the disk.
+A directory with four files took ext4 0.3 to 1.4 ms when hundreds were created, so creating hundreds
+of partitions does not wait for that. A log without files has nothing to lose: after a power loss it
+is created again when the controller next sends its state. If it is deleted before, it was never on
+the disk.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from kdist.storage.names import PARTITION_METADATA
 
 logger = logging.getLogger(__name__)
 
-_DELAY_MS = 1_000  # so that nobody waits for it who is about to be answered, or deletes again
-_PAUSE_SHARE = 3  # of the time that one took, before the next: the loop has other things to do
+_DELAY_MS = 1_000  # after the answers are sent, and perhaps after the topic is deleted again
+_PAUSE_SHARE = 3  # pause between two for this multiple of the time one took: the loop is busy
 _NS_PER_MS = 1_000_000
 
 
 class _Unmade(NamedTuple):
-    metadata: bytes  # what is to be in partition.metadata
-    due_ns: int  # when it is made in the background
+    metadata: bytes  # content of partition.metadata
+    due_ns: int  # when to make it in the background
 
 
 class Maker:
-    """Owner: the log directory. `on_failure` hears of a disk that failed in the background."""
+    """Owner: the log directory. `on_failure` is called if the disk fails in background work."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class Maker:
         self._clock = clock
         self._on_failure = on_failure
         self._unmade: dict[Log, _Unmade] = {}
-        self._half_made: set[Log] = set()  # what there is of it could not be removed
+        self._half_made: set[Log] = set()  # those whose partial files could not be removed
         self._is_scheduled = False
 
     def add(self, log: Log, topic_id: uuid.UUID) -> None:
-        """A new log, which has no directory yet. What of it must last, its first flush saves."""
+        """Note a new log, which has no directory yet. Its first flush makes its files durable."""
         log.is_made = False
         log.is_changed = True
         metadata = encode_partition_metadata(topic_id)
@@ -64,19 +64,19 @@ class Maker:
             self._tasks.call_later(_DELAY_MS, self._make_next)
 
     def forget(self, log: Log) -> None:
-        """It is deleted before it had files. `DiskFull` if what there is cannot be removed."""
+        """Forget a log deleted before it was made. `DiskFull` if partial files remain."""
         if log in self._half_made:
             self._remove(log)
         del self._unmade[log]
 
     def make(self, log: Log) -> None:
-        """Put its files there. Raises `DiskFull`, and then there are none; `DiskFailed`."""
+        """Create its files. Raises `DiskFull`, and then there are none, and `DiskFailed`."""
         files = self._files
         if log in self._half_made:
             self._remove(log)
         files.make_directory(log.directory)
         try:
-            # First: records without it might be taken for those of a later topic of the name.
+            # First: without it, records could be taken for those of a later topic of this name.
             files.replace(_metadata_path(log), self._unmade[log].metadata, durable=False)
             log.active.make_files()
         except DiskFull:
@@ -87,12 +87,12 @@ class Maker:
         log.is_made = True
 
     def _remove(self, log: Log) -> None:
-        """Begin anew. This too may want for a descriptor: then it is for the next try."""
+        """Remove its partial files. That may fail for lack of a descriptor; then retry later."""
         self._files.remove_tree(log.directory)
         self._half_made.discard(log)
 
     def _make_next(self) -> None:
-        """The oldest, if it is due; the others later, as there may be thousands."""
+        """Make the oldest, if it is due; the others later, as there may be thousands."""
         log = next(iter(self._unmade), None)
         self._is_scheduled = log is not None
         if log is None:
@@ -104,7 +104,7 @@ class Maker:
                 self.make(log)
             except DiskFull as error:
                 self._is_scheduled = False
-                logger.warning("%s: new partitions have their files with their records", error)
+                logger.warning("%s: new partitions get their files with their first records", error)
                 return
             except DiskFailed as error:
                 self._on_failure(error)

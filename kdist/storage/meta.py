@@ -1,12 +1,12 @@
-"""The small files that say whose a directory is: its broker and cluster, its topic, its last stop.
+"""The small files that identify a directory: its broker and cluster, its topic, its last stop.
 
     meta.properties          Java properties: version 0 with broker.id, or 1 with node.id;
                              cluster.id; directory.id where Kafka gave one
     <partition>/partition.metadata    "version: 0", "topic_id: " and the id in base64url
     .kafka_cleanshutdown     {"version":0,"brokerEpoch":147}; empty before Kafka 3.7
 
-A directory of another broker or cluster is refused before anything in it is touched: a disk moved
-to the wrong slot would else lose its replicas. Format: docs/formats/meta-properties.md.
+A directory of another broker or cluster is refused before anything in it is touched: otherwise a
+disk moved to the wrong slot would lose its replicas. Format: docs/formats/meta-properties.md.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ def check_meta(meta: MetaProperties, broker_id: int, cluster_id: str, path: str)
     """Raise `UserError` if the directory is not this broker's, of this cluster."""
     if meta.cluster_id != cluster_id:
         raise UserError(
-            f"{path} belongs to cluster {meta.cluster_id!r}, and this broker to {cluster_id!r}:"
+            f"{path} belongs to cluster {meta.cluster_id!r}, but this broker to {cluster_id!r}:"
             " check zookeeper.connect and which disk is mounted here"
         )
     if meta.broker_id != broker_id:
         raise UserError(
-            f"{path} belongs to broker {meta.broker_id}, and broker.id is {broker_id}:"
+            f"{path} belongs to broker {meta.broker_id}, but broker.id is {broker_id}:"
             " check which disk is mounted here"
         )
 
@@ -110,10 +110,10 @@ def check_meta(meta: MetaProperties, broker_id: int, cluster_id: str, path: str)
 def claim_directory(
     files: Files, directory: str, broker_id: int, cluster_id: str
 ) -> MetaProperties:
-    """Make sure that a log directory is this broker's; a blank one becomes so.
+    """Make sure that a log directory is this broker's; claim it if it is blank.
 
-    Raises `UserError` (`CorruptFile` among them) if it is someone else's, if its `meta.properties`
-    cannot be read, or if it holds partitions but does not say whose.
+    Raises `UserError` (or its subclass `CorruptFile`) if it is another broker's, if its
+    `meta.properties` cannot be read, or if it holds partitions and has no such file.
     """
     path = f"{directory}/{META_PROPERTIES}"
     try:
@@ -149,7 +149,7 @@ def decode_partition_metadata(content: bytes, path: str) -> uuid.UUID:
         raise CorruptFile(path, 1, f"version {int(match[1])} is not {_PARTITION_METADATA_VERSION}")
     topic_id = parse_uuid(match[2].decode("ascii", "replace"))
     if topic_id is None or topic_id == ZERO_UUID:
-        raise CorruptFile(path, 2, "the topic id is not one")
+        raise CorruptFile(path, 2, "the topic id is not valid")
     return topic_id
 
 
@@ -176,8 +176,8 @@ def encode_clean_shutdown(broker_epoch: int = NO_EPOCH) -> bytes:
 def decode_clean_shutdown(content: bytes) -> int:
     """The broker epoch of the run that stopped cleanly, -1 if the file does not say.
 
-    The file's being there says that the stop was clean, whatever it holds: older brokers leave it
-    empty. So nothing in it is an error.
+    Its existence alone says that the stop was clean: older brokers leave it empty. So no content of
+    it is an error.
     """
     try:
         fields = json.loads(content)

@@ -3,11 +3,11 @@
     <log.dir>/meta.properties  *-checkpoint  .kafka_cleanshutdown  .lock
     <log.dir>/<topic>-<partition>/00000000000000000042.log  .index  .timeindex  .txnindex  .snapshot
                                   leader-epoch-checkpoint  partition.metadata
-    <log.dir>/<topic>-<partition>.<32 hex digits>-delete     a partition on its way out
-    <log.dir>/<topic>-<partition>.<32 hex digits>-stray      one of another topic of this name
+    <log.dir>/<topic>-<partition>.<32 hex digits>-delete     a partition being deleted
+    <log.dir>/<topic>-<partition>.<32 hex digits>-stray      of an earlier topic of this name
 
 A segment's files carry its base offset in 20 digits, so that `ls` sorts them. `.deleted`,
-`.cleaned` and `.swap` come behind the suffix: `00000000000000000042.log.deleted`. The names are
+`.cleaned` and `.swap` follow the suffix: `00000000000000000042.log.deleted`. The names are
 Apache Kafka's.
 """
 
@@ -50,7 +50,7 @@ class Suffix(enum.StrEnum):
 
 
 class FileState(enum.StrEnum):
-    """Whether a segment's file counts; the second suffix of its name."""
+    """The state of a segment's file: the second suffix of its name."""
 
     LIVE = ""
     DELETED = ".deleted"  # renamed, and unlinked a little later
@@ -59,7 +59,7 @@ class FileState(enum.StrEnum):
 
 
 class DirectoryState(enum.StrEnum):
-    """Whether a partition's directory counts; the end of its name."""
+    """The state of a partition's directory: the end of its name."""
 
     LIVE = ""
     DELETED = "-delete"
@@ -117,10 +117,10 @@ def directory_name(partition: TopicPartition) -> str:
 def retired_directory_name(
     partition: TopicPartition, state: DirectoryState, unique: uuid.UUID
 ) -> str:
-    """`<topic>-<partition>.<unique>-delete` or `-stray`: what a directory on its way out is named.
+    """`<topic>-<partition>.<unique>-delete` or `-stray`: the name of a retired directory.
 
-    The topic is cut where the name would pass 255 bytes. `unique` keeps apart a topic that is
-    deleted and made again, and two long ones that are cut to the same.
+    The topic is cut short if the name would exceed 255 bytes. `unique` keeps names distinct if a
+    topic is deleted repeatedly, or two long names are cut to the same.
     """
     assert state in (DirectoryState.DELETED, DirectoryState.STRAY)
     end = f"-{partition.partition}.{unique.hex}{state}"
@@ -130,10 +130,10 @@ def retired_directory_name(
 def parse_directory_name(name: str) -> DirectoryName | None:
     """The parts of a directory's name; None if it is not the name of a partition's directory.
 
-    Not ambiguous, though topics hold dashes, dots and digits: a live name ends in its partition's
-    digits, another never does, and nothing behind the last dot of those belongs to the topic. A
-    number that `directory_name` would not write (`t-007`) is no partition's: else two directories
-    would be one partition.
+    Unambiguous, though topics may contain dashes, dots and digits: a live name ends in its
+    partition's digits, any other ends in a state, and there nothing after the last dot belongs to
+    the topic. A number that `directory_name` would not write (`t-007`) is refused: otherwise two
+    directories would be one partition.
     """
     match = _DIRECTORY.match(name)
     if match is None:
@@ -145,6 +145,6 @@ def parse_directory_name(name: str) -> DirectoryName | None:
 
 
 def some_of(found: Sequence[object]) -> str:
-    """The first few of these for a line of the log, and how many there are besides."""
+    """The first few of these, for a log line, and how many more there are."""
     left = len(found) - _SOME
     return ", ".join(map(str, found[:_SOME])) + (f" and {left} more" if left > 0 else "")

@@ -1,4 +1,4 @@
-"""Saving checkpoints off the loop, each request served by a save that began after it."""
+"""Saving checkpoints in a thread; each request is served by a save that began after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Done = Callable[[BaseException | None], None]
 
 
 class OffsetSaver:
-    """Owner: the log directory. One save runs at a time, so no older one replaces a newer."""
+    """Owner: the log directory. One save runs at a time, so an older never overwrites a newer."""
 
     def __init__(
         self,
@@ -22,9 +22,9 @@ class OffsetSaver:
         on_saved: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`encode` gives each checkpoint's path and what is to be in it now.
+        """`encode` returns each checkpoint's path and present content.
 
-        `on_saved` is called when what it gave last is on the disk.
+        `on_saved` is called when the last `encode`d content is on the disk.
         """
         self._files = files
         self._tasks = tasks
@@ -36,7 +36,7 @@ class OffsetSaver:
         self._is_wanted = False
 
     def request(self, done: Done | None = None) -> None:
-        """Save what is true now, durably; then call `done`, with `DiskFull` if it did not fit."""
+        """Save the present state durably; then call `done`, with `DiskFull` if it did not fit."""
         if done is not None:
             self._waiting.append(done)
         self._is_wanted = True

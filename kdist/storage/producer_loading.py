@@ -1,4 +1,4 @@
-"""A log's producers from the newest good snapshot and the batches behind it."""
+"""Loading a log's producer states from the newest sound snapshot and the batches after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_producers(log: Log, end_offset: int) -> ProducerStates:
-    """The producers as they were at `end_offset`. A snapshot that is damaged is removed."""
+    """The producer states at `end_offset`. Damaged snapshots are removed."""
     return run_steps(loaded_producers(log, end_offset))
 
 
@@ -67,9 +67,8 @@ def _newest_snapshot(log: Log, end_offset: int) -> tuple[int, ProducerStates]:
 
 
 def readable_stretches(log: Log, offset: int, end_offset: int) -> Iterator[tuple[Segment, Piece]]:
-    """Many batches at a time, with their segment, from the first that ends at or behind `offset`.
-
-    Up to the one that holds `end_offset`.
+    """Many batches at a time, with their segment, from the first that ends at or after `offset` up
+    to the one that holds `end_offset`.
 
     A damaged header hides the rest of its segment, as it does from every reader.
     """
@@ -83,7 +82,7 @@ def readable_stretches(log: Log, offset: int, end_offset: int) -> Iterator[tuple
                 for piece in segment.walk_stretches(found[0], end=last and last[0]):
                     yield segment, piece
         except DamagedSegment as damage:
-            logger.error("%s: what is behind it in this segment cannot be read", damage)
+            logger.error("%s: the rest of this segment cannot be read", damage)
         segment.rest()
 
 

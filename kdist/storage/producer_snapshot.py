@@ -1,4 +1,4 @@
-"""The file `<offset>.snapshot`: the producers of a partition, as they were before that offset.
+"""The file `<offset>.snapshot`: the producer states of a partition, as of that offset.
 
     at  bytes  field                     an entry, 46 bytes
      0      2  version, 1                 0  8  producer id
@@ -56,7 +56,7 @@ def _encode_entry(producer_id: int, producer: Producer) -> bytes:
 
 
 def decode_snapshot(content: bytes, path: str) -> ProducerStates:
-    """The producers of a snapshot; `CorruptFile` if a byte of it is not what was written."""
+    """The producer states of a snapshot; `CorruptFile` if any byte of it is damaged."""
     if len(content) < _ENTRIES_POSITION:
         raise CorruptFile(path, None, f"{len(content)} bytes are too few for a producer snapshot")
     version, crc = _HEADER.unpack_from(content)

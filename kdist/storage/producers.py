@@ -1,9 +1,9 @@
-"""What a partition remembers of its idempotent producers: who may append next, and what came twice.
+"""Idempotent producers' states in a partition, which reveal retries and out-of-order batches.
 
-Per producer id its epoch and its last five batches. A batch that came before is answered like the
-first time; one that leaves a gap is refused; an older epoch is fenced. `producer_snapshot.py` puts
-this on disk, and it is rebuilt from a snapshot and the batches behind it. Of transactions it keeps
-only where they began, so that the last stable offset and the snapshots are right.
+Per producer id: its epoch and its last five batches. A retry is answered like the first append; a
+batch that leaves a gap is refused; an older epoch is fenced. `producer_snapshot.py` stores this on
+disk, and it is rebuilt from a snapshot and the batches after it. Of transactions it keeps only the
+first offset, for the last stable offset and for the snapshots.
 
 The rules are those of Kafka 2.5 to 3.9 (KIP-98, KIP-360): a producer the partition does not know
 may start at any sequence, as its older records may have been removed; so UNKNOWN_PRODUCER_ID,
@@ -24,7 +24,7 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class Batch(NamedTuple):
-    """One appended batch of a producer, as its retry is recognized."""
+    """One appended batch of a producer, with what identifies its retry."""
 
     last_sequence: int
     last_offset: int
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """The state of one producer id. Immutable: who keeps one can `restore` it."""
+    """The state of one producer id. Immutable, so a kept one can be given to `restore`."""
 
     epoch: int
     batches: tuple[Batch, ...]  # of this epoch, oldest first, at most five
@@ -58,7 +58,7 @@ class Producer(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A batch that was appended before, as the answer to its retry needs it."""
+    """A batch that was appended before: what the answer to its retry contains."""
 
     first_offset: int
     last_offset: int
@@ -68,9 +68,9 @@ class Duplicate(NamedTuple):
 class ProducerStates:
     """The producers of one partition, owned by its log.
 
-    A leader asks `check` before it appends and calls `append` after; a follower, and recovery, call
-    `append` alone: what is in the leader's log was checked there. Batches without a producer id may
-    be given to either and cost a look-up.
+    A leader calls `check` before it appends and `append` after; followers and recovery call only
+    `append`, since what is in the leader's log was checked there. Batches without a producer id may
+    be passed to either.
     """
 
     __slots__ = ("_open", "_producers")
@@ -99,7 +99,7 @@ class ProducerStates:
         return next(iter(self._open), None)
 
     def check(self, header: BatchHeader) -> Duplicate | None:
-        """Whether a client's batch may be appended; the earlier batch if it is a retry (pure).
+        """Check that a client's batch may be appended; return the earlier one for a retry (pure).
 
         Raises `ApiError`: INVALID_PRODUCER_EPOCH for an epoch that was replaced or cannot be,
         OUT_OF_ORDER_SEQUENCE_NUMBER for a gap or for a retry of more than five batches ago,
@@ -162,10 +162,10 @@ class ProducerStates:
     def end_transaction(
         self, header: BatchHeader, offset: int, coordinator_epoch: int
     ) -> OffsetRange | None:
-        """Note a commit or abort marker at `offset`; the offsets of the transaction it ends.
+        """Note a commit or abort marker at `offset`; return the offsets of its transaction.
 
-        None if it ends none. A marker of a new epoch (KIP-360's fencing) forgets the batches of the
-        old one.
+        None if it ends none. A marker of a new epoch (KIP-360's fencing) drops the old epoch's
+        batches.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         producer = self._producers.get(producer_id)
@@ -178,7 +178,7 @@ class ProducerStates:
         return None if start == NO_OFFSET else OffsetRange(start, offset + 1)
 
     def restore(self, producer_id: int, producer: Producer | None) -> None:
-        """Put back what `producer` gave, None to forget it: after an append that failed, say."""
+        """Restore a state that `producer` returned (None: forget it), as after a failed append."""
         current = self._producers.pop(producer_id, None)
         if current is not None:
             self._open.pop(current.transaction_start, None)
@@ -193,7 +193,7 @@ class ProducerStates:
                 self._open = dict(sorted(self._open.items()))
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers idle for `producer.id.expiration.ms`; how many.
+        """Forget producers idle for `producer.id.expiration.ms`; return how many.
 
         Idle counts from the newest batch's timestamp, as in Kafka. An open transaction keeps its
         producer.

@@ -26,13 +26,13 @@ T = TypeVar("T")
 class Slice:
     """`size` bytes of batches at `position`; a byte limit may have cut the last one.
 
-    Pins its segment: whoever got it calls `release` once, when it was sent.
+    It pins its segment: its receiver must call `release` exactly once, when it was sent.
     """
 
     __slots__ = ("file", "is_cold", "position", "segment", "size")
 
     def __init__(self, segment: Segment, position: int, size: int, *, is_cold: bool) -> None:
-        self.file = segment.file  # opened now: later its name may have changed
+        self.file = segment.file  # opened now, since it may be renamed later
         segment.pin()
         self.segment = segment
         self.position = position
@@ -43,14 +43,14 @@ class Slice:
         return self.size
 
     def read(self, bytes_max: int | None = None) -> bytes:
-        """The bytes themselves, all or the first, where there is no descriptor to send from."""
+        """The bytes, all or the first `bytes_max`, for callers that cannot use sendfile."""
         size = self.size if bytes_max is None else min(bytes_max, self.size)
         return self.file.read(self.position, size)
 
     def release(self) -> None:
-        """The bytes were used. Those that nobody else will want soon leave the page cache."""
+        """Unpin the segment; drop cold bytes, which nobody else will want, from the page cache."""
         if self.is_cold:
-            # From the start: read-ahead and a reader before this one may have left pages there too.
+            # From the file's start: read-ahead and earlier readers may have left pages there too.
             self.file.drop_cached(0, self.position + self.size)
         self.segment.unpin()
 
@@ -68,8 +68,8 @@ def read(
 ) -> Slice | None:
     """Batches of one segment from the one that holds `offset` on, up to `bytes_max`; None if none.
 
-    `end_offset`: no batch from there on (the high watermark, say). `whole`: at least one whole
-    batch even if it is larger than `bytes_max`. Raises OFFSET_OUT_OF_RANGE outside start to end of
+    `end_offset`: the limit for readers, as the high watermark. `whole`: return the first batch
+    whole even if it is larger than `bytes_max`. Raises OFFSET_OUT_OF_RANGE for an offset outside
     the log.
     """
     limit = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
@@ -85,11 +85,11 @@ def read(
 
 
 Place = tuple[Segment, int, int]
-"""Where a batch is: its segment, its position there, and its size, or 0 where that is not known."""
+"""Where a batch is: its segment, its position there, and its size or, if unknown, 0."""
 
 
 def known_place(log: Log, offset: int) -> Place | None:
-    """That of the batch that holds `offset`, or of the next one there is, if no file need tell."""
+    """The place of the batch with `offset`, or the next one, if known without reading a file."""
     recent = log.recent.get(offset)
     if recent is not None:
         return log.segments[-1], recent, 0
@@ -99,7 +99,7 @@ def known_place(log: Log, offset: int) -> Place | None:
 
 
 def cut(log: Log, place: Place, bytes_max: int, end_offset: int, *, whole: bool) -> Slice | None:
-    """As `read`, of the batches at `place`, the first of which begins before `end_offset`."""
+    """As `read`, for the batches from `place` on, the first of which begins before `end_offset`."""
     segment, position, first_size = place
     end = segment.size if end_offset == log.end_offset else _end_position(log, segment, end_offset)
     size = min(bytes_max, end - position)
@@ -113,17 +113,17 @@ def cut(log: Log, place: Place, bytes_max: int, end_offset: int, *, whole: bool)
 
 
 def with_sound_index(log: Log, segment: Segment, look_up: Callable[[Segment], T]) -> T:
-    """What `look_up` finds in the segment; if its index misleads, once more with a new one."""
+    """The result of `look_up` in the segment; if its index is corrupt, rebuild it and retry."""
     try:
         return look_up(segment)
     except CorruptFile as fault:
-        logger.warning("%s: the indexes are made anew", fault)
+        logger.warning("%s: the indexes are rebuilt", fault)
         log.rebuild_indexes(segment)
         return look_up(segment)
 
 
 def _locate(log: Log, offset: int) -> Place | None:
-    """As `known_place`, from the indexes; None: there is no such batch."""
+    """As `known_place`, by the indexes; None if there is no such batch."""
     number = log.segment_index(offset)
     segment = log.segments[number]
     for later in log.segments[number:]:
@@ -148,7 +148,7 @@ def _end_position(log: Log, segment: Segment, limit: int) -> int:
 
 def _is_cold(log: Log, segment: Segment, position: int) -> bool:
     behind, number = segment.size - position, len(log.segments)
-    # Counting from the end, and only as far as need be: a log may have thousands of segments.
+    # Counted from the end, and no further than needed: a log may have thousands of segments.
     while behind <= log.world.settings.cold_read_bytes:
         number -= 1
         if log.segments[number] is segment:
@@ -160,7 +160,7 @@ def _is_cold(log: Log, segment: Segment, position: int) -> bool:
 def find_by_timestamp(log: Log, timestamp: int) -> TimestampedOffset | None:
     """The first record whose timestamp is `timestamp` ms or later; None if there is none.
 
-    By the order of offsets, as ListOffsets has it: timestamps need not grow with them.
+    First by offset, as in ListOffsets: timestamps need not increase with offsets.
     """
     for segment in log.segments[log.segment_index(log.start_offset) :]:
         if segment.largest_timestamp[0] < timestamp:
@@ -183,7 +183,7 @@ def _find_in(segment: Segment, timestamp: int, start_offset: int) -> Timestamped
 
 
 def _numbers(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record: in large batches a tenth of what the records take."""
+    """Each record's offset and timestamp; in large batches a tenth of the cost of whole records."""
     return zip(*body_numbers(read_body(batch, 0, header), header), strict=True)
 
 
@@ -198,9 +198,9 @@ def find_newest(log: Log) -> TimestampedOffset | None:
 
 
 def _newest_left(segment: Segment, start_offset: int) -> int:
-    """The largest timestamp from `start_offset` on, ms: the records before it were deleted.
+    """The largest timestamp from `start_offset` on, ms; records before that were deleted.
 
-    Only where the newest of the segment is among those are the headers behind them read.
+    Headers are read only if the segment's newest record is among the deleted ones.
     """
     timestamp, offset = segment.largest_timestamp
     found = segment.find(offset)

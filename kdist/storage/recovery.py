@@ -1,7 +1,7 @@
-"""After a crash: the scan of a log from its recovery point, and the cut at the first thing wrong.
+"""Recovery after a crash: scan a log from its recovery point, and cut it at the first damage.
 
-What a power loss may leave behind the recovery point is described in `runtime/files.py`; the theory
-of what is kept, and why nothing that was flushed can be lost, in docs/formats/recovery.md.
+`runtime/files.py` describes what a power loss may leave beyond the recovery point;
+docs/formats/recovery.md explains what is kept, and why nothing that was flushed can be lost.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ logger = logging.getLogger(__name__)
 
 
 class SavedOffsets(NamedTuple):
-    """What the checkpoints say of a log, 0 where they say nothing."""
+    """A log's offsets from the checkpoints; 0 where it is not in them."""
 
     recovery_point: int = 0
     start_offset: int = 0
     was_compacted: bool = False
-    """Compaction leaves gaps between offsets, also in a topic that is not compacted any more."""
+    """Compaction has left gaps between offsets, even if the topic is no longer compacted."""
 
 
 class Recovery:
-    """One log's scan. `end_offset` is how far it has got."""
+    """One log's scan. `end_offset`: the end of what was found sound so far."""
 
     def __init__(self, log: Log, saved: SavedOffsets) -> None:
         self._log = log
@@ -39,16 +39,16 @@ class Recovery:
         self.end_offset = log.start_offset
 
     def run(self) -> Steps[int]:
-        """Scan and cut; the log's end offset. The indexes then fit what is left."""
+        """Scan and cut; return the log end offset. The indexes then match what is left."""
         log = self._log
-        # One offset back: the segment that ends at the recovery point may have been sealed, and its
-        # indexes completed, after the flush that moved the point there.
+        # One offset less: a segment that ends at the recovery point may have been sealed, and its
+        # indexes completed, after the flush that moved the recovery point there.
         first = log.segment_index(self._recovery_point - 1)
         yield from check_indexes(log, log.segments[:first])
         self.end_offset = log.segments[first].base_offset
         for segment in log.segments[first:]:
             if not self._follows(segment.base_offset):
-                logger.warning("%s does not begin at %d: it goes", segment.path, self.end_offset)
+                logger.warning("%s does not begin at %d: removed", segment.path, self.end_offset)
                 self._retire_from(segment)
                 break
             if not (yield from self._scan(segment)):
@@ -58,7 +58,7 @@ class Recovery:
                 segment.seal()
                 segment.rest()
                 log.sealed_unsynced.append(segment)
-        log.active.trim()  # disk space that was reserved when the power went
+        log.active.trim()  # disk space that was reserved before the crash
         log.world.metrics.recovered_logs += 1
         return self.end_offset
 
@@ -67,20 +67,20 @@ class Recovery:
         retire(self._log, segments[segments.index(segment) + distance :][::-1])
 
     def _follows(self, base_offset: int) -> bool:
-        """Whether a segment or batch may stand here.
+        """Whether a segment or batch with this base offset may come next.
 
-        What was flushed is taken as it is. Behind that, a log that never was compacted has no gaps:
-        a leap is a piece that was lost, or a base offset, which the CRC leaves out, damaged.
+        Below the recovery point anything may. Beyond it, a log that was never compacted has no
+        gaps: a gap means lost data, or a damaged base offset, which the CRC does not cover.
         """
         if base_offset <= self._recovery_point or base_offset == self.end_offset:
             return True
         return self._may_leave_gaps and base_offset > self.end_offset
 
     def _scan(self, segment: Segment) -> Steps[bool]:
-        """Check the segment above the recovery point, and cut it; whether it was whole.
+        """Check the segment above the recovery point and cut it; return whether it was whole.
 
-        A record below it was synced, and damage to it is no reason to cut off what follows: up to
-        there headers are looked at, from there on whole batches.
+        Below the recovery point only headers are read: those batches were synced, and damage to one
+        is no reason to cut off what follows. Above it whole batches are checked.
         """
         log, end, pace = self._log, segment.size, Pace()
         interval_bytes = log.settings.index_interval_bytes
@@ -91,7 +91,7 @@ class Recovery:
             for position, stretch, _ in walk:
                 base_offset = stretch.base_offset
                 if position == start:
-                    log.epochs.truncate_from_end(base_offset)  # those behind are read anew
+                    log.epochs.truncate_from_end(base_offset)  # later ones are read from the log
                     self.end_offset = max(self.end_offset, base_offset if start else 0)
                 if not self._follows(base_offset):
                     reason = f"base offset {base_offset} where {self.end_offset} must follow"
@@ -111,13 +111,13 @@ class Recovery:
 
 
 def check_indexes(log: Log, segments: Sequence[Segment]) -> Steps[None]:
-    """Make anew the indexes that are of no use. They end where a batch's header is damaged."""
+    """Rebuild unusable indexes, up to the first damaged batch header."""
     for segment in segments:
         yield None
         if reason := index_fault(segment):
-            logger.warning("%s: the indexes are made anew", reason)
+            logger.warning("%s: the indexes are rebuilt", reason)
             try:
                 log.rebuild_indexes(segment)
             except DamagedSegment as damage:
-                logger.error("%s: what is behind it in this segment cannot be read", damage)
+                logger.error("%s: the rest of this segment cannot be read", damage)
         segment.rest()  # a log may have more segments than a process may have files open

@@ -1,10 +1,10 @@
-"""Which segments of a log may go, and when the active one is closed (pure).
+"""Which segments of a log are due for deletion, and when the active one is closed (pure).
 
-Segments go from the oldest on, each for one of three reasons: all of it lies below the log start
-offset, the log has `retention.bytes` without it, or its newest record is older than `retention.ms`.
-The first that must stay keeps all behind it. Nothing goes that is not below the high watermark. The
-active segment is never deleted: if it is due, the log rolls and then deletes it. The rules are
-Kafka's (UnifiedLog.deleteOldSegments, LogSegment.shouldRoll).
+Segments are deleted from the oldest on, each for one of three reasons: it lies wholly below the log
+start offset, the log has `retention.bytes` without it, or its newest record is older than
+`retention.ms`. The first that must stay ends this. Only segments below the high watermark are
+deleted. The active segment never is: if it is due, the log rolls first. The rules are Kafka's
+(UnifiedLog.deleteOldSegments, LogSegment.shouldRoll).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RetentionLimits(NamedTuple):
 
 
 class DeletionReason(enum.StrEnum):
-    """Why a segment goes, as the end of a log line's sentence."""
+    """Why a segment is deleted, as the end of a log line's sentence."""
 
     LOG_START_OFFSET = "lies below the log start offset"
     SIZE = "is above retention.bytes"
@@ -50,7 +50,7 @@ class DeletionReason(enum.StrEnum):
 
 
 class Deletion(NamedTuple):
-    """One segment that goes."""
+    """One segment that is due for deletion."""
 
     base_offset: int
     reason: DeletionReason
@@ -66,7 +66,7 @@ class RetentionPlan(NamedTuple):
 def plan_retention(
     segments: Sequence[SegmentFacts], limits: RetentionLimits, now_ms: int
 ) -> RetentionPlan:
-    """Decide over all segments of a log, given in order; the last is the active one."""
+    """Decide about all segments of a log, given in order; the last is the active one."""
     excess_bytes = sum(segment.size_bytes for segment in segments) - limits.retention_bytes
     delete: list[Deletion] = []
     for index, segment in enumerate(segments):
@@ -99,10 +99,10 @@ class RollReason(enum.StrEnum):
 def waited_ms(
     first_timestamp_ms: int | None, created_ms: int, incoming_timestamp_ms: int, now_ms: int
 ) -> int:
-    """The age of a segment as rolling counts it.
+    """The age of a segment for `segment.ms`.
 
-    From its first batch's largest timestamp to the incoming batch's: so a log that is mirrored or
-    rebuilt has the same segments. By the clock only where the first batch has no timestamp.
+    From its first batch's largest timestamp to the incoming batch's, so that a mirrored or rebuilt
+    log gets the same segments. By the clock only if the first batch has no timestamp.
     """
     if first_timestamp_ms is None or first_timestamp_ms < 0:
         return now_ms - created_ms
@@ -128,8 +128,8 @@ def choose_roll(
     if relative_offset > RELATIVE_OFFSET_MAX or relative_offset < 0:
         return RollReason.OFFSET
     if not size_bytes:
-        # Kafka would here roll for a batch larger than segment.bytes, to a segment of the same
-        # name; appends refuse such a batch from producers, and a follower must take its leader's.
+        # Kafka would roll here for a batch larger than segment.bytes, to a segment of the same
+        # name. Appends refuse such a batch from producers; a follower must take its leader's.
         return None
     if size_bytes + incoming_bytes > segment_bytes:
         return RollReason.SIZE

@@ -1,7 +1,6 @@
-"""When the active segment must be closed, asked before every append and mostly answered cheaply.
+"""When the active segment must be closed: checked before every append, and mostly cheaply.
 
-`retention.choose_roll` decides; `RollWatch` knows from its last answer up to where it need not be
-asked.
+`retention.choose_roll` decides; `RollWatch` remembers up to where it need not be asked again.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ class RollWatch:
         self.forget()
 
     def forget(self) -> None:
-        """Look before the next append."""
+        """Have the next append checked in full."""
         self._position = self._timestamp = self._offset = -1
 
     def must_look(self, end: int, newest_ms: int, end_offset: int) -> bool:
-        """Whether an append up to there needs a look: never too late, and rarely in between."""
+        """Whether an append up to there needs `look`. It never misses a roll, and is rarely True
+        without one."""
         return end > self._position or newest_ms > self._timestamp or end_offset > self._offset
 
     def look(
@@ -63,7 +63,7 @@ class RollWatch:
         return reason
 
     def _watch(self, active: Segment, first_ms: int | None) -> None:
-        """Set up to where nothing can be due.
+        """Set the limits below which no roll can be due.
 
         An index entry stands for more than `index.interval.bytes` in the log, so neither index is
         full before that many times the entries that still fit.
@@ -74,13 +74,13 @@ class RollWatch:
         self._position = min(settings.segment_bytes, index_position)
         self._offset = active.base_offset + RELATIVE_OFFSET_MAX
         if first_ms is None or first_ms < 0:
-            self._timestamp = NO_TIMESTAMP - 1  # its age goes by the clock: look each time
+            self._timestamp = NO_TIMESTAMP - 1  # its age depends on the clock: look each time
         else:
             self._timestamp = first_ms + self._roll_after_ms
 
 
 def _first_timestamp(active: Segment) -> int | None:
-    """None also where the first batch is damaged, which is no reason to take no more records."""
+    """None also if the first batch is damaged, which must not prevent appends."""
     try:
         return active.first_timestamp
     except DamagedSegment:

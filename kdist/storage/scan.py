@@ -1,4 +1,4 @@
-"""Walking through a segment's batches, and finding out where and why one cannot be trusted.
+"""Walking through a segment's batches, up to the first that is damaged.
 
 Three walks over the same bytes: `walk_headers` reads the 61 bytes of each batch and skips its
 records, `walk_batches` reads everything and checks the CRC, `walk_stretches` does either for many
@@ -18,10 +18,10 @@ from kdist.runtime.files import File
 from kdist.storage.checkpoints import INT64_MAX
 from kdist.storage.retention import RELATIVE_OFFSET_MAX
 
-# A lookup starts at most `index.interval.bytes` (4 KiB) before its target, so one page read mostly
-# holds it.
+# A look-up starts at most `index.interval.bytes` (4 KiB) before its target, so a read of one page
+# mostly contains it.
 LOOKUP_BYTES = 4096
-# Larger reads than this gain nothing from the page cache, and fall out of the processor's.
+# Larger reads gain nothing from the page cache, and do not fit the CPU cache.
 _SCAN_BYTES = 256 * 1024
 
 
@@ -36,7 +36,7 @@ class DamagedSegment(CorruptRecords):
 
 
 Piece = tuple[int, Stretch, memoryview]
-"""Position in the file; what is there; and bytes from there on, at least the headers."""
+"""Position in the file, the stretch of batches there, and its bytes, at least all headers."""
 
 
 class ScannedBatch(NamedTuple):
@@ -69,7 +69,7 @@ def walk_headers(
 
 
 def walk_batches(file: File, start: int, end: int, *, base_offset: int) -> Iterator[ScannedBatch]:
-    """As `walk_headers`, with all of each batch, and its CRC checked."""
+    """As `walk_headers`, with each batch's bytes, and its CRC checked."""
     position, chunk, chunk_start = start, memoryview(b""), start
     offset_min = base_offset
     while position < end:
@@ -101,8 +101,8 @@ def walk_stretches(
 ) -> Iterator[Piece]:
     """As `walk_headers`, many batches at a time.
 
-    Batches that end below `trusted_offset` are taken by their header, of others the CRC is checked.
-    `room` is asked before each stretch how many bytes may be in front of its last batch.
+    The CRC is checked of batches that do not end below `trusted_offset`. `room` is called before
+    each stretch and returns how many bytes it may have before its last batch.
     """
     position, offset_before = start, base_offset - 1
     offset_max = min(base_offset + RELATIVE_OFFSET_MAX, INT64_MAX)
@@ -119,9 +119,9 @@ def walk_stretches(
             is_read_whole = stretch.last_size <= LOOKUP_BYTES or offset_before >= trusted_offset
             read_bytes = _SCAN_BYTES if is_read_whole else LOOKUP_BYTES
             continue
-        if chunk and not place:  # it was read for this batch
+        if chunk and not place:  # the chunk was read for this batch, after a check of its header
             fault = crc_fault(chunk, 0, read_header(chunk))
-            assert fault is not None, "all else was looked at when it was read"
+            assert fault is not None, "everything but the CRC was checked"
             raise DamagedSegment(file.path, position, fault)
         chunk, chunk_start = _read_chunk(file, position, read_bytes, end), position
         header = _read_header(file, chunk, 0, position)
@@ -145,7 +145,7 @@ def _read_header(file: File, chunk: bytes | memoryview, place: int, position: in
 def check_header(
     file: File, header: BatchHeader, position: int, end: int, base_offset: int, offset_min: int
 ) -> None:
-    """Raise `DamagedSegment` if the header is wrong in itself, or in this place."""
+    """Raise `DamagedSegment` if the header is invalid, or cannot be in this place."""
     fault = header_fault(header, end - position)
     if fault is None and header.base_offset < offset_min:
         fault = f"base offset {header.base_offset} where at least {offset_min} must follow"

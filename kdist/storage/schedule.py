@@ -1,6 +1,6 @@
-"""What a log directory does at intervals: flushes, saved offsets, retention, expired producers.
+"""A log directory's periodic work: flushes, checkpoints, retention, expiry of producers.
 
-And when files could not be opened for want of descriptors, it gives back those that rest.
+It also closes idle files when others could not be opened for lack of descriptors.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _TELL_EVERY_NS = 60_000_000_000
 class Schedule:
     """Owner: the broker. Nothing happens before `start`, and nothing begins after `stop`.
 
-    `high_watermark_of` says up to where a log's records are committed: retention spares what is
-    not.
+    `high_watermark_of`: up to where a log's records are committed; retention keeps all others.
     """
 
     def __init__(self, directory: LogDirectory, high_watermark_of: Callable[[Log], int]) -> None:
@@ -33,7 +32,7 @@ class Schedule:
         self._silent_until_ns = 0
 
     def start(self) -> None:
-        """Begin; each kind of work first happens one interval from now."""
+        """Start; each kind of work is first done one interval from now."""
         settings = self._directory.around.settings
         self._every(_DESCRIPTORS_CHECK_MS, self.maybe_give_back)
         self._every(settings.flush_scheduler_interval_ms, self.flush_due)
@@ -42,7 +41,7 @@ class Schedule:
         self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
 
     def stop(self) -> None:
-        """Cancel what is to come. What is under way ends by itself."""
+        """Cancel all future work. What is in progress ends by itself."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -59,7 +58,7 @@ class Schedule:
     def flush_due(self) -> None:
         """Flush the logs whose oldest unflushed record is `flush.ms` old.
 
-        And those where it is of a time to come: the clock was set back, so its age is not known.
+        Also if its time is in the future: the clock was set back, so its age is unknown.
         """
         directory = self._directory
         now_ms = directory.around.clock.now_ms()
@@ -73,11 +72,11 @@ class Schedule:
         self._directory.saver.request()
 
     def retain(self) -> None:
-        """Drop what retention lets go, and give back descriptors that only old readers used."""
+        """Delete segments past retention, and close files that only past readers used."""
         try:
             self._directory.retain(self._high_watermark_of)
         except OutOfDescriptors as error:
-            logger.warning("%s: retention looks again later", error)
+            logger.warning("%s: retention tries again later", error)
         self._give_back()
 
     def maybe_give_back(self) -> None:
@@ -89,7 +88,7 @@ class Schedule:
             self._give_back()
 
     def _tell_of_lack(self) -> None:
-        """Say so in the log, once a minute while it lasts."""
+        """Log the lack of descriptors, at most once a minute."""
         now_ns = self._directory.around.clock.monotonic_ns()
         if now_ns >= self._silent_until_ns:
             self._silent_until_ns = now_ns + _TELL_EVERY_NS
@@ -100,7 +99,7 @@ class Schedule:
             log.rest()
 
     def expire_producers(self) -> None:
-        """Forget the producers that were not heard of for `producer.id.expiration.ms`."""
+        """Forget producers idle for `producer.id.expiration.ms`."""
         around = self._directory.around
         now_ms, expiration_ms = around.clock.now_ms(), around.settings.producer_id_expiration_ms
         for log in self._directory.logs.values():

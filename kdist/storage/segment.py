@@ -1,7 +1,7 @@
-"""One file of a log and its two indexes: what is in it, where to find it, how it grows and is cut.
+"""A segment: one `.log` file and its two indexes, with look-ups, appends and cuts.
 
-A segment holds batches from `base_offset` up to, not including, the next segment's. Only the last
-of a log, the active one, grows; `seal` ends that. What belongs to several segments is `log.py`'s.
+It holds batches from `base_offset` up to, not including, the next segment's. Only a log's last
+segment, the active one, grows, until `seal`. Whatever concerns several segments is in `log.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kdist.storage.scan import (
 )
 
 FILE_BYTES_MAX = 2**31 - 1  # positions in the index are int32
-_PLACES_MAX = 512  # half a gibibyte of fetches, in 60 KB of memory
+_PLACES_MAX = 512  # 60 KB of memory; enough for 512 MiB read in fetches of 1 MiB
 
 
 class Segment:
@@ -71,21 +71,21 @@ class Segment:
         self._bytes_since_entry = 0
         self._largest: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
-        # Offsets that were looked up last: where the batch of each begins, and its size.
+        # By recently looked-up offset: position and size of its batch.
         self.places: dict[int, tuple[int, int]] = {}
         self.offset_index = OffsetIndex(files, self._path(Suffix.INDEX))
         self.time_index = TimeIndex(files, self._path(Suffix.TIME_INDEX))
 
     @classmethod
     def create(cls, files: Files, directory: str, base_offset: int, now_ms: int) -> Segment:
-        """A new, empty segment. Its name lasts once the directory has been synced."""
+        """A new, empty segment. Its files are durable once the directory has been synced."""
         segment = cls(files, directory, base_offset, 0, now_ms)
         segment.make_files()
         return segment
 
     @classmethod
     def load(cls, files: Files, directory: str, base_offset: int) -> Segment:
-        """A segment that is there, with whatever indexes are; nothing is read yet."""
+        """An existing segment, with the indexes that exist; reads nothing yet."""
         path = f"{directory}/{segment_name(base_offset, Suffix.LOG)}"
         segment = cls(files, directory, base_offset, files.size(path), files.modified_ms(path))
         segment.offset_index = OffsetIndex.load(files, segment._path(Suffix.INDEX))
@@ -93,10 +93,10 @@ class Segment:
         return segment
 
     def make_files(self) -> None:
-        """Put the empty files there."""
+        """Create the empty files."""
         for index in (self.offset_index, self.time_index):
             index.create()
-        self._file = self._files.create(self.path)  # last: indexes without it are nothing
+        self._file = self._files.create(self.path)  # last: a start removes indexes without a log
 
     def __repr__(self) -> str:
         return f"<Segment {self.path} of {self.size} bytes>"
@@ -116,14 +116,14 @@ class Segment:
         return self._file
 
     def preallocate(self, end: int) -> None:
-        """Have disk space up to `end` reserved."""
+        """Reserve disk space up to `end`."""
         start, self.preallocated = self.preallocated, end
         self.file.preallocate(start, end - start)
 
     def note(
         self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int
     ) -> None:
-        """Take a batch that is now in the file into account, in the indexes too.
+        """Account for a batch that is now in the file, and index it if one is due.
 
         `interval_bytes` is `index.interval.bytes`. Called for every append: hence plain arguments.
         """
@@ -141,7 +141,7 @@ class Segment:
         self.size = position + size
 
     def note_group(self, start: int, end: int, newest_ms: int, interval_bytes: int) -> bool:
-        """`note` the batches from `start` to `end`, if no index has to hear of any: whether so."""
+        """`note` the batches from `start` to `end` at once; False if one needs an index entry."""
         since_entry = self._bytes_since_entry + end - start
         if not start or since_entry > interval_bytes or newest_ms > self.largest_timestamp[0]:
             return False
@@ -149,7 +149,7 @@ class Segment:
         return True
 
     def note_stretch(self, position: int, stretch: Stretch, interval_bytes: int) -> None:
-        """As `note`, of batches that were found in the file by `walk_stretches`."""
+        """As `note`, for batches that `walk_stretches` found in the file."""
         largest = self._largest or self.largest_timestamp
         if stretch.newest_ms > largest[0]:
             self._largest = stretch.newest_ms, stretch.newest_offset
@@ -167,15 +167,15 @@ class Segment:
 
     @property
     def index_bytes(self) -> int:
-        """The size of the larger index, what is still in memory included."""
+        """The size of the larger index, entries in memory included."""
         return max(self.offset_index.size(), self.time_index.size())
 
     def seal(self) -> None:
-        """Complete the indexes: this is the end, or a clean stop, or they were made anew.
+        """Complete the indexes, at a roll, at a clean stop or after a rebuild.
 
-        The flush that follows must find room for them; this need not. It also gives back spare disk
-        space, when all is synced: XFS writes out a file before it cuts what is reserved beyond its
-        end, which took 0.4 s and more for a full segment here.
+        If they do not fit the disk, the flush that follows raises that. The flush also frees spare
+        disk space, after its sync: XFS writes a file out before it frees what is reserved beyond
+        its end, which took 0.4 s and more for a full segment here.
         """
         timestamp, offset = self.largest_timestamp
         if timestamp != NO_TIMESTAMP:
@@ -185,11 +185,11 @@ class Segment:
 
     @property
     def has_spare_space(self) -> bool:
-        """Whether disk space beyond the end is reserved."""
+        """Whether disk space is reserved beyond the end."""
         return self.preallocated > self.size
 
     def trim(self) -> None:
-        """Make the file end where the segment does; reserved disk space beyond is given back."""
+        """Truncate the file to the segment's size, which frees reserved disk space."""
         self.file.truncate(self.size)
         self.preallocated = self.size
 
@@ -197,8 +197,8 @@ class Segment:
     def largest_timestamp(self) -> tuple[int, int]:
         """The largest timestamp in the segment, ms, and the last offset of the batch it is in.
 
-        (NO_TIMESTAMP, base offset) if there is none. For a segment that was loaded it is what the
-        time index says, which is all of it once the segment was sealed or closed.
+        (NO_TIMESTAMP, base offset) if there is none. For a loaded segment it is the time index's
+        last entry, which is complete once the segment was sealed or closed.
         """
         if self._largest is None:
             timestamp, place = self.time_index.last() or (NO_TIMESTAMP, 0)
@@ -217,7 +217,7 @@ class Segment:
         return next((place for place in walk if place[1].last_offset >= offset), None)
 
     def note_place(self, offset: int, position: int, size: int) -> None:
-        """Remember what `find` found, for who reads the same soon after."""
+        """Remember the result of `find` for the next reader of this offset."""
         if len(self.places) >= _PLACES_MAX:
             self.places.clear()
         self.places[offset] = position, size
@@ -225,9 +225,8 @@ class Segment:
     def find_by_timestamp(self, timestamp: int, start_offset: int) -> Iterator[ScannedBatch]:
         """The batches, in order, that may hold a record of `timestamp` or later.
 
-        None that ends below `start_offset` is among them.
-
-        Raises as `find` does, and `DamagedSegment` at a batch that fails its checks.
+        Without those that end below `start_offset`. Raises as `find` does, and `DamagedSegment` at
+        a batch that fails its checks.
         """
         entry = self.time_index.floor(timestamp)
         if entry is not None:
@@ -240,7 +239,7 @@ class Segment:
                 )
 
     def check_time(self, entry: IndexEntry) -> None:
-        """`CorruptFile` if an entry for times is not of the batch that it points to."""
+        """Raise `CorruptFile` if a time index entry does not match the batch that it points to."""
         found = self.find(self.base_offset + entry.value)
         if found is None or found[1].max_timestamp != entry.key:
             reason = f"its entry for {entry.key} points to a batch of another time"
@@ -259,8 +258,8 @@ class Segment:
     ) -> Iterator[Piece]:
         """As `walk_headers`, many batches at a time; see `scan.walk_stretches`.
 
-        With `index.interval.bytes`, each for `note_stretch` before the next is asked for: no index
-        has to hear of any batch but the last.
+        With `interval_bytes` (`index.interval.bytes`), stretches are cut so that only the last
+        batch of each may need an index entry; pass each to `note_stretch` before asking for more.
         """
         return walk_stretches(
             self.file,
@@ -272,7 +271,7 @@ class Segment:
         )
 
     def read_end_offset(self) -> int:
-        """The offset behind the last batch, from the headers behind the last index entry.
+        """The end offset of the last batch, from the headers after the last index entry.
 
         Raises as `find`, and `DamagedSegment` if the file does not end with a whole batch.
         """
@@ -289,13 +288,13 @@ class Segment:
         return walk_from(self.file, self.size, self.base_offset, entry, self.offset_index.path)
 
     def rebuild_indexes(self, index_interval_bytes: int) -> None:
-        """Make both indexes anew from the headers in the log.
+        """Rebuild both indexes from the headers in the log.
 
-        Raises `DamagedSegment` at a header that cannot be; then they reach up to there.
+        Raises `DamagedSegment` at a damaged header; the indexes then reach up to there.
         """
         indexes, end, damage = (self.offset_index, self.time_index), self.size, None
         for index in indexes:
-            index.begin_anew()
+            index.begin_rebuild()
         self.forget_noted()
         try:
             for position, stretch, _ in self.walk_stretches(0, index_interval_bytes):
@@ -305,16 +304,16 @@ class Segment:
         self.size = end
         self.seal()
         for index in indexes:
-            index.put_in_place()
+            index.end_rebuild()
         if damage is not None:
             raise damage
 
     def forget_noted(self) -> None:
-        """The indexes were cut: what was noted last is not in them any more."""
+        """Forget what was noted last: the indexes were cut, and no longer contain it."""
         self._largest, self._bytes_since_entry = None, 0
 
     def cut(self, size: int) -> None:
-        """Make the file end at `size`, a batch's start, for good. The indexes are the caller's."""
+        """Truncate the file to `size`, a batch's start, durably. The caller cuts the indexes."""
         self.file.truncate(size)
         self.file.sync()
         self.places.clear()
@@ -324,48 +323,48 @@ class Segment:
             self._first_timestamp = None
 
     def write_indexes(self) -> None:
-        """Have all of both indexes in their files, as those of a sealed segment must be."""
+        """Write all entries of both indexes to their files, as a sealed segment's must be."""
         self.offset_index.write_all()
         self.time_index.write_all()
 
     def sync_targets(self, *, is_sealed: bool) -> list[File]:
-        """The files that must be synced so that all noted batches outlast a power loss.
+        """The files to sync so that all noted batches survive a power loss.
 
-        A sealed segment's indexes are among them, as nobody will rebuild them once the recovery
-        point has passed; the active one's are rebuilt from the recovery point on.
+        Including a sealed segment's indexes, since recovery does not rebuild them once the recovery
+        point is past it; the active segment's are rebuilt from the recovery point on.
         """
         indexes = [self.offset_index.file, self.time_index.file] if is_sealed else []
         return [self.file, *indexes]
 
     def pin(self) -> None:
-        """Keep the files open until `unpin`, and what is in them in place: somebody uses them."""
+        """Keep the files open until `unpin`: they are in use."""
         self._pins += 1
 
     def unpin(self) -> None:
-        """One user less."""
+        """End one `pin`."""
         self._pins -= 1
         assert self._pins >= 0
         if self._is_retired and not self._pins:
             self._close()
 
     def rest(self) -> None:
-        """Give the descriptors back until they are needed, unless the segment is pinned."""
+        """Close the files until they are needed again, unless the segment is pinned."""
         if not self._pins:
             self._close()
 
     def close(self) -> None:
-        """Give the descriptors back for good, once nobody uses the segment any more."""
+        """Close the files for good, once the segment is no longer pinned."""
         self._is_retired = True
-        # Else they would be written then, when these names may be another log's.
+        # Else a late `_close` would write them, when these paths may be another log's.
         self.offset_index.forget_pending()
         self.time_index.forget_pending()
         if not self._pins:
             self._close()
 
     def retire(self) -> list[str]:
-        """Rename the files to `.deleted` so that no start finds them; the paths to unlink later.
+        """Rename the files to `.deleted` so that no start opens them; return the new paths.
 
-        `DiskFull` if the `.log` cannot be; an index that cannot be is left to the next start.
+        `DiskFull` if the `.log` cannot be renamed; an index that cannot is left to the next start.
         """
         retired: list[str] = []
         paths = map(self._path, (Suffix.LOG, Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from kdist.errors import DiskFull
 from kdist.runtime.files import Files
 
-# After so many bytes the filesystem is asked again: others may write to it, and deletes free space.
+# Ask the filesystem again after this many bytes: others may write to it, and deletes free space.
 _ASK_AFTER_BYTES = 64 << 20
 
 
 class DiskSpace:
-    """How much may be appended until the next look at the disk. Owner: the log directory."""
+    """How much may be appended before asking the filesystem again. Owner: the log directory."""
 
     __slots__ = ("_files", "_left", "_path", "_reserved")
 
@@ -22,7 +22,7 @@ class DiskSpace:
         self._left = 0
 
     def take(self, size: int) -> None:
-        """`size` bytes are about to be appended; `DiskFull` if there is no room for them."""
+        """Account for `size` bytes about to be appended; `DiskFull` if there is no room."""
         self._left -= size
         if self._left < 0:
             free = self._free_bytes()
@@ -32,7 +32,7 @@ class DiskSpace:
             self._left = min(free, _ASK_AFTER_BYTES) - size
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes may be reserved ahead, and what was promised to appends is left."""
+        """Whether `size` bytes may be preallocated, with enough left for the appends allowed."""
         return self._free_bytes() >= size + _ASK_AFTER_BYTES
 
     def _free_bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""Long work in steps, so that other things can be done in between.
+"""Long work as a generator of steps, so that the event loop can do other work in between.
 
-`Steps` is a generator that yields where it may be left for a while: None to give way, or work that
-blocks and touches nothing that anyone else uses meanwhile. What it returns is its result. Left for
-good, by `close`, it has done nothing that a process killed there would not have done.
+`Steps` yields wherever it may be paused: None to give way, or blocking work that a thread may do,
+since it touches nothing in use elsewhere. The generator's return value is the result. Abandoning it
+with `close` leaves nothing behind that a kill of the process at that point would not.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Work = Callable[[], None]
 Steps = Generator[Work | None, None, T]
 
 _STEP_BYTES = 4 << 20  # some 5 ms from the page cache, 20 ms from a disk
-_LOOK_BYTES = 4 << 10  # what a look at one or more batches costs besides their bytes, in bytes
+_LOOK_BYTES = 4 << 10  # the fixed cost of looking at batches, expressed in bytes
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """All steps, one right after the other; the result."""
+    """Run all steps without a pause; return the result."""
     while True:
         try:
             work = next(steps)
@@ -32,13 +32,13 @@ def run_steps(steps: Steps[T]) -> T:
 
 
 class Pace:
-    """Tells a walk over batches when to give way."""
+    """Tells a walk over batches when to pause."""
 
     def __init__(self) -> None:
         self._left_bytes = _STEP_BYTES
 
     def is_over(self, size_bytes: int) -> bool:
-        """Count a look at so many bytes; whether a step is through."""
+        """Count a look at this many bytes; return whether the step is complete."""
         self._left_bytes -= size_bytes + _LOOK_BYTES
         if self._left_bytes > 0:
             return False

@@ -1,4 +1,4 @@
-"""What a log directory is given from outside, and the broker that it must belong to."""
+"""What a log directory is given by its owner, and the broker that it must belong to."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kdist.runtime.tasks import Tasks
 
 
 class Identity(NamedTuple):
-    """Whom the directory must belong to."""
+    """The broker and cluster that the directory must belong to."""
 
     broker_id: int
     cluster_id: str
 
 
 class Surroundings(NamedTuple):
-    """What a log directory is given from outside."""
+    """What a log directory is given by its owner."""
 
     files: Files
     clock: Clock
@@ -33,4 +33,4 @@ class Surroundings(NamedTuple):
     settings_of: Callable[[str], TopicSettings]
     """The settings of a topic by its name, for the logs that are found at start."""
     on_failure: Callable[[BaseException], None]
-    """The disk failed, and nothing in the directory is trusted any more."""
+    """Called when the disk failed, so that nothing in the directory is trusted any more."""

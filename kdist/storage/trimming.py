@@ -1,8 +1,8 @@
-"""Cutting a log: its end after a change of leader, its start for retention and deleted records.
+"""Cutting a log: its end after a change of leader, its start for retention and DeleteRecords.
 
-The order of steps is what a power loss may interrupt anywhere: first the checkpoint that promises
-less, then the files; segments go from the end inwards, or from the start, so that what is left has
-no hole.
+A power loss may come between any two steps, hence their order: first the checkpoint, lowered, then
+the files; segments are removed from the end backwards, or from the start forwards, so that the rest
+has no hole.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ logger = logging.getLogger(__name__)
 
 
 def truncate(log: Log, offset: int, now_ms: int) -> None:
-    """Drop the batch that holds `offset` and all behind it.
+    """Drop the batch that holds `offset` and all after it.
 
-    Nothing may be under way in the log, and its recovery point, as saved, may not be above where
-    that batch begins: what is appended from here on is not on the disk, whatever a checkpoint said
-    of these offsets. Upon `DiskFull` the log is as it was, or ends where one of its segments began,
-    and goes on from there or is truncated again.
+    No append may be in progress, and the saved recovery point must not be above that batch's base
+    offset: records appended from here on will not be synced, whatever an old checkpoint said of
+    these offsets. After `DiskFull` the log is unchanged, or ends at the base offset of one of its
+    segments; appends may continue there, or truncation be tried again.
     """
     assert not log.is_appending
     offset = max(offset, log.start_offset)
     segment = log.segments[log.segment_index(offset)]
     found = with_sound_index(log, segment, lambda segment: segment.find(offset))
     position, start = segment.size, offset
-    if found is not None:  # else nothing in the segment is at or behind `offset`
+    if found is not None:  # else nothing in the segment is at or after `offset`
         position, start = found[0], min(offset, found[1].base_offset)
     assert log.recovery_point <= start
     while log.active is not segment:
         _end_at(log, log.active.base_offset, partial(retire, log, [log.active]))
     discard_snapshots(log, max(start, log.start_offset))
-    # What came back after a power loss, a segment or a snapshot, would belong to records that were
-    # cut, and stand among those appended from here on.
+    # Otherwise a segment or snapshot of the records cut off could come back after a power loss,
+    # among those appended from here on.
     log.world.files.sync_directory(log.directory)
-    if start < log.start_offset:  # only the batch that the start lies in is left, and goes
+    if start < log.start_offset:  # only the batch that contains the log start offset is left
         start_over(log, now_ms)
     else:
         _end_at(log, start, partial(_cut, log, position, start))
 
 
 def start_over(log: Log, now_ms: int) -> None:
-    """Nothing is left at or above the start offset: begin anew there, with an empty log."""
+    """Replace a log that has nothing at or above its start offset by an empty one from there."""
     gone = log.segments[::-1]
-    _end_at(log, log.start_offset, partial(_begin_anew, log, now_ms))
-    retire(log, gone)  # what the disk refuses is below the start, and goes with the next retention
+    _end_at(log, log.start_offset, partial(_add_empty_segment, log, now_ms))
+    retire(log, gone)  # on `DiskFull`, retention removes the rest: it is below the start offset
 
 
 def _end_at(log: Log, offset: int, cut: Callable[[], None]) -> None:
-    """Let the log end at `offset` once `cut` has seen to its files. Refused, it changes nothing.
+    """Make the log end at `offset`, with `cut` for its files; if that raises, nothing is changed.
 
-    So what has to be read for it, and may be refused too, is read first.
+    For the same reason the producers, whose loading may raise too, are loaded first.
     """
     producers = load_producers(log, offset)
     cut()
@@ -74,51 +74,51 @@ def _end_at(log: Log, offset: int, cut: Callable[[], None]) -> None:
     log.is_changed = True
 
 
-def _begin_anew(log: Log, now_ms: int) -> None:
+def _add_empty_segment(log: Log, now_ms: int) -> None:
     log.segments.append(Segment.create(log.world.files, log.directory, log.start_offset, now_ms))
     log.renamed_in.add(log.directory)
 
 
 def _cut(log: Log, position: int, offset: int) -> None:
-    """Cut the active segment at `position`, where the batch at `offset` begins; its indexes too."""
+    """Cut the active segment and its indexes at `position`, where the batch at `offset` begins."""
     segment = log.active
     if position == segment.size:
         return
-    segment.sync_targets(is_sealed=True)  # opens what is used here: no descriptor is wanted later
+    segment.sync_targets(is_sealed=True)  # opens all files now, so that no open fails half-way
     segment.cut(position)
     interval_bytes = log.settings.index_interval_bytes
     try:
         walk = segment.walk_stretches(restart_indexes(segment, offset), interval_bytes)
         for place, stretch, _ in walk:
             segment.note_stretch(place, stretch, interval_bytes)
-    except DamagedSegment as damage:  # below the cut, and no worse by it
-        logger.error("%s: what is behind it in this segment cannot be read", damage)
+    except DamagedSegment as damage:  # older damage, below the cut
+        logger.error("%s: the rest of this segment cannot be read", damage)
         segment.size = position
 
 
 def delete_records(log: Log, offset: int) -> None:
-    """Records below `offset` are not read again from here on; retention drops their segments.
+    """Advance the log start offset to `offset` (KIP-107); retention then deletes the segments.
 
-    Lasting once the start offsets are saved (KIP-107). OFFSET_OUT_OF_RANGE beyond the log's end.
+    Durable once the start offsets are saved. OFFSET_OUT_OF_RANGE beyond the log end offset.
     """
     if offset > log.end_offset:
-        reason = f"{log.partition} ends at {log.end_offset}: {offset} cannot be its start"
+        reason = f"{log.partition} ends at {log.end_offset}, before offset {offset}"
         raise ApiError(Error.OFFSET_OUT_OF_RANGE, reason)
     log.start_offset = max(log.start_offset, offset)
 
 
 def release(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
-    """Move the log's start past the segments that retention lets go, and return those.
+    """Advance the log start offset past the segments due for deletion, and return those.
 
-    The caller saves the start offsets of all logs at once, then calls `drop`: in between a power
-    loss leaves segments that nobody reads any more, never a hole.
+    The caller saves the start offsets of all logs at once, then calls `drop`: a power loss in
+    between leaves segments that nobody reads, never a hole.
     """
     plan = plan_retention([_facts(s) for s in log.segments], _limits(log, high_watermark), now_ms)
     delete = plan.delete
     if plan.roll_first and not _can_roll(log, now_ms):
-        delete = delete[:-1]  # the next look will find the last one again
+        delete = delete[:-1]  # the next check will find the last one again
     for deletion in delete:
-        logger.info("%s: segment %d goes, it %s", log.partition, *deletion)
+        logger.info("%s: deleting segment %d, which %s", log.partition, *deletion)
     gone = log.segments[: len(delete)]
     if gone:
         log.start_offset = max(log.start_offset, log.segments[len(gone)].base_offset)
@@ -126,7 +126,7 @@ def release(log: Log, high_watermark: int, now_ms: int) -> list[Segment]:
 
 
 def _can_roll(log: Log, now_ms: int) -> bool:
-    """Begin a new segment, unless something is under way or the disk is full."""
+    """Roll the log; False if an append is in progress or the disk is full."""
     if log.is_appending:
         return False
     try:
@@ -138,10 +138,10 @@ def _can_roll(log: Log, now_ms: int) -> bool:
 
 
 def drop(log: Log, segments: Sequence[Segment], *, is_start_saved: bool) -> None:
-    """Let go of what `release` gave.
+    """Remove the segments that `release` returned.
 
-    If the start offset could not be saved, for want of space, they go all the same, but each
-    lastingly before the next: one that came back alone would leave a hole behind it.
+    They are removed even if the start offset could not be saved, for lack of space, but then each
+    durably before the next: one that came back alone after a power loss would leave a hole.
     """
     for segment in segments:
         retire(log, [segment])
@@ -177,18 +177,18 @@ def _limits(log: Log, high_watermark: int) -> RetentionLimits:
 def retire(log: Log, segments: Sequence[Segment]) -> None:
     """Take segments out of the log, in the order given, and have their files unlinked later."""
     for segment in segments:
-        paths = segment.retire()  # first: if the disk refuses, the next look finds it again
+        paths = segment.retire()  # first: if that raises, the segment stays, for the next check
         log.segments.remove(segment)
         log.world.metrics.deleted_segments += 1
         log.world.metrics.deleted_bytes += segment.size
         log.world.discard(paths, log.settings.file_delete_delay_ms)
         log.renamed_in.add(log.directory)
-    # Nor is the one that is the last now: it grows again, and a flush cuts what is sealed to size.
+    # Without the segment that is now the last: it is active again, and must not be cut to size.
     log.sealed_unsynced = [kept for kept in log.sealed_unsynced if kept in log.segments[:-1]]
 
 
 def discard_snapshots(log: Log, end_offset: int) -> None:
-    """Remove the producer snapshots that belong to no segment's start and not to `end_offset`."""
+    """Remove producer snapshots that are neither at a segment's base offset nor at `end_offset`."""
     wanted = {segment.base_offset for segment in log.segments} | {end_offset}
     files = log.world.files
     on_disk = {f"{log.directory}/{name}" for name in files.list(log.directory)}

@@ -59,7 +59,7 @@ def test_trim_beside_a_checkpoint_that_is_none_changes_nothing(log: Path) -> Non
     before = trace(log)
     result = run("trim", log, "--to-offset", 40, "--yes")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"kdist: {checkpoint}: its last line has no end\n"
+    assert result.stderr == f"kdist: {checkpoint}: its last line has no end of line\n"
     assert trace(log) == before
 
 

@@ -114,14 +114,14 @@ def test_a_directory_with_only_what_a_filesystem_puts_there_is_blank(disk):
 def test_the_directory_of_another_broker_is_refused(disk):
     claim_directory(disk, "/d", 3, CLUSTER)
     before = disk.read(PATH)
-    with pytest.raises(UserError, match=r"belongs to broker 3, and broker\.id is 4"):
+    with pytest.raises(UserError, match=r"belongs to broker 3, but broker\.id is 4"):
         claim_directory(disk, "/d", 4, CLUSTER)
     assert disk.read(PATH) == before
 
 
 def test_the_directory_of_another_cluster_is_refused(disk):
     claim_directory(disk, "/d", 3, CLUSTER)
-    with pytest.raises(UserError, match="belongs to cluster 'kdistPeerTestsCluster0', and this"):
+    with pytest.raises(UserError, match="belongs to cluster 'kdistPeerTestsCluster0', but this"):
         claim_directory(disk, "/d", 3, "other")
 
 
