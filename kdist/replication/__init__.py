@@ -1,5 +1,5 @@
-"""The partitions of one broker: who leads them, what is appended and read, and who waits for them.
+"""The partitions of one broker: leadership, appends, reads, and delayed operations.
 
-A partition has one replica for now: no follower fetches, and no ISR shrinks. The controller's
-orders, and waiting for the high watermark, have their final form already.
+A partition has one replica for now: no follower fetches, and no ISR shrinks. Handling of the
+controller's requests, and waiting for the high watermark, are complete already.
 """

@@ -1,12 +1,11 @@
-"""Record bytes that are not in the page cache: seen beforehand, and read by a thread.
+"""Cold reads: records that are not in the page cache are detected, and read by a thread.
 
-Reading what the disk has to be asked for stops the loop, and everyone, for as long as the disk
-takes: 12 ms a time on a busy SATA disk. Whether a page is there is asked with `RWF_NOWAIT`, at few
-points, two microseconds each: the kernel reads ahead, and drops first what it read first, so that
-between two pages that are there few are not. What was there less than a second ago is not asked
-for again: nobody who reads a log on, or after another, pays twice. What is missing between such
-points, or dropped between question and answer, is bad luck and costs one such stop; so may a look
-at an offset index, of which few pages are ever needed.
+Reading from the disk would block the event loop, 12 ms a time on a busy SATA disk. So the page
+cache is probed first with `RWF_NOWAIT`, 2 µs a page, and at few points: the kernel reads ahead, and
+evicts in the order of reading, so between two cached pages few are missing. What was cached less
+than a second ago is not probed again, so neither a sequential reader nor one behind another pays
+twice. A page missing between two points, or evicted between probe and read, still blocks the loop
+once; so may an offset index, of which few pages are ever needed.
 """
 
 from __future__ import annotations
@@ -19,28 +18,29 @@ from kdist.storage.log import Log
 from kdist.storage.reading import Slice, cut, known_place, read
 from kdist.storage.segment import Segment
 
-_BLOCK_BITS = 19  # a point in each block of 512 KiB: the kernel reads 128 KiB ahead by default
+_BLOCK_BITS = 19  # one probe per block of 512 KiB: the kernel reads 128 KiB ahead by default
 _REMEMBERED_NS = 1_000_000_000
 _REMEMBERED_BLOCKS_MAX = 4096  # 2 GiB: more than anyone is sent in a second
 _PIECE_BYTES = 1 << 20
 
 
 class PageCache:
-    """What of the logs was in the page cache when it was last asked for. Owner: `FetchHandler`."""
+    """What recent probes found to be in the page cache. Owner: `FetchHandler`."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        # By segment and number of block: from and up to which position it was there. Forgotten all
-        # at once, when the oldest of it may be too old.
+        # By segment and block number: the range of positions found cached. Cleared as a whole once
+        # the oldest entry may be a second old.
         self._known: dict[tuple[Segment, int], tuple[int, int]] = {}
         self._forget_ns = 0
 
     def read(
         self, log: Log, offset: int, bytes_max: int, end_offset: int, *, whole: bool = True
     ) -> tuple[Slice | None, bool]:
-        """As the log's `read`, and whether it is to be read by a thread first.
+        """As `storage.reading.read`, and whether the result is cold.
 
-        The slice is what that has to read then, and to be released as any other.
+        A cold slice is what a thread must read before this read is tried again. The caller has to
+        release it like any other.
         """
         place = known_place(log, offset)
         if place is None or offset < log.start_offset:
@@ -54,18 +54,18 @@ class PageCache:
         return part, not self._has(part.segment, part.position, part.position + part.size)
 
     def _cold_search(self, log: Log, offset: int, bytes_max: int) -> Slice | None:
-        """What a read needs that has to look for its place, if not all of it seems to be cached."""
+        """The range that an index look-up and the read may touch, unless all of it is cached."""
         if not log.start_offset <= offset < log.end_offset:
             return None
         segment = log.segments[log.segment_index(offset)]
         try:
             entry = segment.offset_index.floor(offset - segment.base_offset)
         except CorruptFile:
-            return None  # reading will find that out, and make it anew
+            return None  # the read will meet this error too, and rebuild the index
         start = 0 if entry is None else entry.value
         size = min(bytes_max + log.settings.index_interval_bytes, segment.size - start)
         if start < 0 or size <= 0 or self._has(segment, start, start + size):
-            return None  # or an index that misleads: reading will find that out
+            return None  # cached, or the index is corrupt, which the read will detect
         return Slice(segment, start, size, is_cold=False)
 
     def _has(self, segment: Segment, start: int, end: int) -> bool:
@@ -93,7 +93,7 @@ class PageCache:
 def warm(
     tasks: Tasks, parts: Sequence[Slice], done: Callable[[BaseException | None], None]
 ) -> None:
-    """Have a thread read them into the page cache; then call `done`, with what failed."""
+    """Have a thread read the slices into the page cache; then call `done`, with any error."""
 
     def read_all() -> None:
         for part in parts:

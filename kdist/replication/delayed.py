@@ -1,12 +1,12 @@
-"""Delayed operations: requests that wait until something they watch changes, or their time is up.
+"""Delayed operations: requests that wait until a partition they watch changes, or they time out.
 
-An operation ends once: by an `attempt` that succeeds, by `expire`, or because its owner (a
-connection) is gone. What changed in a turn of the loop is attempted when the turn ends.
+An operation ends once: by a successful `attempt`, by `expire`, or because its client's connection
+is gone. Operations that watch what changed in a turn of the loop are attempted when the turn ends.
 
-Deadlines stand in buckets of a millisecond, and one timer waits for the earliest that is not empty.
-Most operations end long before their time; to leave a bucket is one deletion, where a heap of
-operations would keep each until it is due. Measured with 10,000 waiting (Debian's Python 3.11): to
-begin and end one takes 0.8 µs with all its bookkeeping; a `loop.call_later` that is cancelled 1.5.
+Deadlines are kept in buckets of one millisecond, with one timer for the earliest bucket in use.
+Most operations end long before their deadline; leaving a bucket is one deletion, whereas a heap of
+operations would keep each until it is due. Measured with 10,000 waiting (Debian's Python 3.11):
+adding and ending one takes 0.8 µs with all bookkeeping, a cancelled `loop.call_later` 1.5.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import Tasks, Timer
 
 Schedule = Callable[[Callable[[], None]], None]
-"""Has a callback called when this turn of the loop ends."""
+"""Schedules a callback for the end of this turn of the loop."""
 
 _NS_PER_MS = 1_000_000
-_NOT_NOW = -1  # as the armed tick: no tick is earlier
-_BUCKETS_MIN = 10_000  # so many are no burden, whatever is in them
+_NOT_NOW = -1  # as the armed tick while expiring: earlier than any, so `add` does not re-arm
+_BUCKETS_MIN = 10_000  # this many buckets are no burden, even if all are empty
 
 
 class Watched(Protocol):
-    """What operations wait for a change of: a partition."""
+    """What operations watch for changes: a partition."""
 
     watchers: dict[Delayed, None]
 
 
 class Delayed:
-    """The base of what waits. Owner: `Waiting`, from `add` to its end."""
+    """The base class of delayed operations. Owner: `Waiting`, from `add` to its end."""
 
     __slots__ = ("_bucket", "_owner", "_watched")
     _bucket: dict[Delayed, None]
@@ -43,11 +43,11 @@ class Delayed:
     _watched: tuple[Watched, ...]
 
     def attempt(self) -> bool:
-        """Do it if it can be done now, and say whether it was; not called again then."""
+        """Try to complete; return whether it did. It is not called again after True."""
         raise NotImplementedError
 
     def expire(self) -> None:
-        """Its time is up: answer with what there is."""
+        """Time is up: complete with what there is."""
         raise NotImplementedError
 
 
@@ -61,9 +61,9 @@ class Waiting:
         self._clock = clock
         self._schedule = schedule
         self._metrics = metrics
-        self._buckets: dict[int, dict[Delayed, None]] = {}  # by tick: the millisecond they are due
+        self._buckets: dict[int, dict[Delayed, None]] = {}  # by tick, the millisecond they are due
         self._ticks: list[int] = []  # a heap of the buckets' ticks
-        self._sweep_at = _BUCKETS_MIN  # so many buckets
+        self._sweep_at = _BUCKETS_MIN  # at this number of buckets, drop the empty ones
         self._armed_tick: float = math.inf
         self._timer: Timer | None = None
         self._clients: dict[object, dict[Delayed, None]] = {}
@@ -80,9 +80,9 @@ class Waiting:
         timeout_ms: int,
         client: object,
     ) -> None:
-        """Let it wait. `client` is whose end cancels it; None if nobody's does.
+        """Have an operation wait. The end of `client` cancels it, unless that is None.
 
-        The caller has attempted it just before: nothing has changed since.
+        The caller must have attempted it just before, so that no change is missed.
         """
         operation._owner = client
         operation._watched = watched = tuple(watched)
@@ -103,12 +103,12 @@ class Waiting:
         operation._bucket = bucket
 
     def cancel_all(self, client: object) -> None:
-        """The client is gone: what waits for it ends without an answer."""
+        """End a client's operations without completing them: its connection is gone."""
         for operation in tuple(self._clients.get(client, ())):
             self.end(operation)
 
     def end(self, operation: Delayed) -> None:
-        """It waits no more, however it ended."""
+        """Remove an operation that has ended, for whatever reason."""
         del operation._bucket[operation]
         for each in operation._watched:
             del each.watchers[operation]
@@ -122,7 +122,7 @@ class Waiting:
     # Changes
 
     def changed(self, watched: Watched) -> None:
-        """It changed: attempt what waits for it when this turn ends."""
+        """Have the operations that watch it attempted when this turn ends."""
         if watched.watchers:
             self._changed[watched] = None
             if not self._is_scheduled:
@@ -130,7 +130,7 @@ class Waiting:
                 self._schedule(self._attempt_changed)
 
     def _attempt_changed(self) -> None:
-        """Attempt what waits for anything that has changed, in the order in which it came."""
+        """Attempt the operations that watch what has changed, in the order they were added."""
         self._is_scheduled = False
         changed, self._changed = self._changed, {}
         for watched in changed:
@@ -141,11 +141,11 @@ class Waiting:
     # Time
 
     def _sweep(self) -> None:
-        """Forget the buckets that all have left: a client's deadline may be weeks away."""
+        """Drop the empty buckets, since their deadlines may be weeks away."""
         buckets = self._buckets
         for tick in [tick for tick, bucket in buckets.items() if not bucket]:
             del buckets[tick]
-        self._ticks[:] = sorted(buckets)  # which is a heap; in place, as `_expire_due` has it
+        self._ticks[:] = sorted(buckets)  # a sorted list is a heap; in place for `_expire_due`
         self._sweep_at = max(_BUCKETS_MIN, 2 * len(buckets))
 
     def _arm(self) -> None:
@@ -157,7 +157,7 @@ class Waiting:
 
     def _expire_due(self) -> None:
         self._timer = None
-        self._armed_tick = _NOT_NOW  # what is added meanwhile is armed for at the end
+        self._armed_tick = _NOT_NOW  # operations added meanwhile are covered by the `_arm` below
         now_tick = self._clock.monotonic_ns() // _NS_PER_MS
         ticks, buckets = self._ticks, self._buckets
         while ticks and (ticks[0] <= now_tick or not buckets[ticks[0]]):

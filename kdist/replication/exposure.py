@@ -1,8 +1,7 @@
-"""Waiting for the high watermark: who asked for acks=all.
+"""Waiting for the high watermark: produces with acks=all.
 
-Under `flush.before.expose` such a produce asks for a flush, which all who wait share. Whoever asked
-for a flush, and whyever it was made: the partition hears of it, and so do all who wait for it, the
-consumers too.
+With `flush.before.expose` such a produce requests a flush, which all waiting ones share. After any
+flush, whatever caused it, the partition attempts all its waiting operations, fetches included.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ OnExposed = Callable[[Error], None]
 
 
 class Exposing(Protocol):
-    """What is needed of a partition."""
+    """What `ExposureWait` needs of a partition."""
 
     is_leader: bool
 
@@ -28,7 +27,7 @@ class Exposing(Protocol):
 
 
 class ExposureWait(Delayed):
-    """Waits until all below `end_offset` is committed."""
+    """Waits until everything below `end_offset` is committed."""
 
     __slots__ = ("_end_offset", "_partition", "done")
 

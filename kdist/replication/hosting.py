@@ -1,7 +1,7 @@
-"""Hosting partitions: logs created, opened, replaced and deleted as the controller says.
+"""Hosting partitions: creates, opens, replaces and deletes logs as the controller requests.
 
-What is to be done about each is decided by `leadership.py`; here it is done, and takes its time
-where the disk is asked: what blocks is done for a few partitions in a turn of the loop.
+`leadership.py` decides what to do about each partition. Disk work, which blocks, is done here for a
+few partitions per turn of the loop.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[Partition], None]
 Settle = Callable[[Error], None]
 
-_TURN_NS = 5_000_000  # of a turn of the loop, when there is more to do than one
+_TURN_NS = 5_000_000  # of disk work per turn of the loop, then the rest waits
 _IN_A_TURN_MAX = 50
 
 
 class Hosting:
-    """The partitions hosted here, by topic and number. Owner: `Replicas`."""
+    """The partitions hosted here, by topic and partition. Owner: `Replicas`."""
 
     def __init__(self, directory: LogDirectory, world: PartitionWorld) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
@@ -50,10 +50,10 @@ class Hosting:
         self._world = world
         self._tasks = directory.around.tasks
         self._now_ns = directory.around.clock.monotonic_ns
-        self._work: deque[Callable[[], None]] = deque()  # the first is being done, or about to be
+        self._work: deque[Callable[[], None]] = deque()  # the first is running or scheduled
 
     def host(self, told: Told, settle: Settle) -> None:
-        """Make the partition what the controller says; `settle` gets the outcome, later perhaps."""
+        """Apply the controller's state to a partition; `settle` gets the outcome, now or later."""
         partition = self.partitions.get(told.key)
         if partition is None:
             self._in_turn(partial(self._host_new, told, settle))
@@ -70,7 +70,7 @@ class Hosting:
             self._take(partition, told, settle)
 
     def _in_turn(self, work: Callable[[], None]) -> None:
-        """Do what asks the disk in a later turn: there may be thousands of these."""
+        """Do disk work in a later turn of the loop: there may be thousands of these."""
         self._work.append(work)
         if len(self._work) == 1:
             self._tasks.call_soon(self._work_next)
@@ -111,8 +111,8 @@ class Hosting:
 
     def _replace(self, log_topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
         logger.warning(
-            "the log of %s is that of topic id %s, which the cluster does not know any more,"
-            " and the topic's is %s",
+            "the log of %s is that of topic id %s, which is no longer in the cluster;"
+            " the topic's id is %s",
             *(told.key, format_uuid(log_topic_id), format_uuid(told.topic_id)),
         )
         self._take_out(
@@ -124,7 +124,7 @@ class Hosting:
         try:
             return load_partition_metadata(self._directory.files, path) or ZERO_UUID
         except CorruptFile as fault:
-            logger.warning("%s: the log is taken for that of the topic of its name", fault)
+            logger.warning("%s: the log is assumed to be of the present topic of its name", fault)
             return ZERO_UUID
 
     def _open(self, log: Log, topic_id: uuid.UUID, told: Told, settle: Settle) -> None:
@@ -138,7 +138,7 @@ class Hosting:
         self._begin(log, topic_id, told, settle)
 
     def _create_after(self, told: Told, settle: Settle, error: Error) -> None:
-        """Create the log once no checkpoint tells of an earlier one."""
+        """Create the log once no checkpoint contains an earlier one."""
         if error:
             settle(error)
             return
@@ -174,7 +174,7 @@ class Hosting:
         settle(Error.NONE)
 
     def stop(self, stopped: Stopped, settle: Settle) -> None:
-        """Lead the partition no more, delete it if so told; `settle` gets the outcome."""
+        """Stop leading the partition, and delete it if requested; `settle` gets the outcome."""
         partition = self.partitions.get(stopped.key)
         error = stop_fault(stopped, _hosted(partition))
         if error:
@@ -191,15 +191,15 @@ class Hosting:
             settle(Error.NONE)
 
     def _unhost(self, partition: Partition, then: Callable[[], None]) -> None:
-        """Host it no more; `then` takes its log out of the directory, when nothing is under way."""
+        """Stop hosting it; call `then`, which removes its log, once no append is in progress."""
         self.resign(partition)
         del self.partitions[partition.log.partition]
-        if not partition.log.is_busy:  # whoever waits for a flush under way, it serves
+        if not partition.log.is_busy:  # else the flush in progress will serve its waiters
             self._directory.forsake(partition.log)
         partition.when_idle(partial(self._in_turn, then))
 
     def resign(self, partition: Partition) -> None:
-        """Lead it no more; it stays hosted."""
+        """Stop leading it; it stays hosted."""
         was_leader = partition.is_leader
         partition.resign()
         if was_leader:
@@ -214,11 +214,12 @@ class Hosting:
         self._succeeds(partial(how, key, taken_out), settle)
 
     def _succeeds(self, work: Callable[[], object], settle: Settle) -> bool:
-        """Do what touches the disk, where nobody above would hear of a failure."""
+        """Do disk work inside a callback, where no caller would catch a failure; whether it
+        succeeded."""
         try:
             work()
         except ApiError as error:
-            logger.warning("an order of the controller fails: %s", error)
+            logger.warning("a request of the controller failed: %s", error)
             settle(error.error)
             return False
         except DiskFailed as error:

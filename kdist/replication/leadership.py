@@ -1,17 +1,17 @@
 """What a broker does about one partition of a LeaderAndIsr or StopReplica request (pure).
 
-    hosted here   log on disk        the controller says          then
-    yes           -                  another topic id             REPLACE: but nothing is deleted
+    hosted here   log on disk        the controller sends         then
+    yes           -                  another topic id             REPLACE (nothing is deleted)
     yes           -                  an older state               STALE_CONTROLLER_EPOCH
     yes           -                  the same or a newer one      UPDATE
     no            of this topic      anything                     OPEN
     no            of another topic   anything                     REPLACE
     no            none               anything                     CREATE
 
-A topic's name is not given again before each broker has deleted what it had of it. So a log of
-another topic id is none that was to be deleted: ZooKeeper was put back to an earlier time, or the
-topic's znodes were removed by hand. It is set aside, also where it is hosted: Kafka's refusal,
-INCONSISTENT_TOPIC_ID, would leave clients writing into a log that is not the topic's.
+A topic's name is not reused before every broker has deleted the old topic's logs. So a log with
+another topic id was never meant to be deleted: ZooKeeper was restored from a backup, or the topic's
+znodes were removed by hand. It is set aside as a stray, even if it is hosted: Kafka's refusal,
+INCONSISTENT_TOPIC_ID, would leave clients writing to a log that is not the topic's.
 
 Source: KIP-516, KIP-570, Kafka's `ReplicaManager.becomeLeaderOrFollower` and `stopReplicas`.
 """
@@ -33,7 +33,7 @@ _EPOCH_DURING_DELETE = -2
 
 
 class Plan(enum.Enum):
-    """What makes a partition hosted."""
+    """What to do to host a partition."""
 
     UPDATE = "take the new state"
     OPEN = "host the log that is on disk"
@@ -68,7 +68,7 @@ class Hosted(NamedTuple):
 def plan_leadership(
     told: Told, broker_id: int, hosted: Hosted | None, *, has_log: bool, log_topic_id: uuid.UUID
 ) -> Plan | Error:
-    """What to do, or why not. A topic id of zeros is one that is not known."""
+    """What to do, or the error to answer. A topic id of zeros means unknown."""
     if topic_name_fault(told.key.topic) or told.key.partition < 0:
         return Error.INVALID_TOPIC_EXCEPTION
     if broker_id not in told.replicas:
@@ -93,7 +93,7 @@ def _age(state: LeaderAndIsr) -> tuple[int, int]:
 
 
 def stop_fault(stopped: Stopped, hosted: Hosted | None) -> Error:
-    """Why a partition may not be stopped; NONE if it may."""
+    """The error if a partition must not be stopped; NONE if it may."""
     if hosted is None or stopped.leader_epoch in (NO_EPOCH, _EPOCH_DURING_DELETE):
         return Error.NONE
     if stopped.leader_epoch < hosted.state.leader_epoch:
@@ -106,11 +106,11 @@ def fence(
     controller_epoch: int,
     broker_epoch: int,
 ) -> Error:
-    """Whether the controller that sent the request was replaced, or means an earlier registration.
+    """The error for a request of a replaced controller, or for an earlier broker registration.
 
-    Its broker epoch may be ahead of what this broker knows: it hears of a registration first. One
-    without, as those of before KIP-380 are, comes from no controller of this cluster: a stranger's
-    high controller epoch would shut the real one out.
+    Its broker epoch may be ahead of this broker's: the controller may learn of a registration
+    first. A request without one, as before KIP-380, is refused: it is not from a controller of this
+    cluster, and a foreign high controller epoch would lock the real controller out.
     """
     if request.broker_epoch < broker_epoch:
         return Error.STALE_BROKER_EPOCH

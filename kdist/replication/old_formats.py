@@ -1,9 +1,8 @@
-"""Stored batches for consumers that know only message sets: Fetch before version 4.
+"""Down-conversion: stored batches as message sets for old consumers, Fetch before version 4.
 
-The bytes are read, decoded and encoded again, by records, within a budget for each answer: old
-clients pay for being old, and nobody else waits long for them. That is done on the loop; with gzip,
-which takes ten times as long, by a thread: nearly all of it is in zlib, which does not hold up the
-interpreter.
+Records are decoded and encoded again, within a budget per answer, so that old clients do not hold
+up others for long. This is done on the event loop, but for gzip, which takes ten times as long, in
+a thread: nearly all of that time is in zlib, which releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MESSAGE_PREFIX = struct.Struct(">qi")  # offset and size
 
 
 Asked = Sequence[tuple[object, int]]
-"""For each partition of a fetch its slice, if there is one, and from what offset it was asked."""
+"""For each partition of a fetch its slice, if there is one, and the fetch offset."""
 
 MessageSets = list[bytes | ApiError]
 
@@ -39,10 +38,10 @@ def convert(
     converted: Callable[[MessageSets], None],
     failed: Callable[[BaseException], None],
 ) -> None:
-    """Call `converted` with each partition's message set, or why there is none; release slices.
+    """Convert and release the slices; call `converted` with each partition's message set or error.
 
-    At once, or if that takes long when a thread is through. `failed` hears of what went wrong
-    there, and nobody is answered then. Raises `DiskFailed`.
+    It is called at once or, if conversion takes long, when a thread has done it. If the thread
+    fails, `failed` is called instead, and the fetch is not answered. Raises `DiskFailed`.
     """
     message_sets: MessageSets = []
 
@@ -79,16 +78,16 @@ def _message_sets(asked: Asked, magic: int, budget: Budget) -> MessageSets:
 
 
 def message_set_of(part: Slice, magic: int, fetch_offset: int, budget: Budget) -> bytes:
-    """What `part` holds, as messages of `magic` from `fetch_offset` on; `part` is not released.
+    """The records of `part` as messages of `magic` from `fetch_offset` on. Does not release `part`.
 
-    If not even its first batch is whole, then a message that is not: its size tells the consumer
-    that what it may fetch is too little. Nothing, once `budget` is spent. Raises as `down_convert`
-    if nothing could be converted.
+    If even its first batch is incomplete, the result is a partial message, whose size tells the
+    consumer that its fetch size is too small. Empty once `budget` is spent. Raises as
+    `down_convert` if nothing could be converted.
     """
     if budget.is_spent:
         return b""
     _keep_freed_blocks()
-    batches = part.read(budget.bytes)  # behind those it is spent
+    batches = part.read(budget.bytes)  # more would exceed it
     if is_partial(batches, 0) and len(batches) < part.size:
         batches = part.read()
     if is_partial(batches, 0):
@@ -96,7 +95,7 @@ def message_set_of(part: Slice, magic: int, fetch_offset: int, budget: Budget) -
         return _MESSAGE_PREFIX.pack(fetch_offset, size)
     converted: list[Buffer] = []
     try:
-        # What came before it raises stays.
+        # Keeps what was converted before an error.
         converted.extend(down_convert(batches, magic, fetch_offset, budget))
     except ApiError:
         if not converted:

@@ -1,11 +1,11 @@
-"""A partition's replica on this broker: what clients may append to it, and see of it.
+"""A partition's replica on this broker: appends, and what is visible to clients.
 
     log start offset      last stable offset    high watermark      log end offset
            | committed, decided  | committed, open       | not committed      |
 
-A record is committed when every in-sync replica has it. With the one replica there is for now that
-is at once, or with `flush.before.expose` when this disk has it. Offsets of producers, bytes and
-files are the log's.
+A record is committed when every in-sync replica has it. For now there is one replica, so that is at
+once or, with `flush.before.expose`, when it is flushed. Producer states, bytes and files are the
+log's.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ READ_COMMITTED = 1  # of Fetch's and ListOffsets' isolation levels
 ACKS_ALL = -1
 NOBODY = LeaderAndIsr(leader=-1, leader_epoch=-1, isr=(), controller_epoch=-1, zk_version=-1)
 NOTHING = Appended(NO_OFFSET, NO_OFFSET)
-"""What became of an empty message set."""
+"""The result of appending an empty message set."""
 
-# What records may take unpacked where they must be: an old format, a compacted topic. The
-# conversion holds some three times that, so it bounds what a request of packed zeros can cost.
+# The most that records may take when decompressed, where that is necessary (an old format, a
+# compacted topic). It bounds the cost of a request with highly compressed zeros: the conversion
+# holds some three times as much.
 _BODY_BYTES_MAX = 64 << 20
 _BODY_RATIO_MAX = 16
 
@@ -64,7 +65,7 @@ class PartitionWorld(NamedTuple):
 
 
 class Partition:
-    """Owner: `Replicas`. It hosts the replica until `close`; whoever keeps one asks `is_leader`."""
+    """Owner: `Replicas`. Whoever keeps a reference must check `is_leader` before each use."""
 
     __slots__ = (
         "_append",
@@ -98,7 +99,7 @@ class Partition:
         self.is_leader = False
         self.leader_epoch = NO_EPOCH
         self.watchers: dict[Delayed, None] = {}
-        # What a record set must keep for `append_group`; None while there is more to look at.
+        # The rules for batches of `append_group`; None while that must not be used.
         self.group_rules: Rules | None = None
         self.configure(log.settings)
 
@@ -106,17 +107,17 @@ class Partition:
         return f"<Partition {self.key} epoch {self.leader_epoch} of {self.log!r}>"
 
     def configure(self, settings: TopicSettings) -> None:
-        """Take new values of the topic's settings."""
+        """Apply new values of the topic's settings."""
         if settings is not self.log.settings:
             self.log.configure(settings)
-            self._world.waiting.changed(self)  # by `flush.before.expose` more may be seen now
+            self._world.waiting.changed(self)  # `flush.before.expose` may expose more now
         self._rules = rules_of(settings)
         self._choose_group_rules()
 
     # Who leads
 
     def lead_or_follow(self, state: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
-        """Take what the controller says; it is newer than what was said before."""
+        """Apply the controller's newer state."""
         self.state, self.replicas = state, replicas
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._world.broker_id
@@ -126,20 +127,21 @@ class Partition:
         self._world.waiting.changed(self)
 
     def resign(self) -> None:
-        """Nobody here takes or gives records any more; who waits for that hears it."""
+        """Stop leading: appends and reads are refused from here on, and waiting ones end."""
         self.is_leader = False
-        self.state = self.state._replace(leader=-1)  # whom clients would else be sent back to
+        self.state = self.state._replace(leader=-1)  # else clients would be sent back here
         self._choose_group_rules()
         self._world.waiting.changed(self)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call once nothing is being appended, perhaps at once."""
+        """Call `callback` once no append is in progress, perhaps at once."""
         self._writer.when_idle(callback)
 
     def require_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
-        """Raise NOT_LEADER_OR_FOLLOWER, or for a client that knows an epoch, that it is wrong.
+        """Raise NOT_LEADER_OR_FOLLOWER if this broker does not lead the partition.
 
-        FENCED_LEADER_EPOCH: the client's is older; UNKNOWN_LEADER_EPOCH: newer (KIP-320).
+        If the client sent an epoch: FENCED_LEADER_EPOCH if it is older than the partition's,
+        UNKNOWN_LEADER_EPOCH if it is newer (KIP-320).
         """
         if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
@@ -153,11 +155,11 @@ class Partition:
     def append(
         self, records: Buffer, version: int, acks: int, now_ms: int, done: Done
     ) -> Appended | None:
-        """Append what a Produce of `version` carries, as the leader.
+        """Append the records of a Produce of `version`, as the leader.
 
-        What became of it, or None if `done` will be told later, since the disk is slow. It is in
-        this log then; `await_exposed` tells when it is on all in-sync replicas. Raises `ApiError`
-        for what is refused, `DiskFailed`.
+        Returns the result or, if the disk is slow, None; then `done` gets it later. The records are
+        then in this log; `await_exposed` waits until all in-sync replicas have them. Raises
+        `ApiError` if they are refused, and `DiskFailed`.
         """
         if not self.is_leader:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
@@ -167,7 +169,7 @@ class Partition:
         batches = validate(records, self._rules, api_version=version, now_ms=now_ms)
         if not batches:
             return NOTHING
-        size = sum(len(data) for _, data in batches)  # as stored: smaller than it came, or larger
+        size = sum(len(data) for _, data in batches)  # as stored, after conversion
         if size > settings.segment_bytes:
             raise ApiError(Error.RECORD_LIST_TOO_LARGE, f"{size} bytes do not fit a segment")
         appended = self._append(batches, self.leader_epoch, now_ms, done)
@@ -176,11 +178,10 @@ class Partition:
         return appended
 
     def append_group(self, batches: Sequence[Batch], now_ms: int) -> Sequence[int]:
-        """Append batches that keep `group_rules`, with one write: the first offset of each.
+        """Append batches that meet `group_rules` with one write; return their base offsets.
 
-        What is appended is committed too. There are fewer offsets than batches if one cannot be
-        appended like this: it and those behind it were not. Raises `ApiError`, and then none was;
-        `DiskFailed`.
+        They are committed too. If a batch cannot be appended like this, the result is shorter: that
+        batch and those after it were not. Raises `ApiError`, and then none was, and `DiskFailed`.
         """
         if self.group_rules is None:
             return ()
@@ -190,7 +191,7 @@ class Partition:
         return start_offsets
 
     def append_own(self, batches: Sequence[Batch], now_ms: int, done: Done) -> Appended | None:
-        """Append batches that the broker itself has made; otherwise as `append`."""
+        """As `append`, for batches that the broker itself has built."""
         if not self.is_leader:
             raise ApiError(Error.NOT_LEADER_OR_FOLLOWER)
         appended = self._append(batches, self.leader_epoch, now_ms, done)
@@ -200,26 +201,26 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Too few replicas are in sync for acks=all.
+        """Whether too few replicas are in sync for acks=all.
 
-        As many are needed as `min.insync.replicas` says, but no more than there are replicas, as in
-        Kafka: a partition of one could else never be written with acks=all.
+        Needed are `min.insync.replicas`, but no more than there are replicas, as in Kafka:
+        otherwise a partition with one replica could never be written with acks=all.
         """
         needed = min(self.log.settings.min_insync_replicas, len(self.replicas))
         return len(self.state.isr) < needed
 
     @property
     def is_append_time(self) -> bool:
-        """The broker sets the timestamps of records."""
+        """Whether the broker sets the records' timestamps (log append time)."""
         return self._rules.is_append_time
 
     def _grown(self) -> None:
-        """The log has: those who wait for records see to it when this turn of the loop ends."""
+        """The log has grown: have waiting fetches attempted when this turn of the loop ends."""
         if not self.log.settings.flush_before_expose:
             self._world.waiting.changed(self)
 
     def _choose_group_rules(self) -> None:
-        """So that a usual produce looks at one thing, where another looks at all of these."""
+        """Set `group_rules`, so that a fast path checks one attribute instead of all these."""
         rules, settings = self._rules, self.log.settings
         is_usual = (
             self.is_leader
@@ -235,7 +236,7 @@ class Partition:
     def await_exposed(
         self, end_offset: int, timeout_ms: int, client: object, done: OnExposed
     ) -> None:
-        """Call `done` with NONE once all below `end_offset` is committed; or with the error.
+        """Call `done` with NONE once everything below `end_offset` is committed, or with an error.
 
         REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR if it cannot be flushed.
         """
@@ -244,21 +245,21 @@ class Partition:
             self._world.waiting.add(wait, (self,), timeout_ms, client)
 
     def request_flush(self) -> None:
-        """Have what is in the log flushed; those who wait for the high watermark hear of it."""
+        """Have the log flushed, which may advance the high watermark."""
         if not self._is_flushing:
             self._is_flushing = True
             self._world.flusher.request(self.log, self._flushed)
 
     def _flushed(self, error: BaseException | None) -> None:
         self._is_flushing = False
-        if isinstance(error, ApiError):  # a disk that failed is the flusher's to tell
+        if isinstance(error, ApiError):  # the flusher reports a failed disk
             for operation in tuple(self.watchers):
                 if isinstance(operation, ExposureWait):
                     self._world.waiting.end(operation)
                     operation.done(error.error)
 
     def flushed(self) -> None:
-        """The log was, by whomever it was asked for: the high watermark may have moved."""
+        """The log was flushed, for whatever reason: the high watermark may have moved."""
         if self.log.settings.flush_before_expose:
             self._world.waiting.changed(self)
 
@@ -276,7 +277,7 @@ class Partition:
 
     @property
     def exposed(self) -> tuple[int, int]:
-        """The high watermark and the last stable offset, for less than one by one."""
+        """The high watermark and the last stable offset; cheaper than both separately."""
         log = self.log
         high_watermark = log.exposable_offset
         undecided = log.producers.first_undecided_offset
@@ -285,7 +286,7 @@ class Partition:
         return high_watermark, undecided
 
     def visible_end(self, replica_id: int, isolation_level: int) -> int:
-        """The first offset that the one who asks may not see: a consumer (-1) or a follower."""
+        """The first offset not visible to a consumer (`replica_id` -1) or to a follower."""
         if replica_id >= 0:
             return self.log.end_offset
         if isolation_level == READ_COMMITTED:
@@ -298,7 +299,7 @@ class Partition:
 
 
 def rules_of(settings: TopicSettings) -> Rules:
-    """What a topic's settings ask of its records (pure)."""
+    """The rules for a topic's records, from its settings (pure)."""
     return Rules(
         message_bytes_max=settings.max_message_bytes,
         codec=_TOPIC_CODECS[settings.compression_type],

@@ -1,8 +1,8 @@
-"""All partitions of one broker: found by name, and told by the controller what they are.
+"""All partitions of one broker: look-up, and the controller's requests about them.
 
-The controller's requests are carried out one after the other, in the order they came, as deleting a
-log and creating it again take their time; the partitions of one request at once. Each answer has an
-error for each partition. What becomes of each is `hosting.py`'s.
+The controller's requests are carried out one at a time, in order, since deleting a log and creating
+it again takes a while; the partitions of one request concurrently. A response has an error code for
+each partition. `hosting.py` carries out what is requested for each.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _FIRST_VERSION_OF_TOPIC_IDS = 5  # of LeaderAndIsr
 class Replicas:
     """Owner: the event loop. `broker_epoch` is set by whoever registers the broker.
 
-    `on_leader` are called when this broker begins to lead a partition, or goes on in a new epoch;
-    `on_resign` when it no longer does.
+    The `on_leader` callbacks are called when this broker becomes a partition's leader, or stays so
+    in a new epoch; the `on_resign` ones when it no longer is.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Replicas:
         metrics: ReplicationMetrics,
         is_known: Callable[[TopicPartition], bool],
     ) -> None:
-        """`schedule` has its argument called when this turn of the loop ends: those who wait look
-        once at all that the turn brought. `is_known`: the cluster has such a partition."""
+        """`schedule` defers a callback to the end of this turn of the loop, so that waiting
+        operations are attempted once per turn. `is_known`: the cluster has this partition."""
         around = directory.around
         self.directory = directory
         self.broker_id = broker_id
@@ -73,7 +73,7 @@ class Replicas:
         self.broker_epoch = -1
         self.controller_epoch = 0
         self._is_known = is_known
-        # Topics that are named without any partition: nobody knows what they have, for now.
+        # Topics that the controller named without partitions: for now nobody knows which they have.
         self._doubtful: set[str] = set()
         world = PartitionWorld(
             broker_id=broker_id,
@@ -95,9 +95,9 @@ class Replicas:
         metrics.delayed_operations = lambda: len(waiting)
 
     def get(self, key: tuple[str, int]) -> Partition:
-        """The partition of a topic's name and a number, hosted here; it need not be led here.
+        """The hosted partition with this topic and number; this broker need not be its leader.
 
-        Raises NOT_LEADER_OR_FOLLOWER if the cluster has it elsewhere, UNKNOWN_TOPIC_OR_PARTITION.
+        Raises NOT_LEADER_OR_FOLLOWER if another broker has it, UNKNOWN_TOPIC_OR_PARTITION if none.
         """
         partition = self.partitions.get(key)
         if partition is None:
@@ -109,13 +109,13 @@ class Replicas:
         return partition
 
     def configure(self, topic: str, settings: TopicSettings) -> None:
-        """A topic's settings have changed."""
+        """Apply a topic's changed settings."""
         for key, log in self.directory.logs.items():
             if key.topic == topic:
                 self._configure(key, log, settings)
 
     def configure_all(self, settings_of: Callable[[str], TopicSettings]) -> None:
-        """The settings of any topic may have changed: these are those of a topic by its name."""
+        """Apply all topics' settings, any of which may have changed."""
         found: dict[str, TopicSettings] = {}
         for key, log in self.directory.logs.items():
             if key.topic not in found:
@@ -131,14 +131,14 @@ class Replicas:
             partition.configure(settings)
 
     def committed_end(self, log: Log) -> int:
-        """Up to where retention may go: nowhere in a log that is not hosted.
+        """Up to where retention may delete records: 0, so none, in a log that is not hosted.
 
-        If nobody knows its topic, what the topic's settings were is not known either.
+        If its topic is unknown, so are the topic's retention settings.
         """
         return log.exposable_offset if log.partition in self.partitions else 0
 
     def tell_of_strays(self) -> None:
-        """Name the logs, in a line of the log, that are of no partition of the cluster."""
+        """Log a warning that names the logs of partitions that the cluster does not have."""
         strays = sorted(
             key
             for key in self.directory.logs
@@ -146,8 +146,8 @@ class Replicas:
         )
         if strays:
             logger.warning(
-                "%d logs in %s are of no partition of the cluster, and stay: %s (was ZooKeeper put"
-                " back to a backup? Where nobody needs them, stop the broker and remove them)",
+                "%d logs in %s are of no partition of the cluster, and are kept: %s (was ZooKeeper"
+                " restored from a backup? If nobody needs them, stop the broker and remove them)",
                 *(len(strays), self.directory.path, some_of(strays)),
             )
 
@@ -157,7 +157,8 @@ class Replicas:
             partition.flushed()
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Resign everywhere; `done` once nothing is being appended. The directory may be closed."""
+        """Resign all leaders; call `done` once no append is in progress, so the directory may be
+        closed."""
         partitions = list(self.partitions.values())
         finish = _Countdown(len(partitions) + 1, done)
         for partition in partitions:
@@ -165,7 +166,7 @@ class Replicas:
             partition.when_idle(finish)
         finish()
 
-    # What the controller says
+    # The controller's requests
 
     def apply_leader_and_isr(
         self,
@@ -173,7 +174,7 @@ class Replicas:
         version: int,
         reply: Callable[[LeaderAndIsrResponse], None],
     ) -> None:
-        """Host, lead or follow the partitions in the request; `reply` once that is done."""
+        """Host, lead or follow the partitions in the request, then `reply`."""
 
         def carry_out(finished: Callable[[], None]) -> None:
             error = self._fence(request)
@@ -200,13 +201,13 @@ class Replicas:
         self._order(carry_out)
 
     def _resign_others(self, told: Container[object]) -> None:
-        """What is not named is led here no more: clients would write into what nobody will read.
+        """Resign partitions not in a FULL request, else clients would write where nobody reads.
 
-        If it is named again its state may be any, as its znodes were made anew.
+        If one is named again, any state is accepted, since its znodes were re-created.
         """
         for key, partition in self.partitions.items():
             if partition.is_leader and key not in told and key[0] not in self._doubtful:
-                logger.warning("%s is led no more: the cluster does not have it", partition.key)
+                logger.warning("resigned as leader of %s: not in the cluster", partition.key)
                 self._hosting.resign(partition)
                 partition.state = partition.state._replace(leader_epoch=NO_EPOCH, zk_version=-1)
 
@@ -215,7 +216,7 @@ class Replicas:
         request: StopReplicaRequest,
         reply: Callable[[StopReplicaResponse], None],
     ) -> None:
-        """Lead the partitions in the request no more, delete those it says; then `reply`."""
+        """Stop leading the partitions in the request, delete those requested, then `reply`."""
 
         def carry_out(finished: Callable[[], None]) -> None:
             error = self._fence(request)

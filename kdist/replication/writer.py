@@ -1,12 +1,12 @@
-"""Appends on their way to the disk: at once while it is fast, on a thread while it is slow.
+"""Writing appends: on the event loop while the disk is fast, in a thread while it is slow.
 
-An append is written where it is asked for. Those that `UsualProduces` has gathered in a turn of the
-loop come as a group and share a `pwritev`: 1.2 µs for each of fifty, where one alone takes 2.6
-(one-record batches, Debian's Python 3.11).
+An append is normally written inline. Those that `UsualProduces` gathers in a turn of the loop come
+as a group and share a `pwritev`: 1.2 µs for each of fifty, where one alone takes 2.6 (one-record
+batches, Debian's Python 3.11).
 
-A disk that holds up its writers holds up the loop. For some seconds a thread does the writes of all
-partitions then, and the loop goes on with everything else. What is asked for while a write of its
-partition is under way shares the next one, so that a slow disk gets few large writes.
+A disk on which writes block would block the loop. So after that, a thread does the writes of all
+partitions for some seconds, and the loop goes on with everything else. Appends during a write of
+their partition share the next one, so that a slow disk gets few large writes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 THREAD_FOR_NS = 5_000_000_000
 WATCH_FOR_NS = 5_000_000_000
 SLOW_NS = 2_000_000
-# The loop may wait for the disk a hundredth of its time, and so long at once.
+# The loop may wait for the disk for one hundredth of its time, and beyond that for this long.
 WAITED_SHARE = 100
 WAITED_NS_MAX = 50_000_000
-SLOW_NS_PER_BYTE = 5  # and so much more for a large write, which takes its time in memory too
-# A thread waits after each write until the loop lets it go on in Python, 5 ms and more.
+SLOW_NS_PER_BYTE = 5  # added to `SLOW_NS`: a large write takes longer to copy, too
+# After each write a thread waits for the interpreter lock, 5 ms and more.
 PROOF_NS_IN_THREAD = 25_000_000
 _TELL_EVERY_NS = 60_000_000_000
 
@@ -44,7 +44,7 @@ _Submitted = tuple[Append, Done]
 
 
 class Took(NamedTuple):
-    """How long a write took, and how often it waited by itself; 0 if nobody looked."""
+    """How long a write took, and its voluntary context switches (0 if not measured)."""
 
     started_ns: int
     ended_ns: int
@@ -52,18 +52,18 @@ class Took(NamedTuple):
 
 
 class Writers:
-    """What the writers of all partitions share: how the one disk does. Owner: `Replicas`.
+    """Whether the one disk is slow, as the writers of all partitions see it. Owner: `Replicas`.
 
-    That a write takes long is no proof: on a busy machine the scheduler makes it long every few
-    milliseconds, and a thread would only take more of the cores that are short. But who waits for a
-    disk gives up the core by itself. So after a slow write the next are watched for some seconds,
-    and the thread comes when those of them that are slow and have waited make up a hundredth of the
-    time. Nothing is looked at before.
+    A write that takes long is no proof: on a busy machine the scheduler interrupts one every few
+    milliseconds, and a thread would only add to the load. But waiting for a disk is a voluntary
+    context switch. So after a slow write the following ones are watched for some seconds, and the
+    thread takes over when those that were slow and waited add up to more than a hundredth of the
+    time. Until a slow write, nothing is measured.
 
-    A slow write or two that waited are no proof either: any write may wait a moment for a lock of
-    the filesystem, and the scheduler makes some of these long. A thread that came for them doubled
-    what produces of 256 KiB cost for the next seconds (a copy of each, and two threads that hand
-    the interpreter to each other), where the disk had held up nobody to speak of.
+    One or two slow writes that waited are no proof either: any write may briefly wait for a lock of
+    the filesystem, and the scheduler prolongs some of these. A thread started for them doubled the
+    cost of produces of 256 KiB for the next seconds (a copy of each, and two threads contending for
+    the interpreter), although the disk had delayed almost nothing.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class Writers:
         metrics: ReplicationMetrics,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        """`on_failure` hears of a disk that failed under a thread; nobody is answered then."""
+        """`on_failure` is called if the disk fails in the thread; its appends are not answered."""
         self.tasks = tasks
         self.clock = clock
         self.metrics = metrics
         self.on_failure = on_failure
         self.thread_until_ns = 0
         self.watch_until_ns = 0
-        self._waited_ns = 0  # by slow writes, beyond what they may
+        self._waited_ns = 0  # by slow writes, beyond the share that they may
         self._waited_until_ns = 0
         self._silent_until_ns = 0
 
     def note_slow(self, size: int, took: Took) -> None:
-        """The loop's last write may have been slow: if it waited, it may bring the thread."""
+        """Judge a write on the loop; if it was slow and waited, the thread may take over."""
         slow_ns = self._slow_ns(size, took)
         if slow_ns and took.waits:
             allowed_ns = (took.ended_ns - self._waited_until_ns) // WAITED_SHARE
@@ -95,19 +95,19 @@ class Writers:
                 self._have_thread(took.ended_ns)
 
     def note_slow_in_thread(self, size: int, took: Took) -> None:
-        """The thread's last write may have been slow: if that is the disk's fault, it stays."""
+        """Judge a write in the thread; if the disk was slow, the thread goes on for longer."""
         if self._slow_ns(size, took) > PROOF_NS_IN_THREAD and took.waits:
             self._have_thread(took.ended_ns)
 
     def tell_full(self, error: DiskFull) -> None:
-        """Appends are refused: say so in the log, once a minute while it lasts."""
+        """Log that appends are refused, at most once a minute."""
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._silent_until_ns:
             self._silent_until_ns = now_ns + _TELL_EVERY_NS
             logger.error("appends are refused: %s", error)
 
     def _slow_ns(self, size: int, took: Took) -> int:
-        """How much longer it took than it may, if that is worth to be noted; else 0."""
+        """How much too long the write took; 0 if it was not slow."""
         slow_ns = took.ended_ns - took.started_ns - size * SLOW_NS_PER_BYTE
         if slow_ns <= SLOW_NS:
             return 0
@@ -121,7 +121,7 @@ class Writers:
 
 
 class Writer:
-    """One log's appends, in the order they are asked for. Owner: its partition."""
+    """One log's appends, in the order of the requests. Owner: its partition."""
 
     __slots__ = (
         "_is_writing",
@@ -146,7 +146,7 @@ class Writer:
     def append(
         self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, done: Done
     ) -> Appended | None:
-        """Append checked batches: what became of it, or None if `done` will be told later.
+        """Append checked batches; return the result, or None if `done` will get it later.
 
         Raises as `Log.append`; then `done` is not called.
         """
@@ -165,15 +165,15 @@ class Writer:
         return appended
 
     def is_prompt(self, now_ns: int) -> bool:
-        """Whether what is appended now is written at once, and not by a thread."""
+        """Whether an append now is written inline, not in a thread."""
         return not self._is_writing and now_ns >= self._writers.thread_until_ns
 
     def append_group(
         self, batches: Sequence[Batch], leader_epoch: int, now_ms: int
     ) -> Sequence[int]:
-        """Append checked batches that came one by one: offsets, errors as `group.append_group`.
+        """Append checked batches of separate requests; result and errors as `group.append_group`.
 
-        None is appended if a thread has to.
+        Appends none if a thread would have to write them.
         """
         started_ns, writers = self._monotonic_ns(), self._writers
         if self._is_writing or started_ns < writers.thread_until_ns:
@@ -185,38 +185,38 @@ class Writer:
         return start_offsets
 
     def _note_slow(self, batches: Sequence[Batch], started_ns: int, waits: int | None) -> None:
-        """These were appended at once, and it took long. `waits`: before that, if watched."""
+        """Note a slow inline append. `waits`: the clock's count before it, if it was watched."""
         ended_ns, clock = self._monotonic_ns(), self._writers.clock
         waited = 0 if waits is None else clock.waits() - waits
         size = sum(len(data) for _, data in batches)
         self._writers.note_slow(size, Took(started_ns, ended_ns, waited))
 
     def _note_refused(self, error: DiskFull, appends: int) -> None:
-        """A lack of descriptors is told by who mends it, the log directory's schedule."""
+        """Count and log refused appends; but `storage.schedule` logs a lack of descriptors."""
         if not isinstance(error, OutOfDescriptors):
             self._log.world.metrics.refused_appends += appends
             self._writers.tell_full(error)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call once nothing of this log is being written, perhaps at once."""
+        """Call `callback` once no write of this log is in progress, perhaps at once."""
         if self._is_writing:
             self._when_idle.append(callback)
         else:
             callback()
 
     def _submit(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, done: Done) -> None:
-        # Copied, since a request's bytes are gone when its turn of the loop ends.
+        # Copied, since a request's bytes are valid only until this turn of the loop ends.
         own = [Batch(header, bytearray(data)) for header, data in batches]
         self._queue.append((self._log.reserve(own, leader_epoch, now_ms), done))
         if not self._is_writing:
             self._is_writing = True
-            # Not at once: what comes in this turn shares the write.
+            # Deferred, so that all appends of this turn share the write.
             self._writers.tasks.call_soon(self._write)
 
     def _write(self) -> None:
         submitted, self._queue = self._queue, []
         placed = [append for append, _ in submitted if append.duplicate is None]
-        if not placed:  # they are of an earlier write, which is through
+        if not placed:  # all are retries of appends in an earlier write, which has ended
             self._end(submitted)
             return
         first = placed[0]
@@ -250,7 +250,7 @@ class Writer:
             self._writers.note_slow_in_thread(size, took[0])
             self._end(submitted)
         elif isinstance(error, DiskFull):
-            # What was reserved in the meantime lies behind a hole now.
+            # Appends reserved meanwhile fail too: there would be a gap before them.
             submitted += self._queue
             self._queue = []
             self._log.abandon(first)

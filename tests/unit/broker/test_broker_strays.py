@@ -53,7 +53,7 @@ def test_logs_of_topics_that_nobody_knows_are_told_of_once(
     cluster.run(scenario())
     (told,) = [each.getMessage() for each in caplog.records if "gone-" in each.getMessage()]
     assert told.startswith(
-        "2 logs in /d are of no partition of the cluster, and stay: gone-0, gone-1"
+        "2 logs in /d are of no partition of the cluster, and are kept: gone-0, gone-1"
     )
     assert "clicks" not in told
 
