@@ -13,8 +13,8 @@ client then starts over with a full fetch, as it does when its session was evict
     n   1...    go on with n                             those of the session, changed as named
 
 The number of sessions is limited. At the limit a new one evicts the least recently used, if that
-was idle for two minutes; else a smaller one that is older than two minutes; else, if the new one is
-a follower's, a smaller consumer's session of any age.
+was idle for two minutes; else the smallest one older than two minutes, if it is smaller than the
+new one. A follower's session counts as larger than any consumer's, and evicts those of any age.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class UsualSessionFetches:
 
 
 class _SessionFetch(OneFetch):
-    """A waiting fetch in a session. It is answered only if no later request overtakes it."""
+    """A waiting fetch in a session. If a later request overtakes it, it is answered an error."""
 
     __slots__ = ("_cached", "_epoch", "_session", "_session_kind")
 

@@ -28,5 +28,5 @@ class CorruptFile(UserError):
 
 
 def shown(text: str) -> str:
-    """What a file has in the place of what was looked for, quoted, and cut where it is long."""
+    """What a file contains instead of the expected text, quoted for a message, cut if long."""
     return repr(text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}...")

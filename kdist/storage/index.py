@@ -138,7 +138,7 @@ class SparseIndex:
         return IndexEntry._make(self.ENTRY.unpack(self._read(number, number + 1)))
 
     def __iter__(self) -> Iterator[IndexEntry]:
-        # By the block: what is called an index may be longer than memory, and wrong from the start.
+        # In blocks: a damaged or foreign file may be larger than memory, and wrong from the start.
         on_disk = self._written // self.ENTRY.size
         for start in range(0, on_disk, _BLOCK_ENTRIES):
             data = self._read(start, min(start + _BLOCK_ENTRIES, on_disk))
