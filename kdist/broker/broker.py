@@ -240,10 +240,10 @@ class Broker:
         service.controller.on_loss.append(partial(service.cache.forget_controller, self.id))
         self._run("candidate", service.controller.run())
         self._run("lag", self.measures.watch_lag())
-        await self._hear_of_cluster(service.cache.told)
-        self._tasks.call_later(_STRAYS_MS, service.replicas.tell_of_strays)
+        await self._await_metadata(service.cache.told)
+        self._tasks.call_later(_STRAYS_MS, service.replicas.warn_of_strays)
 
-    async def _hear_of_cluster(self, told: asyncio.Event) -> None:
+    async def _await_metadata(self, told: asyncio.Event) -> None:
         """Return once a controller has sent metadata, without which no client can be served, or
         once something has failed."""
         timeout_s = self.world.config.zookeeper.session_timeout_ms / 1000

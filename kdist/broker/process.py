@@ -75,7 +75,7 @@ class Process:
         """Run a broker to its end and return the exit status. `UserError` if it cannot start."""
         loop = TurnLoop()
         asyncio.set_event_loop(loop)
-        loop.set_exception_handler(self._hear_exception)
+        loop.set_exception_handler(self._on_exception)
         try:
             return loop.run_until_complete(self._main(loop))
         finally:
@@ -88,7 +88,7 @@ class Process:
         main = asyncio.current_task()
         assert main is not None
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._hear_signal, main)
+            loop.add_signal_handler(number, self._on_signal, main)
         self._manager.feed_watchdog(loop)
         self._ask_for_time(loop)
         try:
@@ -155,13 +155,13 @@ class Process:
         await broker.abandon()
         return status_of(error)
 
-    def _hear_signal(self, main: asyncio.Task[Any]) -> None:
+    def _on_signal(self, main: asyncio.Task[Any]) -> None:
         self._signals += 1
         self._stop.set()
         if self._signals > 1 or not self._is_started:
             main.cancel()
 
-    def _hear_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An uncaught exception is a bug, except asyncio's own when `accept` has no descriptors."""
         error = context.get("exception")
         is_accepting = "socket" in context

@@ -203,7 +203,7 @@ class Service:
             topics=TopicsHandler(self.controller, config),
             producer_ids=ProducerIds(world.zk, self._id),
             control=ControlHandler(
-                replicas, self.cache, self._overrides, self.controller, self._hear_update
+                replicas, self.cache, self._overrides, self.controller, self._on_metadata_update
             ),
             records=DeleteRecordsHandler(replicas),
             epochs=LeaderEpochsHandler(replicas),
@@ -220,7 +220,7 @@ class Service:
         else:
             await self._dynamic.load()
 
-    def _hear_update(self, gone: Collection[TopicPartition]) -> None:
+    def _on_metadata_update(self, gone: Collection[TopicPartition]) -> None:
         self.coordinator.forget_partitions(gone)
         topic = self.cache.topics.get(OFFSETS_TOPIC)
         if topic is not None:

@@ -86,7 +86,7 @@ class Replicas:
         self.on_leader, self.on_resign = hosting.on_leader, hosting.on_resign
         self._orders: deque[Callable[[Callable[[], None]], None]] = deque()
         self._is_carrying_out = False
-        directory.flusher.on_flushed.append(self._hear_flushed)
+        directory.flusher.on_flushed.append(self._on_flushed)
         metrics.partitions = lambda: len(self.partitions)
         metrics.leaders = lambda: sum(each.is_leader for each in self.partitions.values())
         metrics.under_min_isr = lambda: sum(
@@ -137,7 +137,7 @@ class Replicas:
         """
         return log.exposable_offset if log.partition in self.partitions else 0
 
-    def tell_of_strays(self) -> None:
+    def warn_of_strays(self) -> None:
         """Log a warning that names the logs of partitions that the cluster does not have."""
         strays = sorted(
             key
@@ -151,7 +151,7 @@ class Replicas:
                 *(len(strays), self.directory.path, some_of(strays)),
             )
 
-    def _hear_flushed(self, log: Log) -> None:
+    def _on_flushed(self, log: Log) -> None:
         partition = self.partitions.get(log.partition)
         if partition is not None:
             partition.flushed()

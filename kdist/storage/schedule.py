@@ -84,10 +84,10 @@ class Schedule:
         files = self._directory.files
         if files.lacks_descriptors:
             files.lacks_descriptors = False
-            self._tell_of_lack()
+            self._warn_of_lack()
             self._give_back()
 
-    def _tell_of_lack(self) -> None:
+    def _warn_of_lack(self) -> None:
         """Log the lack of descriptors, at most once a minute."""
         now_ns = self._directory.around.clock.monotonic_ns()
         if now_ns >= self._silent_until_ns:
