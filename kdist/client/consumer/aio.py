@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
@@ -21,6 +22,7 @@ from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Given,
+    check_callable,
     check_listener,
     check_timeout,
     checked_decoders,
@@ -73,6 +75,7 @@ class Consumer:
     def _use(self, core: Core) -> None:
         self._open: Core | None = core
         self._unread: list[ConsumedRecord] = []  # polled by `async for`, the next record last
+        self._given: ConsumedRecord | None = None  # the last record that `async for` yielded
 
     @property
     def _core(self) -> Core:
@@ -137,11 +140,12 @@ class Consumer:
 
     async def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core = self._core
+        self._given = None
         end_s = checked_end(timeout_s, core.world.now_s())
         while True:
             left_s = None if end_s is None else end_s - core.world.now_s()
-            await core.ready(left_s)
             core.shelf.begun = {}
+            await core.ready(left_s)
             try:
                 taken = take()
             except KdistError:
@@ -159,7 +163,8 @@ class Consumer:
         while True:
             if not self._unread:
                 self._unread = (await self.poll())[::-1]
-            yield self._unread.pop()
+            self._given = self._unread.pop()
+            yield self._given
 
     def _put_back(self) -> None:
         """Set positions to where `async for` is; records it has not yielded are fetched again."""
@@ -243,14 +248,19 @@ class Consumer:
         """Commit offsets, by default the current positions; returns when they are committed."""
         self._put_back()
         check_timeout(timeout_s)
-        await self._core.commit(to_commit(offsets), timeout_s)
+        given = to_commit(offsets)
+        await self._core.commit(given, timeout_s)
+        self._core.shelf.note_done(given)
 
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
     ) -> None:
         """Commit in the background; calls `on_committed(offsets, error)` when done."""
+        check_callable(on_committed, "on_committed")
         self._put_back()
-        self._core.commit_soon(to_commit(offsets), on_committed)
+        given = to_commit(offsets)
+        self._core.commit_soon(given, on_committed)
+        self._core.shelf.note_done(given)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -262,20 +272,35 @@ class Consumer:
     # The end
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit if auto-commit is on, and leave the group; a static member stays in it."""
+        """Commit if auto-commit is on, and leave the group; a static member stays in it.
+
+        While an exception is handled, the records given last are not committed.
+        """
+        await self._close(timeout_s, is_done=sys.exception() is None)
+
+    async def _close(self, timeout_s: float, *, is_done: bool) -> None:
         check_timeout(timeout_s)
         if self._open is not None and not self._open.is_closing:
             self._put_back()
+            if not is_done:
+                self._step_back(self._open)
             try:
                 await self._open.close(timeout_s)
             finally:
                 self._open = None
 
+    def _step_back(self, core: Core) -> None:
+        given, shelf = self._given, core.shelf
+        if given is not None and given.batch.partition in core.partitions:
+            partition = core.partitions[given.batch.partition]
+            shelf.begun = {partition: given.offset}
+        shelf.step_back({})
+
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await self._close(CLOSE_TIMEOUT_S, is_done=error is None)
 
 
 async def _call_back(function: Callable[..., object], *arguments: object) -> None:

@@ -5,13 +5,14 @@
         for record in consumer:
             print(record.key, record.value)
 
-Only one thread may use it at a time, except for `wakeup`, which any thread may call. Fetching and
-heartbeats run in a background thread.
+Only one thread may use it at a time: while it is in a call, calls of other threads raise
+`UserError`, except for `wakeup` and `close`. Fetching and heartbeats run in a background thread.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -21,6 +22,7 @@ from kdist.client.consumer.batch import Batch, ConsumedRecord, Decoder
 from kdist.client.consumer.core import CLOSE_TIMEOUT_S, ConsumerClosed, Core, OnCommitted
 from kdist.client.consumer.given import (
     Given,
+    check_callable,
     check_listener,
     check_timeout,
     checked_decoders,
@@ -36,10 +38,11 @@ from kdist.client.consumer.given import (
 from kdist.client.consumer.iteration import Iteration
 from kdist.client.consumer.rebalancing import RebalanceListener
 from kdist.client.consumer.settings import read_settings
+from kdist.client.consumer.sole_use import SoleUse
 from kdist.client.discovery import find_brokers
 from kdist.client.offsets import TIMESTAMPS, OffsetAndMetadata, OffsetAndTimestamp, check_time
 from kdist.client.shared_settings import Servers
-from kdist.errors import KdistError
+from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
@@ -88,6 +91,7 @@ class Consumer:
             raise
         background.warn_if_left(self)
         self._shelf = self._core.shelf
+        self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
 
     # The first design's consumers, with groups in ZooKeeper: see `kdist.client.connector`
@@ -117,8 +121,7 @@ class Consumer:
     ) -> None:
         """Read these topics, or all whose names match a pattern, as a member of the group.
 
-        Each call replaces the previous subscription. `listener` is called on rebalances, within
-        `poll`.
+        A new call replaces the last. `listener` is called on rebalances, within `poll`.
         """
         check_listener(listener, RebalanceListener)
         self._call(self._core.subscribe, checked_topics(topics), listener)
@@ -176,14 +179,16 @@ class Consumer:
 
     def _taken(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         """What `take` returns. If it is interrupted, what it took is put back on the shelf."""
-        self._shelf.begun = {}
-        try:
-            return self._taken_in_time(take, timeout_s)
-        except KdistError:
-            raise
-        except BaseException:
-            self._call(self._shelf.take_back)
-            raise
+        self._sole_use.check()
+        with self._sole_use.lock:
+            self._shelf.begun = {}
+            try:
+                return self._taken_in_time(take, timeout_s)
+            except KdistError:
+                raise
+            except BaseException:
+                self._call(self._shelf.take_back)
+                raise
 
     def _taken_in_time(self, take: Callable[[], list[T]], timeout_s: float | None) -> list[T]:
         core, shelf = self._core, self._shelf
@@ -223,10 +228,7 @@ class Consumer:
             self._background.loop.call_soon_threadsafe(self._core.kick)
 
     def __iter__(self) -> Iterator[ConsumedRecord]:
-        """Yield records one by one; waits for more, and never ends.
-
-        A new loop continues where the last one stopped.
-        """
+        """Yield records from where the last loop stopped; waits for more, and never ends."""
         return chain.from_iterable(self._runs())
 
     def _runs(self) -> Iterator[Iterator[ConsumedRecord]]:
@@ -243,10 +245,7 @@ class Consumer:
                 iteration.begin(*self._taken(take, None))
 
     def wakeup(self) -> None:
-        """Make the current or next `poll` raise `WakenUp`. Any thread may call this.
-
-        Does nothing once the consumer is closed.
-        """
+        """Make the current or next `poll` raise `WakenUp`, unless closed. Any thread may call."""
         if not self._is_closed:
             self._core.is_waking = True  # set here, as the next poll may be in this thread
             self._background.loop.call_soon_threadsafe(self._core.world.news.set)
@@ -254,9 +253,7 @@ class Consumer:
     # Positions
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Continue from `offset`; with the `leader_epoch` committed beside it, a truncated log is
-        detected (KIP-320).
-        """
+        """Continue from `offset`; the `leader_epoch` beside it detects truncation (KIP-320)."""
         self._drop(partition)
         self._call(self._core.seek, partition, offset, leader_epoch)
 
@@ -290,16 +287,14 @@ class Consumer:
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition (its log start offset)."""
-        return self._ends(TIMESTAMPS["earliest"], partitions)
+        return self._ends("earliest", partitions)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The end offset of each partition: its high watermark, or its last stable offset with
-        `isolation_level` read_committed.
-        """
-        return self._ends(TIMESTAMPS["latest"], partitions)
+        """The high watermark of each; with read_committed, its last stable offset."""
+        return self._ends("latest", partitions)
 
-    def _ends(self, which: int, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(checked_partitions(partitions), which)
+    def _ends(self, end: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(checked_partitions(partitions), TIMESTAMPS[end])
         return found_offsets(self._run(self._core.list_offsets(wanted)))
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -326,14 +321,19 @@ class Consumer:
         """
         check_timeout(timeout_s)
         self._iteration.settle()
-        self._run(self._core.commit(to_commit(offsets), timeout_s))
+        given = to_commit(offsets)
+        self._run(self._core.commit(given, timeout_s))
+        self._shelf.note_done(given)
 
     def commit_async(
         self, offsets: Given | None = None, on_committed: OnCommitted = ignore
     ) -> None:
         """Commit in the background thread, which then calls `on_committed(offsets, error)`."""
+        check_callable(on_committed, "on_committed")
         self._iteration.settle()
-        self._call(self._core.commit_soon, to_commit(offsets), on_committed)
+        given = to_commit(offsets)
+        self._call(self._core.commit_soon, given, on_committed)
+        self._shelf.note_done(given)
 
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -345,12 +345,22 @@ class Consumer:
     # The end
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit if auto-commit is on, and leave the group; a static member stays in it."""
+        """Commit if auto-commit is on, and leave the group; a static member stays in it.
+
+        While an exception is handled, the records given last are not committed.
+        """
+        self._close(timeout_s, is_done=sys.exception() is None)
+
+    def _close(self, timeout_s: float, *, is_done: bool) -> None:
         check_timeout(timeout_s)
         if self._is_closed or self._core.is_closing or self._background.is_elsewhere:
             return  # closed, or closing: a listener called meanwhile may call `close` again
         self._background.check_caller()
+        self._sole_use.is_ending = True
+        in_doubt = {} if is_done else self._iteration.last_given()
         self._iteration.drop()
+        if not is_done:
+            self._shelf.step_back(in_doubt)
         try:
             self._background.run(self._core.close(timeout_s))
         finally:
@@ -360,8 +370,8 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._close(CLOSE_TIMEOUT_S, is_done=error is None)
 
     # Calls to the loop
 
@@ -369,12 +379,21 @@ class Consumer:
         self._iteration.drop(lambda each: not partitions or each.key in partitions)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._is_closed:
+        try:
+            self._check_open()
+            self._sole_use.check()
+        except UserError:
             work.close()
-            raise ConsumerClosed
-        return self._background.run(work)
+            raise
+        with self._sole_use.lock:
+            return self._background.run(work)
 
     def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        self._check_open()
+        self._sole_use.check()
+        with self._sole_use.lock:
+            return self._background.call(function, *arguments)
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise ConsumerClosed
-        return self._background.call(function, *arguments)

@@ -64,6 +64,12 @@ def check_listener(given: Any, kind: type) -> None:
             raise UserError(f"{given!r} is not a {kind.__name__}: it has no method {name}")
 
 
+def check_callable(given: Any, name: str) -> None:
+    """It can be called: who finds out later does so in the background."""
+    if not callable(given):
+        raise UserError(f"{name} is a callable, not {given!r}")
+
+
 def to_commit(given: Given | None) -> Offsets | None:
     """The offsets to commit, checked; None, which means all positions, stays None."""
     if given is None:

@@ -23,6 +23,7 @@ class Iteration:
         self.left: Iterator[ConsumedRecord] = iter(())  # of the run
         self._end = 0
         self._position = 0  # as last set here; the loop may have set another since
+        self._rest = -1, 0  # of the last `rest`: how many it left, and its first record's offset
 
     @property
     def is_given(self) -> bool:
@@ -35,6 +36,7 @@ class Iteration:
         self._partition, self._records = partition, records
         self._end = self._position = partition.position
         self.left = iter(records)
+        self._rest = -1, 0
 
     def settle(self) -> None:
         """Set the partition's position to that of the next record to yield."""
@@ -47,7 +49,27 @@ class Iteration:
         """Take up to `count` of the run's remaining records."""
         rest = list(islice(self.left, count))
         self.settle()
+        if rest:
+            self._rest = length_hint(self.left), rest[0].offset
+        else:
+            self._partition, self._records = None, []
         return rest
+
+    def last_given(self) -> dict[Partition, int]:
+        """Where the records begin that the application may not have finished, by partition.
+
+        That is the last record yielded, or the first of the last `rest`. Empty if the partition's
+        position has changed since.
+        """
+        self.settle()
+        partition, left = self._partition, length_hint(self.left)
+        if partition is None or partition.position != self._position:
+            return {}
+        given = len(self._records) - left
+        if not given:
+            return {partition: self._position}
+        was_left, first = self._rest
+        return {partition: first if left == was_left else self._records[given - 1].offset}
 
     def drop(self, is_dropped: Callable[[Partition], bool] = lambda _: True) -> None:
         """Settle, and discard the rest of the run if `is_dropped` says so of its partition."""

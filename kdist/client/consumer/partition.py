@@ -11,9 +11,10 @@ assignments) are made on the loop, while the consuming thread waits for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any
 
+from kdist.client.committed import Offsets
 from kdist.client.consumer.batch import Batch, ConsumedRecord, CorruptFetch, NotDecoded
 from kdist.client.consumer.batch_run import BatchRun
 from kdist.client.consumer.opening import Ready
@@ -189,6 +190,7 @@ class Shelf:
         self._partitions: deque[Partition] = deque()
         self.is_hungry = False  # a partition that was full enough has room for another fetch
         self.begun: dict[Partition, int | None] = {}  # positions before the last take
+        self._done: dict[TopicPartition, int] = {}  # what of that take was committed by hand
 
     def put(self, partition: Partition, found: Iterable[Ready]) -> None:
         """On the loop: append what was fetched of a partition."""
@@ -253,6 +255,24 @@ class Shelf:
             if position is not None and not partition.is_revoked:
                 partition.seek(position)
 
+    def note_done(self, offsets: Offsets | None) -> None:
+        """The application has committed these offsets, or all positions: that much is done."""
+        if offsets is None:
+            self._done = {p.key: p.position for p in self.begun if p.position is not None}
+        else:
+            self._done = self._done | {key: each.offset for key, each in offsets.items()}
+
+    def step_back(self, last: Mapping[Partition, int]) -> None:
+        """Move positions back to before the last take, which the application has not finished.
+
+        But not before what it committed. `last` has closer positions, where records are iterated.
+        """
+        for partition, before in {**self.begun, **last}.items():
+            if before is not None and partition.position is not None:
+                position = max(before, self._done.get(partition.key, 0))
+                if position < partition.position:
+                    partition.position, partition.position_epoch = position, NO_EPOCH
+
     def _take_each(self, take: Callable[[Partition], bool], taken: Sized) -> None:
         """Call `take` with the first partition in the queue until it is satisfied, or all is taken.
 
@@ -261,6 +281,7 @@ class Shelf:
         """
         row = self._partitions
         begun = self.begun = {}
+        self._done = {}
         while row:
             partition = row[0]
             if partition.ready and partition.may_give:

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kdist import aio
+from kdist.client.committed import Offsets
+from kdist.client.consumer.commits import Commits, Turn
 from kdist.client.consumer.consumer import Consumer
+from kdist.client.consumer.core import ConsumerClosed, WakenUp
+from kdist.client.consumer.opening import Opening, open_fetched
 from kdist.client.consumer.partition import Partition
 from kdist.client.consumer.rebalancing import Partitions, RebalanceListener
+from kdist.client.consumer.topics import Topics
+from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
+from kdist.records.build import build_batch
+
+T0 = TopicPartition("t", 0)
 
 
 def test_a_listener_that_is_told_of_the_end_may_close_its_consumer() -> None:
@@ -24,3 +41,158 @@ def test_a_listener_that_is_told_of_the_end_may_close_its_consumer() -> None:
     consumer.close()
     assert told == [[partition]]
     consumer.close()
+
+
+def given(consumer: Consumer, count: int) -> None:
+    """So many records of `T0` are ready, in batches of four."""
+    consumer.assign([T0])
+    consumer.seek(T0, 0)
+    for start in range(0, count, 4):
+        values = [b"%d" % number for number in range(start, start + 4)]
+        data = build_batch(values, timestamp_ms=0, base_offset=start)
+        opened = open_fetched(data, Opening(T0, start, decoders=(None, None)))
+        consumer._shelf.put(consumer._core.partitions[T0], opened)
+
+
+@pytest.fixture
+def committed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions of `T0` that are committed, as consumers close or are told to."""
+    found: list[int] = []
+
+    async def commit(
+        _: Commits, offsets: Offsets, timeout_s: float | None = None, turn: Turn | None = None
+    ) -> None:
+        found.append(offsets[T0].offset)
+
+    monkeypatch.setattr(Commits, "commit", commit)
+    for name in ("start", "refresh"):
+        monkeypatch.setattr(Topics, name, lambda _: None)
+    return found
+
+
+class Mishap(Exception):
+    """What a program did not see coming."""
+
+
+Work = Callable[[Consumer], None]
+
+
+def fail_in_a_loop(consumer: Consumer) -> None:
+    for record in consumer:
+        if record.offset == 5:
+            raise Mishap
+
+
+def fail_after_two_polls(consumer: Consumer) -> None:
+    assert [len(consumer.poll(0, max_records=3)) for _ in range(2)] == [3, 3]
+    raise Mishap
+
+
+def fail_after_a_loop_and_a_poll(consumer: Consumer) -> None:
+    assert next(iter(consumer)).offset == 0
+    assert len(consumer.poll(0, max_records=2)) == 2
+    raise Mishap
+
+
+def fail_after_a_commit(consumer: Consumer) -> None:
+    assert len(consumer.poll(0, max_records=6)) == 6
+    consumer.commit({T0: 4})
+    raise Mishap
+
+
+def fail_after_a_seek_back(consumer: Consumer) -> None:
+    assert len(consumer.poll(0, max_records=6)) == 6
+    consumer.seek(T0, 1)
+    assert len(consumer.poll(0)) == 0
+    raise Mishap
+
+
+@pytest.mark.parametrize(
+    ("work", "last"),
+    [
+        (fail_in_a_loop, 5),
+        (fail_after_two_polls, 3),
+        (fail_after_a_loop_and_a_poll, 1),
+        (fail_after_a_commit, 4),
+        (fail_after_a_seek_back, 1),
+    ],
+)
+def test_what_was_given_last_before_a_failure_is_not_committed(
+    committed: list[int], work: Work, last: int
+) -> None:
+    """It was not processed, or who knows: at least once means that it is given again."""
+    with contextlib.suppress(Mishap), Consumer("127.0.0.1:1", group_id="g") as consumer:
+        given(consumer, 8)
+        work(consumer)
+    assert committed[-1] == last
+
+
+def test_a_consumer_closed_where_an_exception_is_handled_commits_what_is_done(
+    committed: list[int],
+) -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g")
+    given(consumer, 8)
+    try:
+        for record in consumer:
+            assert record.offset < 2
+    except AssertionError:
+        consumer.close()
+    assert committed == [2]
+
+
+def test_all_that_was_given_is_committed_at_a_good_end(committed: list[int]) -> None:
+    with Consumer("127.0.0.1:1", group_id="g") as consumer:
+        given(consumer, 8)
+        for record in consumer:
+            if record.offset == 5:
+                break
+    assert committed == [6]
+
+
+async def fail_at(offset: int) -> None:
+    async with aio.Consumer("127.0.0.1:1", group_id="g") as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        data = build_batch([b"x"] * 8, timestamp_ms=0, base_offset=0)
+        opened = open_fetched(data, Opening(T0, 0, decoders=(None, None)))
+        consumer._core.shelf.put(consumer._core.partitions[T0], opened)
+        async for record in consumer:
+            if record.offset == offset:
+                raise KeyError
+
+
+def test_the_record_at_which_an_awaited_loop_failed_is_not_committed(committed: list[int]) -> None:
+    with pytest.raises(KeyError):
+        asyncio.run(fail_at(5))
+    assert committed == [5]
+
+
+def test_a_second_thread_is_refused_while_the_first_is_in_a_call(committed: list[int]) -> None:
+    """Both would be given records twice, and lose others."""
+    del committed
+    outcomes: list[object] = []
+
+    def poll() -> None:
+        try:
+            outcomes.append(consumer.poll())
+        except KdistError as refused:
+            outcomes.append(refused)
+
+    with Consumer("127.0.0.1:1") as consumer:
+        given(consumer, 0)
+        first = threading.Thread(target=poll)
+        first.start()
+        while consumer._sole_use.lock.acquire(blocking=False):
+            consumer._sole_use.lock.release()
+        for call in (consumer.poll, consumer.commit, lambda: next(iter(consumer))):
+            with pytest.raises(UserError, match="another thread is using the consumer"):
+                call()
+        consumer.wakeup()
+        first.join(10)
+        assert isinstance(outcomes.pop(), WakenUp)
+        first = threading.Thread(target=poll)
+        first.start()
+        while consumer._sole_use.lock.acquire(blocking=False):
+            consumer._sole_use.lock.release()
+    first.join(10)  # closed by the end of `with`, in this thread
+    assert isinstance(outcomes.pop(), ConsumerClosed)
