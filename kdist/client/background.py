@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import warnings
 import weakref
@@ -22,6 +23,7 @@ from kdist.runtime.turn_loop import TurnLoop
 
 T = TypeVar("T")
 _Step = Callable[[], None]
+ENDING = "the program is ending: its clients have stopped"
 FORKED = "the client belongs to the process that this one was forked from: open another one here"
 _CLOSED = "the client was closed meanwhile"
 
@@ -34,18 +36,24 @@ class BackgroundLoop:
     """The loop and its daemon thread, which run until `stop`.
 
     Any thread may call, but only one at a time if the work calls functions back. A forked process
-    does not have the thread: `is_elsewhere` is then True, and `on_fork` was called.
+    does not have the thread: `is_elsewhere` is then True, and `on_fork` was called. Nor does the
+    thread run while the interpreter ends, when a `__del__` may still call.
     """
 
     def __init__(self, name: str) -> None:
         self.loop = TurnLoop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
-        self.is_elsewhere = False
+        self._is_forked = False
         self.on_fork: Callable[[], None] = lambda: None
         tell_when_forked(self)
         self._callers: list[SimpleQueue[_Step | None]] = []  # waiting callers, the innermost last
         self._stopping = threading.Lock()  # acquired once, by the first `stop`
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the loop's thread does not run in this process, so that calls would hang."""
+        return self._is_forked or sys.is_finalizing()
 
     @property
     def is_here(self) -> bool:
@@ -53,15 +61,15 @@ class BackgroundLoop:
         return threading.current_thread() is self._thread
 
     def check_caller(self) -> None:
-        """Raise `UserError` if called in the loop's own thread, or in a forked process."""
+        """Raise `UserError` in the loop's own thread, in a forked process, or at exit."""
         if self.is_elsewhere:
-            raise UserError(FORKED)
+            raise UserError(FORKED if self._is_forked else ENDING)
         if self.is_here:
             raise UserError("a callback of the client cannot wait for it")
 
     def forked(self) -> None:
         """Called in a forked process, by `kdist.runtime.forks`."""
-        self.is_elsewhere = True
+        self._is_forked = True
         self.on_fork()
 
     def warn_if_left(self, front: object) -> None:

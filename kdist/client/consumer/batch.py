@@ -114,6 +114,19 @@ class ConsumedRecord(_Place):
         """The epoch of the leader that appended it, to commit with the offset (KIP-320)."""
         return self.batch.header.partition_leader_epoch
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConsumedRecord) and self._all() == other._all()
+
+    def __ne__(self, other: object) -> bool:  # a tuple's own compares batches
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.batch.partition, self.offset))
+
+    def _all(self) -> tuple[Any, ...]:
+        place = self.batch.partition, self.offset
+        return (*place, self.timestamp, self.key, self.value, self.headers)
+
     def __reduce__(self) -> tuple[Any, ...]:
         batch = self.batch
         record = Record(self.offset, self.timestamp, self.key, None, self.headers)

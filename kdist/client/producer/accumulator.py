@@ -235,6 +235,9 @@ class Accumulator:
         self.is_closed = True
         self._why_closed = why
         self.plain.clear()
+        for queue in [each for topic in self.topics.values() for each in topic.queues]:
+            for batch in queue.batches():
+                batch.error, batch.is_done = ProducerClosed(why), True  # nobody here will tell
         self.topics.clear()
 
     def maybe_make_plain(self, name: str, batch: Batch) -> None:

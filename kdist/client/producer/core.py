@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 from os import getpid
 from typing import Any, TypeVar
 
+from kdist.client.background import ENDING
 from kdist.client.cluster import Cluster, api_error
 from kdist.client.discovery import find_brokers
 from kdist.client.producer import leaving
@@ -40,7 +42,7 @@ from kdist.client.producer.settings import ProducerConfig
 from kdist.client.producer.settling import Settling
 from kdist.client.producer.topics import Topics
 from kdist.client.producer.world import World
-from kdist.errors import ApiError, Error
+from kdist.errors import ApiError, Error, UserError
 from kdist.network.client import ClientSettings
 from kdist.records.compression import Codec
 from kdist.records.record import Headers
@@ -78,7 +80,9 @@ class Core:
             and callables.value_encoder is None
             and callables.key_encoder is None
         )
-        self._topics = Topics(self._cluster, self.accumulator.topics, self._hurry, self._kick)
+        self._topics = Topics(
+            self._cluster, self.accumulator.topics, self._hurry, self._kick, self._check_waiter
+        )
         self._identities = Identities(self._cluster, self._kick) if is_idempotent else None
         self._settling = Settling(
             loop, settings, self.accumulator, self._topics.want, is_idempotent=is_idempotent
@@ -125,6 +129,14 @@ class Core:
     def _hurry(self, batch: Batch) -> None:
         batch.is_hurried = True
         self._kick()
+
+    def _check_waiter(self) -> None:
+        """Raise an error if a thread that waits for a result would wait forever."""
+        if sys.is_finalizing():
+            raise ProducerClosed(ENDING)
+        with contextlib.suppress(RuntimeError):
+            if asyncio.get_running_loop() is self.loop:
+                raise UserError("what runs on the producer's loop cannot wait for it: await it")
 
     def _refresh(self) -> None:
         self._topics.refresh()
@@ -188,7 +200,7 @@ class Core:
         """As `add_each`; `TypeError` if a key or the like is given beside the messages' own."""
         if any(each is not None for each in beside):
             raise TypeError("key, headers, partition and timestamp are those of each Message")
-        return self.add_each(topic, messages)
+        return self.add_each(topic, MessageSet(messages))  # values may have been put in since
 
     def add_each(self, topic: str, messages: Iterable[Message]) -> Steps[SentMany]:
         """As `add_many`, for messages that may have headers, partitions and timestamps."""

@@ -36,6 +36,7 @@ class PartitionQueue:
     __slots__ = (
         "_flown_to",
         "_next_sequence",
+        "check_waiter",
         "flying",
         "hurry",
         "identity",
@@ -52,12 +53,18 @@ class PartitionQueue:
     )
 
     def __init__(
-        self, topic: str, partition: int, leader: int, hurry: Callable[[Batch], None]
+        self,
+        topic: str,
+        partition: int,
+        leader: int,
+        hurry: Callable[[Batch], None],
+        check_waiter: Callable[[], None] = lambda: None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.leader = leader
         self.hurry = hurry
+        self.check_waiter = check_waiter
         self.open: Batch | None = None
         self.waiting: deque[Batch] = deque()  # sealed, in order
         self.flying: list[Batch] = []  # in flight, in order

@@ -68,7 +68,8 @@ class _Promise(Generic[T]):
         """The outcome, waiting for it for up to `timeout` seconds (None: no limit).
 
         Raises the delivery error if the send failed, `TimeoutError` if the outcome is not known in
-        time. Must not wait within a callback of the producer, which runs on its event loop.
+        time. `UserError` where waiting would never end: in the producer's own callbacks, and on the
+        event loop of a `kdist.aio` producer.
         """
         self._wait(timeout)
         return self._get()
@@ -81,12 +82,15 @@ class _Promise(Generic[T]):
     def _wait(self, timeout: float | None) -> None:
         check_timeout(timeout)
         if not self.done():
+            if timeout is None or timeout > 0:
+                next(iter(self._batches())).queue.check_waiter()
             # A lock used as a one-shot event: `threading.Event` takes two locks and about twenty
             # Python calls.
             waiting = threading.Lock()
             waiting.acquire()
             self._when_done(waiting.release)
-            if not waiting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            is_long = timeout is None or timeout > threading.TIMEOUT_MAX
+            if not waiting.acquire(timeout=-1 if is_long else max(timeout or 0, 0)):
                 raise TimeoutError("not acknowledged yet")
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:

@@ -159,7 +159,7 @@ class Producer:
         future has that.
         """
         check_timeout(timeout)
-        if not self._accumulator.is_closed:  # then everything is settled
+        if not self._accumulator.is_closed and not self._background.is_elsewhere:
             self._background.run(self._core.flush(timeout))
 
     def close(self, timeout: float | None = None) -> None:
@@ -168,8 +168,8 @@ class Producer:
         Records still undelivered then fail with `ProducerClosed`. A second call does nothing.
         """
         check_timeout(timeout)
-        if self._is_closing or self._accumulator.is_closed:
-            return
+        if self._is_closing or self._accumulator.is_closed or self._background.is_elsewhere:
+            return  # or the program has ended, and with it what could be sent
         self._background.check_caller()
         self._is_closing = True
         try:

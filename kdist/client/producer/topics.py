@@ -74,6 +74,7 @@ class Topics:
         known: dict[str, Topic],
         hurry: Callable[[Batch], None],
         on_change: Callable[[], None],
+        check_waiter: Callable[[], None] = lambda: None,
     ) -> None:
         self.addresses: dict[int, Address] = {}
         self.last_error: ApiError | NoBroker | None = None
@@ -82,6 +83,7 @@ class Topics:
         self._wanted: set[str] = set()
         self._awaited: Counter[str] = Counter()
         self._hurry = hurry
+        self._check_waiter = check_waiter
         self._on_change = on_change
         self._asking: asyncio.Task[None] | None = None
         self._changed: asyncio.Future[None] | None = None
@@ -193,6 +195,7 @@ class Topics:
         new = []
         for number in range(len(topic.queues), len(leaders)):
             leader = leaders.get(number, NO_LEADER)
-            new.append(PartitionQueue(topic.name, number, leader, self._hurry))
+            who = self._hurry, self._check_waiter
+            new.append(PartitionQueue(topic.name, number, leader, *who))
         if new:
             topic.queues += new  # all at once: an interim count would map keys to wrong partitions

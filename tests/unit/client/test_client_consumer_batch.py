@@ -123,9 +123,12 @@ def test_records_and_batches_may_go_to_other_processes(again: Any) -> None:
     )
     for found in (again(batch), again(batch.part(8, 9)), again(batch.records())):
         assert list(map(repr, found)) == list(map(repr, batch.records()))[: len(found)]
+        assert list(found) == batch.records()[: len(found)]
+        assert len({*found, *batch.records()}) == 2
         (first, *_) = found
         assert (first.leader_epoch, first.timestamp_type) == (4, TimestampType.CREATE_TIME)
     assert again(batch).offsets() == batch.offsets()
+    assert batch.records()[0] != batch.records()[1]
     assert len(again(batch.part(8, 9))) == 1
     assert len(pickle.dumps(batch)) < len(data) + 300 + len(pickle.dumps(batch.header))
 

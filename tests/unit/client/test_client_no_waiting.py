@@ -1,0 +1,110 @@
+"""Waits that would have no end: at a program's end, on the producer's own loop, in a forked child.
+
+With them, waits that are longer than a thread can wait.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from kdist.client.producer.batch import Batch
+from kdist.client.producer.faults import ProducerClosed
+from kdist.client.producer.message import Message, MessageSet
+from kdist.client.producer.queue import PartitionQueue
+from kdist.client.producer.results import Sent
+from kdist.errors import UserError
+from tests.unit.client.producer_world import Scene, play
+
+PROGRAM = """
+from kdist import Admin, Consumer, Producer, SimpleConsumer, TopicPartition
+class Application:
+    def __init__(self):
+        self.client = {client}
+    def __del__(self):
+        try:
+            {call}
+        except Exception as error:
+            print(type(error).__name__, error, sep=": ")
+        self.client.close()
+        print("closed")
+application = Application()
+"""
+ENDING = "UserError: the program is ending: its clients have stopped"
+
+
+@pytest.mark.parametrize(
+    ("client", "call", "said"),
+    [
+        ("Producer('b:1')", "self.client.flush()", []),
+        ("Consumer('b:1')", "self.client.assign([TopicPartition('t', 0)])", [ENDING]),
+        ("Consumer('b:1')", "self.client.poll()", [ENDING]),
+        ("Admin('b:1')", "self.client.list_topics()", [ENDING]),
+        ("SimpleConsumer('b', 1)", "self.client.get_offsets_before('t', 0, -1)", [ENDING]),
+    ],
+)
+def test_a_client_that_del_calls_as_the_interpreter_ends_does_not_hang(
+    client: str, call: str, said: list[str]
+) -> None:
+    """Its thread was ended by then, in the middle of whatever it did."""
+    program = PROGRAM.format(client=client, call=call)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60
+    )
+    assert done.stdout.decode().splitlines() == [*said, "closed"], done.stderr.decode()
+
+
+def test_a_result_is_not_waited_for_on_the_loop_that_is_to_bring_it() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer() as producer:
+            sent = await producer.send("t", b"v")
+            with pytest.raises(UserError, match="cannot wait for it: await it"):
+                sent.result()
+            assert (await sent) == sent.result()
+
+    play(work)
+
+
+def test_what_a_forked_process_has_of_its_parents_records_is_not_waited_for() -> None:
+    async def work(scene: Scene) -> None:
+        async with scene.producer(linger_ms=1000) as producer:
+            await producer.send_and_wait("t", b"before")
+            sent = await producer.send("t", b"v")
+            accumulator = producer._started.accumulator
+            topics = dict(accumulator.topics)
+            accumulator.abandon("another process's")
+            accumulator.topics.update(topics)  # as this is none, and the producer is closed
+            with pytest.raises(ProducerClosed, match="another process's"):
+                sent.result()
+
+    play(work)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e12])
+def test_a_result_may_be_waited_for_as_long_as_one_likes(timeout: float) -> None:
+    batch = Batch(PartitionQueue("t", 0, 1, lambda _: answered.set()), 1, 0.0, 7)
+    batch.values.append(b"v")
+    answered = threading.Event()
+
+    def answer() -> None:
+        answered.wait()
+        batch.base_offset, batch.is_done = 3, True
+        batch.call_back()
+
+    threading.Thread(target=answer).start()
+    assert Sent(batch, 0).result(timeout).offset == 3
+
+
+def test_values_that_were_put_into_a_message_set_later_are_taken_for_messages() -> None:
+    async def work(scene: Scene) -> None:
+        messages = MessageSet([Message(b"a", partition=0)])
+        messages.append(b"value")  # type: ignore[arg-type]  # as many bytes as a message has fields
+        async with scene.producer() as producer:
+            await (await producer.send("t", messages))
+        kept = [each for kept in scene.brokers.kept.values() for each in kept.values()]
+        assert set(kept) == {b"a", b"value"}
+
+    play(work)
