@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
 
 Outcomes = Mapping[TopicPartition, Outcome]
 _LEADERLESS = Outcome(Error.LEADER_NOT_AVAILABLE.code)
+_UNKNOWN = Outcome(Error.UNKNOWN_TOPIC_OR_PARTITION.code)
 
 
 def parse_addresses(text: str) -> tuple[Address, ...]:
@@ -320,9 +321,12 @@ class Cluster:
         if any(self.leaders.get(each, NO_LEADER) == NO_LEADER for each in wanted):
             await self.metadata({topic for topic, _ in wanted})
         found = await self._ask_each(by_leader(self.leaders, wanted), ask)
-        outcomes = {each: found.get(each, _LEADERLESS) for each in wanted}
+        outcomes = {
+            each: found.get(each, _LEADERLESS if each in self.leaders else _UNKNOWN)
+            for each in wanted
+        }
         for partition, outcome in outcomes.items():
-            if outcome.error_code:
+            if outcome.error_code and partition in self.leaders:
                 self.leaders[partition] = NO_LEADER  # to be looked up, the next time
         return outcomes
 
