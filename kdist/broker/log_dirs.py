@@ -51,5 +51,5 @@ def _described(log: Log) -> LogDirPartition:
     return LogDirPartition(
         partition_index=log.partition.partition,
         partition_size=log.size,
-        offset_lag=log.end_offset - log.exposable_offset,
+        offset_lag=0,  # behind the high watermark, as Kafka counts it: a leader's log never is
     )

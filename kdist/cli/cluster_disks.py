@@ -42,7 +42,7 @@ _REPLICAS = (
 def disks(brokers: tuple[int, ...], replicas: bool, broker: str, as_json: bool) -> None:
     """Show each broker's log directory: how full its volume is, how much is in its logs.
 
-    LAG is how many records a replica has beyond the high watermark.
+    LAG is how many records a replica is behind the high watermark.
     """
 
     async def work(cluster: Cluster) -> Mapping[int, Sequence[LogDirectory]]:

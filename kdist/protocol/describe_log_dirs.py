@@ -30,7 +30,7 @@ class DescribeLogDirsRequest:
 
 @struct
 class LogDirPartition:
-    """`partition_size` in bytes; `offset_lag`: how many records are beyond the high watermark."""
+    """`partition_size` in bytes; `offset_lag`: records that it is behind the high watermark."""
 
     partition_index: int32
     partition_size: int64

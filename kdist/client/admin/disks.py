@@ -20,9 +20,7 @@ _UNKNOWN = -1  # as a volume's size
 
 
 class Replica(NamedTuple):
-    """A replica's files. `lag` is the offset lag as the broker reports it: from a kdist broker, how
-    many records are beyond the high watermark.
-    """
+    """A replica's files. `lag` is how many records it is behind the partition's high watermark."""
 
     partition: TopicPartition
     size_bytes: int
