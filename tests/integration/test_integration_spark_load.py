@@ -188,6 +188,8 @@ def test_a_value_that_its_column_would_change_keeps_its_bytes(job: Job) -> None:
         b'{"text": 1.25}',
         b'{"number": 9007199254740991}',
         b'{"number": -2.5}',
+        b'{"number": 1e300}',
+        b'{"number": -1.5E18}',
         b'{"number": null}',
     ]
     produce(job.address, "changed", changed + held)

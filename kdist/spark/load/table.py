@@ -48,6 +48,7 @@ _HALVES = rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}"
 # digits of a double, or is infinite; text that only looks like this keeps its bytes, too.
 _ROUNDED = r'^(-?[0-9]+\.[0-9]{15,}(E-?[0-9]+)?|-?[0-9]\.[0-9]{10,}E-?[0-9]+|"-?Infinity")$'
 _INTEGER_MAX = 2**53  # from here on, a double cannot represent every integer
+_LONG_NUMBER = "[0-9]{16}"  # as these integers are written, and 1e300 is not
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
@@ -241,7 +242,9 @@ def _is_exact(column: Column) -> Expression:
 
     found = f.col("fields").getField(column.field)
     if column.type == "double":
-        is_exact = f.abs(found) < _INTEGER_MAX
+        is_exact = (f.abs(found) < _INTEGER_MAX) | (
+            (f.abs(found) < float("inf")) & ~f.col("text").rlike(_LONG_NUMBER)
+        )
     elif column.type == "string":
         is_exact = ~found.rlike(_ROUNDED)
     else:
