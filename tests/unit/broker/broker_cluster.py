@@ -45,7 +45,7 @@ class Cluster:
     """The world of all brokers."""
 
     def __init__(self, seed: int = 0, *, beside: Cluster | None = None) -> None:
-        """`beside` is of the same time, network and chance; its brokers have other ids."""
+        """`beside` is another cluster in the same time and network; its broker ids differ."""
         self.clock = beside.clock if beside else VirtualClock()
         self.loop = beside.loop if beside else VirtualLoop(self.clock)
         self.chance = beside.chance if beside else random.Random(seed)
@@ -58,7 +58,7 @@ class Cluster:
         self.statuses: list[str] = []
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> Any:
-        """Carry it out, and end all that it has begun."""
+        """Run the scenario, and end all tasks that it started."""
         try:
             return self.loop.run_until_complete(self._around(scenario))
         finally:
@@ -74,7 +74,7 @@ class Cluster:
             await asyncio.gather(*others, return_exceptions=True)
 
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
-        """A broker that is not started, on the disk that its last run left."""
+        """A broker, not started yet, on the disk that its last run left."""
         if broker_id not in self.disks:
             disk = self.disks[broker_id] = SimulatedDisk(self.chance, self.clock)
             disk.make_directory("/d")
@@ -104,7 +104,7 @@ class Cluster:
         return broker
 
     async def started(self, broker_id: int = 1, /, **settings: str) -> Broker:
-        """A broker that serves."""
+        """A broker that has started."""
         broker = self.broker(broker_id, **settings)
         await broker.start()
         return broker
@@ -158,7 +158,7 @@ def records(*values: bytes) -> bytes:
 
 
 def produce_request(topic: str, *values: bytes, acks: int = -1) -> ProduceRequest:
-    """To partition 0."""
+    """A Produce to partition 0."""
     part = ProducePartition(index=0, records=records(*values))
     return ProduceRequest(
         acks=acks,

@@ -49,7 +49,7 @@ class Broker(World):
 
     @property
     def pins(self) -> int:
-        """How many slices somebody holds."""
+        """How many slices are not released yet."""
         logs = self.directory.logs.values()
         return sum(segment._pins for log in logs for segment in log.segments)
 
@@ -99,7 +99,7 @@ class Fetch:
         return [result for topic in self.response.responses for result in topic.partitions]
 
     def send(self) -> list[bytes]:
-        """What the network does: encode at the version, send the slices, let go of them."""
+        """Do what the network does: encode at the version, send the slices, release them."""
         assert encode_response(self.version, 1, self.response)
         sent = []
         for result in self.results:
@@ -191,7 +191,7 @@ class Asked:
         is_taken = self.path.take(self.frame(offset), end, connection)
         return connection.answers if is_taken else None
 
-    def long_way(self, offset: int) -> list[bytes]:
+    def general_path(self, offset: int) -> list[bytes]:
         answers: list[bytes] = []
 
         def reply(response: Any) -> None:

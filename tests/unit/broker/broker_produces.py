@@ -102,7 +102,7 @@ def frame_of(
     key: TopicPartition = CLICKS,
     client_id: str = "tests",
 ) -> memoryview:
-    """A Produce as it is received."""
+    """A Produce frame as it is received."""
     part = ProducePartition(index=key.partition, records=records)
     topic = ProduceTopic(name=key.topic, partition_data=[part])
     request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic, *more])

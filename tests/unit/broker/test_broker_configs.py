@@ -21,7 +21,7 @@ CLICKS = TopicPartition("clicks", 0)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_topics_settings_are_told_with_where_they_are_from(version: int) -> None:
+def test_a_topics_settings_are_described_with_their_source(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -47,7 +47,7 @@ def test_a_topics_settings_are_told_with_where_they_are_from(version: int) -> No
     cluster.run(scenario())
 
 
-def test_synonyms_and_documentation_come_when_they_are_asked_for() -> None:
+def test_synonyms_and_documentation_are_returned_on_request() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -80,7 +80,7 @@ def test_synonyms_and_documentation_come_when_they_are_asked_for() -> None:
         (99, "x", Error.INVALID_REQUEST),
     ],
 )
-def test_what_has_no_settings_here_is_refused(kind: int, name: str, error: Error) -> None:
+def test_resources_without_settings_here_are_refused(kind: int, name: str, error: Error) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -95,7 +95,7 @@ def test_what_has_no_settings_here_is_refused(kind: int, name: str, error: Error
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_alter_configs_gives_a_topic_these_settings_and_no_others(version: int) -> None:
+def test_alter_configs_replaces_all_settings_of_a_topic(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -113,7 +113,7 @@ def test_alter_configs_gives_a_topic_these_settings_and_no_others(version: int) 
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_single_settings_are_changed_and_the_others_stay(version: int) -> None:
+def test_an_incremental_change_leaves_other_settings_alone(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -125,7 +125,7 @@ def test_single_settings_are_changed_and_the_others_stay(version: int) -> None:
     cluster.run(scenario())
 
 
-def test_lists_are_appended_to_and_subtracted_from_as_they_are_in_force() -> None:
+def test_append_and_subtract_start_from_the_list_in_force() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -155,7 +155,7 @@ def test_lists_are_appended_to_and_subtracted_from_as_they_are_in_force() -> Non
         ("cleanup.policy", "compact,", "cleanup.policy is 'compact,', but must be any of"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_with_a_sentence(
+def test_invalid_settings_are_refused_with_a_sentence(
     name: str, value: str, sentence: str | None
 ) -> None:
     cluster = Cluster()
@@ -177,7 +177,7 @@ def test_settings_that_cannot_be_are_refused_with_a_sentence(
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_a_value_as_long_as_can_be_is_refused_with_a_sentence_that_fits_the_answer(
+def test_an_invalid_value_of_maximal_length_is_refused_within_the_length_of_an_answer(
     version: int,
 ) -> None:
     cluster = Cluster()
@@ -193,7 +193,7 @@ def test_a_value_as_long_as_can_be_is_refused_with_a_sentence_that_fits_the_answ
     cluster.run(scenario())
 
 
-def test_a_topics_settings_together_may_be_as_long_as_one_string() -> None:
+def test_a_topics_settings_may_take_as_many_bytes_as_one_string() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -212,7 +212,7 @@ def test_a_topics_settings_together_may_be_as_long_as_one_string() -> None:
     cluster.run(scenario())
 
 
-def test_settings_whose_change_cannot_be_told_to_the_brokers_stay_as_they_are() -> None:
+def test_a_change_that_no_notification_can_hold_is_not_made() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -226,7 +226,7 @@ def test_settings_whose_change_cannot_be_told_to_the_brokers_stay_as_they_are() 
     cluster.run(scenario())
 
 
-def test_a_trial_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -258,7 +258,7 @@ def test_a_request_that_contradicts_itself_is_refused() -> None:
     cluster.run(scenario())
 
 
-def test_any_broker_takes_changes_and_the_leader_hears_of_them() -> None:
+def test_any_broker_accepts_a_change_and_the_leader_applies_it() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -273,7 +273,7 @@ def test_any_broker_takes_changes_and_the_leader_hears_of_them() -> None:
     cluster.run(scenario())
 
 
-def test_a_change_that_is_told_of_no_more_is_found_in_a_new_session() -> None:
+def test_a_new_session_finds_a_change_whose_notification_is_gone() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -293,7 +293,7 @@ def test_a_change_that_is_told_of_no_more_is_found_in_a_new_session() -> None:
     cluster.run(scenario())
 
 
-def test_what_tells_of_changes_is_removed_in_time() -> None:
+def test_old_change_notifications_are_removed() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -345,7 +345,7 @@ def test_a_topic_without_a_znode_for_its_settings_gets_one() -> None:
     cluster.run(scenario())
 
 
-def test_settings_that_an_old_tool_left_and_nobody_can_use_are_told_if_they_can_be_read() -> None:
+def test_unusable_settings_of_an_old_tool_are_described_if_they_can_be_read() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -361,7 +361,7 @@ def test_settings_that_an_old_tool_left_and_nobody_can_use_are_told_if_they_can_
     cluster.run(scenario())
 
 
-def test_a_topic_that_zookeeper_has_no_more_is_not_given_settings() -> None:
+def test_a_topic_that_is_gone_from_zookeeper_gets_no_settings() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -375,7 +375,7 @@ def test_a_topic_that_zookeeper_has_no_more_is_not_given_settings() -> None:
     cluster.run(scenario())
 
 
-def test_while_zookeeper_is_away_who_asks_hears_it() -> None:
+def test_requests_get_an_error_while_zookeeper_is_unavailable() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What a topic was given that is not in force under that name, described and taken back."""
+"""Topic settings that are ignored or stored under another name: described and removed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tests.unit.broker.broker_cluster import Cluster
 from tests.unit.broker.broker_configs import by_name, change, describe, own, with_topic
 
 
-def test_what_a_topic_was_given_in_vain_or_by_another_name_is_told_and_taken_back() -> None:
-    """Kafka's own tool deletes only what it is told of."""
+def test_ignored_settings_and_old_names_are_described_and_can_be_removed() -> None:
+    """Kafka's own tool deletes only settings that a broker describes."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -34,8 +34,8 @@ def test_what_a_topic_was_given_in_vain_or_by_another_name_is_told_and_taken_bac
     cluster.run(scenario())
 
 
-def test_what_changes_while_a_broker_starts_is_not_missed() -> None:
-    """Its logs may take minutes to open, after it has read the settings."""
+def test_a_change_made_while_a_broker_starts_is_not_missed() -> None:
+    """Opening its logs, after the settings were read, may take minutes."""
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Settings of many topics in one request: read together, each told as it is."""
+"""Settings of many topics described by one request: read together, each with its own result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named(*names: str, kind: int = TOPIC) -> list[DescribedResource]:
     ]
 
 
-def test_hundreds_of_topics_are_read_in_a_few_requests_and_told_each_as_it_is(
+def test_hundreds_of_topics_are_read_in_a_few_requests_and_described_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster()
@@ -68,7 +68,7 @@ def test_hundreds_of_topics_are_read_in_a_few_requests_and_told_each_as_it_is(
     cluster.run(scenario())
 
 
-def test_a_broker_tells_its_own_settings_while_zookeeper_is_away_and_of_topics_that_it_is() -> None:
+def test_without_zookeeper_a_broker_describes_itself_and_refuses_topics() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

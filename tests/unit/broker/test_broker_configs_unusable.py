@@ -1,4 +1,4 @@
-"""What is stored and cannot be used, by hand or by another version: told, and in nobody's way."""
+"""Stored settings that cannot be used: they are described, can be removed, and harm no others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.broker.broker_configs import (
 
 
 @pytest.mark.parametrize("broker", ["1", ALL_BROKERS])
-def test_a_brokers_unusable_settings_are_told_and_taken_back_and_others_can_be_changed(
+def test_a_brokers_unusable_setting_is_described_and_removable_and_others_can_change(
     broker: str,
 ) -> None:
     cluster = Cluster()
@@ -60,7 +60,7 @@ def test_a_brokers_unusable_settings_are_told_and_taken_back_and_others_can_be_c
     cluster.run(scenario())
 
 
-def test_a_topics_unusable_setting_is_told_and_taken_back_and_its_others_are_in_force() -> None:
+def test_a_topics_unusable_setting_is_described_and_removable_and_its_others_hold() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -85,7 +85,7 @@ def test_a_topics_unusable_setting_is_told_and_taken_back_and_its_others_are_in_
     cluster.run(scenario())
 
 
-def test_a_change_that_contradicts_what_is_in_force_is_refused_beside_an_unusable_setting() -> None:
+def test_a_contradictory_change_is_refused_even_beside_an_unusable_setting() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

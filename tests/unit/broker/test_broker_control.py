@@ -1,4 +1,4 @@
-"""Orders of the controller by wire: on which listener, and who may say that it stops."""
+"""The controller's requests: on which listener they are accepted; and ControlledShutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.broker.broker_cluster import Cluster, create, produce
         (7, 0, Error.BROKER_NOT_AVAILABLE),
     ],
 )
-def test_only_the_present_registration_of_a_broker_may_say_that_it_stops(
+def test_controlled_shutdown_needs_the_brokers_current_epoch(
     broker_id: int, epochs_ago: int, error: Error
 ) -> None:
     cluster = Cluster()
@@ -46,7 +46,7 @@ def test_only_the_present_registration_of_a_broker_may_say_that_it_stops(
     cluster.run(scenario())
 
 
-def test_a_controlled_shutdown_without_an_epoch_comes_from_no_broker_of_this_cluster() -> None:
+def test_controlled_shutdown_without_an_epoch_is_refused() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -57,7 +57,7 @@ def test_a_controlled_shutdown_without_an_epoch_comes_from_no_broker_of_this_clu
     cluster.run(scenario())
 
 
-def test_a_broker_that_is_not_the_controller_says_so() -> None:
+def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_the_controller() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -70,7 +70,7 @@ def test_a_broker_that_is_not_the_controller_says_so() -> None:
     cluster.run(scenario())
 
 
-def test_orders_are_taken_on_the_listener_of_the_brokers_only() -> None:
+def test_controller_requests_are_accepted_on_the_brokers_listener_only() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -97,8 +97,8 @@ def test_orders_are_taken_on_the_listener_of_the_brokers_only() -> None:
     cluster.run(scenario())
 
 
-def test_an_order_on_a_connection_that_the_controller_has_left_is_refused() -> None:
-    """What a cut network held back may come when the topic is deleted, and must not make it."""
+def test_a_request_on_a_connection_that_the_controller_no_longer_uses_is_refused() -> None:
+    """A delayed request may arrive after the topic's deletion, and must not create it again."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -134,8 +134,8 @@ def test_an_order_on_a_connection_that_the_controller_has_left_is_refused() -> N
     cluster.run(scenario())
 
 
-def test_a_broker_whose_disk_is_slow_stops_amid_an_order_of_the_controller() -> None:
-    """The order is carried out to its end; who waited for its answer is gone by then."""
+def test_a_broker_with_a_slow_disk_can_stop_during_a_controller_request() -> None:
+    """The request is carried out to its end, by when the controller is no longer connected."""
     cluster = Cluster()
 
     async def scenario() -> None:

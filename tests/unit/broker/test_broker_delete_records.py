@@ -65,7 +65,7 @@ async def filled(cluster: Cluster, **configs: str) -> Client:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_the_partition_begins_at_the_offset_and_never_goes_back(version: int) -> None:
+def test_the_log_start_offset_moves_to_the_offset_and_never_back(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -118,7 +118,7 @@ def test_the_start_is_kept_through_a_power_loss() -> None:
 
 
 @pytest.mark.parametrize("offset", [11, -2, 2**63 - 1])
-def test_an_offset_that_nothing_has_is_out_of_range(offset: int) -> None:
+def test_an_offset_outside_the_log_is_out_of_range(offset: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -129,7 +129,7 @@ def test_an_offset_that_nothing_has_is_out_of_range(offset: int) -> None:
     cluster.run(scenario())
 
 
-def test_a_compacted_topic_is_left_to_compaction() -> None:
+def test_a_compacted_topic_is_refused() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -149,7 +149,7 @@ def test_a_compacted_topic_is_left_to_compaction() -> None:
         ({"topic": "__consumer_offsets"}, Error.INVALID_TOPIC_EXCEPTION),
     ],
 )
-def test_what_is_not_there_or_not_the_clients_is_refused(
+def test_unknown_partitions_and_internal_topics_are_refused(
     asked: dict[str, Any], error: Error
 ) -> None:
     cluster = Cluster()
@@ -161,7 +161,7 @@ def test_what_is_not_there_or_not_the_clients_is_refused(
     cluster.run(scenario())
 
 
-def test_a_broker_that_does_not_lead_says_so() -> None:
+def test_a_broker_that_is_not_the_leader_refuses() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

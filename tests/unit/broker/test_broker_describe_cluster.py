@@ -35,7 +35,7 @@ def ask(
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_brokers_controller_and_cluster_id_are_told(version: int) -> None:
+def test_brokers_controller_and_cluster_id_are_returned(version: int) -> None:
     answer = ask(Cluster(), version)
     assert (answer.error_code, answer.error_message) == (Error.NONE, None)
     brokers = [(each.broker_id, each.host, each.port, each.rack) for each in answer.brokers]
@@ -45,7 +45,7 @@ def test_brokers_controller_and_cluster_id_are_told(version: int) -> None:
     assert answer.cluster_authorized_operations == OMITTED
 
 
-def test_everybody_may_do_everything() -> None:
+def test_authorized_operations_are_all_of_them() -> None:
     answer = ask(Cluster(), asks_operations=True)
     assert answer.cluster_authorized_operations == 0b1_1111_1010_0000
 
@@ -54,7 +54,7 @@ def test_everybody_may_do_everything() -> None:
     ("endpoint_type", "error"),
     [(2, Error.MISMATCHED_ENDPOINT_TYPE), (3, Error.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-def test_controllers_of_their_own_are_not_to_be_asked_for(endpoint_type: int, error: Error) -> None:
+def test_kraft_controllers_cannot_be_asked_for(endpoint_type: int, error: Error) -> None:
     answer = ask(Cluster(), endpoint_type=endpoint_type)
     assert (answer.error_code, answer.brokers) == (error, [])
     assert answer.error_message

@@ -1,4 +1,4 @@
-"""A broker begins on its own disk, or not at all."""
+"""The disk marker: a broker starts on its own disk or not at all."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Guarded:
         raise PermissionError(path)
 
 
-def test_a_marker_that_nobody_may_read_is_not_there() -> None:
+def test_a_marker_that_cannot_be_read_counts_as_missing() -> None:
     settings = DiskSettings(marker="/data/d01/disk.json")
     with pytest.raises(WrongDisk, match="is the disk mounted"):
         check_marker(settings, 201, cast(Files, _Guarded()))

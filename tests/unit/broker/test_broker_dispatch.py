@@ -1,4 +1,4 @@
-"""Frames to handlers: versions, unknown requests, bytes that are none, the order of answers."""
+"""From frames to handlers: versions, unknown requests, malformed bytes, the order of answers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_api_of_the_version_table_is_wired() -> None:
     cluster.run(scenario())
 
 
-def test_api_versions_tells_what_is_for_clients_and_no_more() -> None:
+def test_api_versions_lists_the_apis_for_clients_only() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -146,7 +146,7 @@ def test_software_without_a_name_is_an_invalid_request() -> None:
         struct.pack(">i", 2_000_000_000),
     ],
 )
-def test_what_is_no_request_closes_its_connection_and_no_other(hostile: bytes) -> None:
+def test_malformed_bytes_close_their_connection_only(hostile: bytes) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -181,7 +181,7 @@ def test_answers_come_in_the_order_of_requests() -> None:
     cluster.run(scenario())
 
 
-def test_a_request_finds_done_what_came_before_it_in_the_same_turn() -> None:
+def test_a_request_sees_the_effect_of_earlier_ones_in_the_same_turn() -> None:
     """Produces that wait for the turn's end are settled before anything else looks at a log."""
     cluster = Cluster()
 
@@ -213,7 +213,7 @@ def test_a_request_finds_done_what_came_before_it_in_the_same_turn() -> None:
     cluster.run(scenario())
 
 
-def test_what_is_asked_after_a_change_finds_it_done() -> None:
+def test_a_request_behind_a_change_sees_its_effect() -> None:
     """All in one piece, without waiting for any answer."""
     cluster = Cluster()
 
@@ -263,7 +263,7 @@ def test_what_is_asked_after_a_change_finds_it_done() -> None:
     cluster.run(scenario())
 
 
-def test_a_disk_that_fails_under_a_turns_produces_ends_the_broker_and_answers_none() -> None:
+def test_a_disk_failure_under_a_turns_produces_ends_the_broker_and_answers_none() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -314,7 +314,7 @@ def test_a_failed_produce_without_acks_closes_the_connection() -> None:
     cluster.run(scenario())
 
 
-def test_what_was_asked_before_a_failed_produce_without_acks_is_answered() -> None:
+def test_requests_before_a_failed_produce_without_acks_are_answered() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -358,7 +358,7 @@ def test_a_handler_that_fails_ends_the_broker() -> None:
     cluster.run(scenario())
 
 
-def test_requests_are_counted_by_api_with_what_failed_of_them() -> None:
+def test_requests_and_errors_are_counted_by_api() -> None:
     cluster = Cluster()
 
     async def scenario() -> Broker:

@@ -1,4 +1,4 @@
-"""Well-formed requests with senseless content, of every API for clients: the broker stays.
+"""Well-formed requests with senseless content, of every API for clients, do not end the broker.
 
 Each is sent on a connection of its own; a broker may answer it or close that connection. Whatever a
 handler raised would end the run, as the loop is virtual.
@@ -29,7 +29,7 @@ ADVERTISED = [api for api in TABLE if api.is_advertised]
 
 
 def make_telling(value: Any, version: int, chance: random.Random) -> Any:
-    """Put what means something here in place of half of what a request of the version has."""
+    """Replace half of a request's values with values that mean something to this broker."""
     if isinstance(value, list):
         return [make_telling(each, version, chance) for each in value]
     if dataclasses.is_dataclass(value):
@@ -59,7 +59,7 @@ def frame(api: Api, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("api", ADVERTISED, ids=lambda api: str(api.name))
-def test_requests_that_make_no_sense_do_no_harm(api: Api) -> None:
+def test_senseless_requests_do_no_harm(api: Api) -> None:
     cluster = Cluster(seed=api.key)
     chance = random.Random(api.key)
 
@@ -84,7 +84,7 @@ def test_requests_that_make_no_sense_do_no_harm(api: Api) -> None:
     cluster.run(scenario())
 
 
-def test_requests_cut_short_or_changed_close_their_connections_at_worst() -> None:
+def test_truncated_or_altered_requests_close_their_connection_at_worst() -> None:
     cluster = Cluster(seed=1)
     chance = random.Random(1)
 

@@ -1,4 +1,4 @@
-"""What is asked behind produces that are not done yet finds them done; produces share their way."""
+"""Requests behind unfinished produces see them done; produces behind produces do not wait."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Scenario = Callable[[Cluster, Broker, Raw], Awaitable[None]]
 
 
 def run(scenario: Scenario, *, is_careful: bool = False) -> None:
-    """With a topic `clicks` that is written to by a thread, or flushed before it is shown."""
+    """With a topic `clicks` that a thread writes to, or with `flush.before.expose`."""
     cluster = Cluster()
 
     async def around() -> None:
@@ -48,7 +48,7 @@ def run(scenario: Scenario, *, is_careful: bool = False) -> None:
 
 
 def slow_down(cluster: Cluster, broker: Broker) -> None:
-    """Let a thread do what writes there are in the next minute."""
+    """Have a thread do all writes of the next minute."""
     end_ns = cluster.clock.monotonic_ns() + 60 * 10**9
     writers_of(broker).thread_until_ns = end_ns
 
@@ -63,7 +63,7 @@ def dispatch_of(broker: Broker) -> Dispatch:
 
 
 async def ask(cluster: Cluster, way: Raw, requests: Sequence[Request]) -> list[Any]:
-    """All in one piece; the answer to each, None for acks=0."""
+    """Send all in one piece; returns the answer to each, None for acks=0."""
     way.received.clear()
     way.send(b"".join(framed(n, *request) for n, request in enumerate(requests)))
     answers: list[Any] = [None] * len(requests)
@@ -109,9 +109,7 @@ def error_of(answer: Any) -> int:
 
 
 @pytest.mark.parametrize(("acks", "is_careful"), [(-1, True), (-1, False), (1, False), (0, False)])
-def test_who_reads_behind_produces_that_take_their_time_sees_them(
-    acks: int, is_careful: bool
-) -> None:
+def test_reads_behind_slow_produces_see_their_records(acks: int, is_careful: bool) -> None:
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
         asked = [produce(acks), produce(acks), ends(), fetch(0), produce(acks), fetch(2), ends()]
         _, _, end, two, _, one, new_end = await ask(cluster, way, asked)
@@ -122,7 +120,7 @@ def test_who_reads_behind_produces_that_take_their_time_sees_them(
 
 
 @pytest.mark.parametrize("is_careful", [True, False])
-def test_a_usual_fetch_sees_them_too(is_careful: bool) -> None:
+def test_a_fast_path_fetch_behind_slow_produces_sees_their_records(is_careful: bool) -> None:
     """It takes a fast path as the next of its kind does, whatever came between."""
 
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
@@ -136,8 +134,8 @@ def test_a_usual_fetch_sees_them_too(is_careful: bool) -> None:
     run(scenario, is_careful=is_careful)
 
 
-def test_a_disk_that_turns_slow_under_usual_produces_changes_nothing() -> None:
-    """They are taken on the fast path, and turn out to be late when the fetch settles them."""
+def test_a_disk_that_turns_slow_under_fast_path_produces_changes_nothing() -> None:
+    """The fast path takes them, and only when the fetch settles them do they prove slow."""
 
     async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
         writers = writers_of(broker)
@@ -158,7 +156,7 @@ def test_a_disk_that_turns_slow_under_usual_produces_changes_nothing() -> None:
     run(scenario)
 
 
-def test_produces_behind_produces_go_through_at_once_and_share_a_flush() -> None:
+def test_produces_behind_produces_are_handled_at_once_and_share_a_flush() -> None:
     async def scenario(cluster: Cluster, broker: Broker, way: Raw) -> None:
         await ask(cluster, way, [produce(-1)])
         before = broker.measures.storage.flush_seconds.count
@@ -169,7 +167,7 @@ def test_produces_behind_produces_go_through_at_once_and_share_a_flush() -> None
     run(scenario, is_careful=True)
 
 
-def test_a_fetch_that_waits_holds_nobody_up() -> None:
+def test_a_waiting_fetch_does_not_delay_requests_behind_it() -> None:
     """As before: else what it waits for could not come on its own connection."""
 
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
@@ -182,7 +180,7 @@ def test_a_fetch_that_waits_holds_nobody_up() -> None:
     run(scenario)
 
 
-def test_who_waits_for_produces_goes_on_when_they_fail() -> None:
+def test_requests_behind_produces_proceed_when_these_fail() -> None:
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
         full = cluster.disks[1]
         full.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
@@ -202,7 +200,7 @@ def change(value: int) -> Request:
     return IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1
 
 
-def test_a_produce_behind_a_change_of_settings_is_taken_by_these() -> None:
+def test_a_produce_behind_a_settings_change_is_checked_by_the_new_settings() -> None:
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
         asked = [each for value in (50, 1000) * 5 for each in (change(value), produce(1))]
         answers = await ask(cluster, way, asked)
@@ -212,7 +210,7 @@ def test_a_produce_behind_a_change_of_settings_is_taken_by_these() -> None:
 
 
 @pytest.mark.parametrize("changes", [1, 2, 20])
-def test_a_topic_made_anew_goes_by_its_own_settings(changes: int) -> None:
+def test_a_recreated_topic_has_its_own_settings_only(changes: int) -> None:
     """Notifications of what the one before it had are still looked at meanwhile."""
 
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
@@ -232,7 +230,7 @@ def test_a_topic_made_anew_goes_by_its_own_settings(changes: int) -> None:
     run(scenario)
 
 
-def test_what_is_no_request_behind_produces_ends_the_connection_when_they_are_answered() -> None:
+def test_malformed_bytes_behind_produces_end_the_connection_once_these_are_answered() -> None:
     async def scenario(cluster: Cluster, _broker: Broker, way: Raw) -> None:
         way.send(framed(0, *produce(-1)) + b"\0\0\0\1?" + framed(1, *ends()))
         await cluster.until(lambda: way.is_closed)

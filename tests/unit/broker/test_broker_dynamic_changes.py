@@ -36,7 +36,7 @@ from tests.unit.broker.broker_configs import (
         ("log.cleaner.max.compaction.lag.ms", "4", Error.INVALID_CONFIG, "is above max.compaction"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_and_nothing_is_done(
+def test_a_request_with_an_unchangeable_setting_is_refused_as_a_whole(
     broker: str, name: str, value: str, error: Error, sentence: str
 ) -> None:
     cluster = Cluster()
@@ -55,7 +55,7 @@ def test_what_cannot_be_changed_is_refused_and_nothing_is_done(
     cluster.run(scenario())
 
 
-def test_a_trial_changes_nothing() -> None:
+def test_validate_only_changes_nothing() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -70,7 +70,7 @@ def test_a_trial_changes_nothing() -> None:
     cluster.run(scenario())
 
 
-def test_alter_configs_gives_brokers_these_settings_and_no_others() -> None:
+def test_alter_configs_replaces_all_dynamic_settings_of_a_broker() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -83,7 +83,7 @@ def test_alter_configs_gives_brokers_these_settings_and_no_others() -> None:
     cluster.run(scenario())
 
 
-def test_lists_are_appended_to_as_they_are_beneath() -> None:
+def test_append_starts_from_the_list_of_the_layers_below() -> None:
     cluster = Cluster()
     name = "log.cleanup.policy"
 

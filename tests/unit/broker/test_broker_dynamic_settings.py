@@ -1,4 +1,4 @@
-"""Settings of brokers that are changed while they run, asked of brokers in virtual time."""
+"""Dynamic broker settings: described, in force and stored, on brokers in virtual time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.broker.broker_configs import (
 
 
 async def store(cluster: Cluster, entity: str | int, content: bytes, broker: int = 1) -> None:
-    """What a person or another program writes, who tells nobody."""
+    """Write settings as an operator or another program might: without a notification."""
     zk, path = cluster.zks[broker], znodes.BROKER_SETTINGS.path(entity)
     if await zk.exists(path) is None:
         await zk.create(path, content)
@@ -44,7 +44,7 @@ async def store(cluster: Cluster, entity: str | int, content: bytes, broker: int
 # Described
 
 
-def test_a_brokers_settings_are_its_files_and_those_that_can_be_changed_are_told() -> None:
+def test_a_brokers_settings_are_described_with_which_of_them_are_dynamic() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -61,7 +61,7 @@ def test_a_brokers_settings_are_its_files_and_those_that_can_be_changed_are_told
     cluster.run(scenario())
 
 
-def test_a_brokers_own_goes_before_that_of_all_and_that_before_its_file() -> None:
+def test_a_brokers_own_setting_precedes_the_cluster_default_and_that_its_file() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -94,7 +94,7 @@ def test_a_brokers_own_goes_before_that_of_all_and_that_before_its_file() -> Non
 # In force
 
 
-def test_a_change_reaches_the_topics_that_have_no_setting_of_their_own_at_once() -> None:
+def test_a_change_reaches_topics_without_an_override_at_once() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -115,7 +115,7 @@ def test_a_change_reaches_the_topics_that_have_no_setting_of_their_own_at_once()
     cluster.run(scenario())
 
 
-def test_a_largest_batch_is_that_of_the_broker_at_once() -> None:
+def test_a_changed_message_max_bytes_applies_at_once() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -129,7 +129,7 @@ def test_a_largest_batch_is_that_of_the_broker_at_once() -> None:
     cluster.run(scenario())
 
 
-def test_connections_are_limited_as_the_limit_is_now() -> None:
+def test_a_changed_connection_limit_applies_to_new_connections() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -147,7 +147,7 @@ def test_connections_are_limited_as_the_limit_is_now() -> None:
     cluster.run(scenario())
 
 
-def test_no_setting_gives_more_connections_than_the_machine_allows() -> None:
+def test_no_setting_raises_the_connection_limit_above_the_descriptor_limit() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -162,7 +162,7 @@ def test_no_setting_gives_more_connections_than_the_machine_allows() -> None:
     cluster.run(scenario())
 
 
-def test_all_brokers_take_what_is_for_all_and_each_its_own() -> None:
+def test_all_brokers_apply_cluster_defaults_and_each_its_own_settings() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -182,7 +182,7 @@ def test_all_brokers_take_what_is_for_all_and_each_its_own() -> None:
     cluster.run(scenario())
 
 
-def test_what_was_changed_is_in_force_after_a_restart_before_the_logs_are_opened() -> None:
+def test_after_a_restart_dynamic_settings_apply_before_the_logs_are_opened() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -206,7 +206,7 @@ def test_what_was_changed_is_in_force_after_a_restart_before_the_logs_are_opened
     cluster.run(scenario())
 
 
-def test_what_changed_while_a_session_was_lost_is_seen_with_or_without_a_notification() -> None:
+def test_a_change_during_a_lost_session_is_seen_with_or_without_notification() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -227,7 +227,7 @@ def test_what_changed_while_a_session_was_lost_is_seen_with_or_without_a_notific
 # Stored
 
 
-def test_changes_are_stored_and_told_of_as_kafkas_are() -> None:
+def test_changes_and_notifications_are_stored_as_kafka_stores_them() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -252,7 +252,7 @@ def test_changes_are_stored_and_told_of_as_kafkas_are() -> None:
 
 
 @pytest.mark.parametrize("entity", [1, znodes.DEFAULT_ENTITY])
-def test_what_cannot_be_used_of_what_is_stored_is_left_out_and_said(
+def test_unusable_stored_settings_are_left_out_and_logged(
     entity: int | str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -286,7 +286,7 @@ def test_what_cannot_be_used_of_what_is_stored_is_left_out_and_said(
     cluster.run(scenario())
 
 
-def test_what_was_stored_in_vain_is_told_and_taken_back() -> None:
+def test_ignored_settings_are_described_and_can_be_removed() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -300,7 +300,7 @@ def test_what_was_stored_in_vain_is_told_and_taken_back() -> None:
     cluster.run(scenario())
 
 
-def test_where_zookeeper_has_no_place_for_settings_of_brokers_who_asks_hears_it() -> None:
+def test_a_change_without_a_znode_for_brokers_settings_gets_an_error() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The same bytes, sent to a broker with its fast paths and to one without: the same comes back.
+"""The same bytes sent to a broker with fast paths and to one without get the same answers.
 
 Produces and fetches are mixed, many in one piece, on several connections in one turn; some are
 damaged, of another version, out of their producer's order, or have more behind them. Meanwhile the
@@ -79,7 +79,7 @@ def blob(chance: random.Random, peer: int) -> bytes:
 
 
 def slow_down(_: Broker, partition: Partition) -> None:
-    """Let a thread do what is written in the next while."""
+    """Have a thread do the writes of the next while."""
     writers = partition._world.writers
     writers.thread_until_ns = writers.clock.monotonic_ns() + 50_000_000
 
@@ -145,7 +145,7 @@ class Side:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_broker_answers_and_keeps_does_not_depend_on_its_short_ways(seed: int) -> None:
+def test_answers_and_logs_do_not_depend_on_the_fast_paths(seed: int) -> None:
     short, long = (Side(seed, has_fast_paths=each) for each in (True, False))
     for side in (short, long):
         side.cluster.run(side.play())

@@ -63,7 +63,7 @@ def test_old_versions_get_their_own_format(broker: Broker, version: int, codec: 
     assert broker.metrics.converted_fetches == 1
 
 
-def test_old_versions_get_no_records_before_the_one_asked_for(broker: Broker) -> None:
+def test_old_versions_get_no_records_before_the_fetch_offset(broker: Broker) -> None:
     append(broker, broker.lead(), b"a", b"b", b"c")
     assert broker.fetch({CLICKS: 2}, 2).values() == [[b"c"]]
 
@@ -84,7 +84,9 @@ def test_zstd_topics_need_version_10(broker: Broker, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [*MAGIC_0, *MAGIC_1])
-def test_what_can_be_converted_comes_before_what_cannot(broker: Broker, version: int) -> None:
+def test_records_before_an_inconvertible_batch_are_returned_converted(
+    broker: Broker, version: int
+) -> None:
     partition = broker.lead()
     append(broker, partition, b"a")
     append(broker, partition, b"b", codec=Codec.ZSTD)
@@ -94,9 +96,7 @@ def test_what_can_be_converted_comes_before_what_cannot(broker: Broker, version:
 
 
 @pytest.mark.parametrize("version", [*MAGIC_0, *MAGIC_1])
-def test_batches_that_are_packed_like_bombs_are_converted_one_in_an_answer(
-    broker: Broker, version: int
-) -> None:
+def test_decompression_bombs_are_converted_one_per_answer(broker: Broker, version: int) -> None:
     bomb = bytes(17 << 20)
     for key in (CLICKS, VIEWS):
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_batches_that_are_packed_like_bombs_are_converted_one_in_an_answer(
     assert broker.pins == 0
 
 
-def test_a_batch_that_holds_too_much_for_an_old_client_is_an_error_for_it(broker: Broker) -> None:
+def test_a_batch_too_large_to_convert_is_an_error_for_an_old_client(broker: Broker) -> None:
     append(broker, broker.lead(), bytes(65 << 20), codec=Codec.LZ4)
     assert broker.fetch({CLICKS: 0}, 3).errors == [Error.CORRUPT_MESSAGE]
     fetch = broker.fetch({CLICKS: 0}, 4)
@@ -121,13 +121,15 @@ def test_a_batch_that_holds_too_much_for_an_old_client_is_an_error_for_it(broker
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_the_first_batch_comes_whole_beyond_every_limit(broker: Broker, version: int) -> None:
+def test_the_first_batch_is_returned_whole_whatever_the_limits(
+    broker: Broker, version: int
+) -> None:
     large(broker, CLICKS)
     fetch = broker.fetch({CLICKS: 0}, version, part_bytes=10, max_bytes=5)
     assert [len(values) for values in fetch.values()] == [1]
 
 
-def test_version_2_and_before_may_get_a_part_of_a_message(broker: Broker) -> None:
+def test_up_to_version_2_an_answer_may_end_in_a_partial_message(broker: Broker) -> None:
     large(broker, CLICKS)
     for version in (0, 1, 2):
         (data,) = broker.fetch({CLICKS: 0}, version, part_bytes=100).send()
@@ -145,7 +147,7 @@ def test_partitions_are_served_in_order_until_max_bytes(broker: Broker) -> None:
     assert broker.pins == 0
 
 
-def test_a_later_partition_gets_no_batch_that_is_not_whole(broker: Broker) -> None:
+def test_a_later_partition_gets_no_partial_batch(broker: Broker) -> None:
     large(broker, CLICKS, VIEWS)
     fetch = broker.fetch({CLICKS: 0, VIEWS: 0}, part_bytes=500)
     assert [len(data) > 0 for data in fetch.send()] == [True, False]
@@ -162,7 +164,7 @@ def test_the_brokers_own_limit_holds_too() -> None:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_errors_are_each_partitions_own(broker: Broker, version: int) -> None:
+def test_each_partition_has_its_own_error(broker: Broker, version: int) -> None:
     append(broker, broker.lead(), b"a")
     broker.known.add(VIEWS)
     nothing = TopicPartition("nothing", 0)
@@ -185,7 +187,7 @@ def test_an_offset_outside_the_log_is_out_of_range_at_once(broker: Broker, offse
 @pytest.mark.parametrize(
     ("epoch", "error"), [(1, Error.FENCED_LEADER_EPOCH), (3, Error.UNKNOWN_LEADER_EPOCH), (2, 0)]
 )
-def test_a_leader_epoch_is_compared_and_the_leader_named(
+def test_the_clients_leader_epoch_is_checked_and_the_leader_returned(
     broker: Broker, epoch: int, error: int
 ) -> None:
     broker.tell(leader_epoch=2)
@@ -199,7 +201,7 @@ def test_a_leader_epoch_is_compared_and_the_leader_named(
             assert (hint.leader_id, hint.leader_epoch) == (1, 2)
 
 
-def test_who_is_no_replica_may_not_fetch_as_one(broker: Broker) -> None:
+def test_only_an_assigned_replica_may_fetch_as_one(broker: Broker) -> None:
     broker.tell(replicas=[1, 2])
     assert broker.fetch({CLICKS: 0}, replica_id=3).errors == [Error.NOT_LEADER_OR_FOLLOWER]
     assert broker.fetch({CLICKS: 0}, replica_id=2).errors == [0]
@@ -208,7 +210,7 @@ def test_who_is_no_replica_may_not_fetch_as_one(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("offset", "epoch", "diverging"), [(2, 0, None), (3, 0, (0, 2)), (4, 1, (0, 2)), (4, 3, None)]
 )
-def test_a_log_that_left_this_one_hears_where(
+def test_a_diverging_log_is_told_where_it_diverges(
     broker: Broker, offset: int, epoch: int, diverging: tuple[int, int] | None
 ) -> None:
     partition = broker.lead()
@@ -222,7 +224,7 @@ def test_a_log_that_left_this_one_hears_where(
     assert broker.pins == 0
 
 
-def test_an_epoch_that_the_log_never_had_is_out_of_range(broker: Broker) -> None:
+def test_an_unknown_last_fetched_epoch_is_out_of_range(broker: Broker) -> None:
     append(broker, broker.lead(), b"a")
     fetch = broker.fetch({CLICKS: 1}, partition={"last_fetched_epoch": 9}, max_wait_ms=500)
     assert fetch.errors == [Error.OFFSET_OUT_OF_RANGE]
@@ -231,7 +233,7 @@ def test_an_epoch_that_the_log_never_had_is_out_of_range(broker: Broker) -> None
 # --- isolation ------------------------------------------------------------------------------------
 
 
-def test_who_reads_committed_stops_before_an_open_transaction(broker: Broker) -> None:
+def test_read_committed_stops_before_an_open_transaction(broker: Broker) -> None:
     partition = broker.lead()
     append(broker, partition, b"a")
     append_open(broker, partition, b"open")
@@ -260,7 +262,7 @@ def produce(broker: Broker, values: Sequence[bytes]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_every_fetch_gets_the_records_of_a_list_from_its_offset_on(data: st.DataObject) -> None:
+def test_every_fetch_agrees_with_a_list_of_records(data: st.DataObject) -> None:
     broker = Broker()
     broker.lead(segment_bytes=data.draw(st.sampled_from([200, 1 << 20])))
     model: list[bytes] = []
@@ -297,7 +299,7 @@ def test_every_fetch_gets_the_records_of_a_list_from_its_offset_on(data: st.Data
     assert len(broker.replicas.waiting) == 0
 
 
-def test_old_and_new_records_are_read_alike_by_old_and_new(broker: Broker) -> None:
+def test_every_version_reads_every_codec_but_zstd(broker: Broker) -> None:
     partition = broker.lead()
     for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4):
         append(broker, partition, b"x%d" % codec, codec=codec, timestamp=START_MS)

@@ -1,4 +1,4 @@
-"""Fetches that meet a damaged batch, or want for a descriptor: an answer, whatever way they go."""
+"""Fetches that meet a damaged batch or lack a descriptor are answered, on either path."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def broker() -> Broker:
     return Broker()
 
 
-def test_a_damaged_batch_is_the_long_ways_to_tell(broker: Broker) -> None:
-    """A consumer that came to one ended the broker, and did so again after each restart."""
+def test_a_damaged_batch_is_left_to_the_general_path(broker: Broker) -> None:
+    """A consumer that reached one used to end the broker, after each restart again."""
     large(broker, CLICKS, batches=3)
     asked, log = Asked(broker), broker.directory.logs[CLICKS]
     log.active.file.write([b"\x12"], log.recent[1] + MAGIC_AT)
@@ -31,7 +31,7 @@ def test_a_damaged_batch_is_the_long_ways_to_tell(broker: Broker) -> None:
     assert broker.pins == 0
 
 
-def test_a_fetch_that_waits_is_told_of_damage_by_the_long_way(broker: Broker) -> None:
+def test_a_waiting_fetch_gets_the_general_paths_error_for_a_damaged_batch(broker: Broker) -> None:
     asked = Asked(broker, min_bytes=1500)
     large(broker, CLICKS, batches=1)
     answers, log = asked.take(0), broker.directory.logs[CLICKS]
@@ -39,11 +39,11 @@ def test_a_fetch_that_waits_is_told_of_damage_by_the_long_way(broker: Broker) ->
     log.active.file.write([b"\x12"], MAGIC_AT)
     log.recent.clear()
     broker.settle(600)
-    assert answers == asked.long_way(0)
+    assert answers == asked.general_path(0)
     assert broker.pins == 0
 
 
-def test_without_a_descriptor_the_long_way_refuses_and_nothing_stays_pinned(
+def test_without_a_descriptor_the_general_path_refuses_and_nothing_stays_pinned(
     broker: Broker,
 ) -> None:
     large(broker, CLICKS, batches=3)

@@ -1,4 +1,4 @@
-"""Fetch sessions: who gets one, how it goes on, what it answers, and who gives way to whom."""
+"""Fetch sessions: creation, epochs, what is answered, and eviction."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def stage() -> Stage:
 # --- the table of ids and epochs ------------------------------------------------------------------
 
 
-def test_no_session_is_made_for_whom_wants_none(stage: Stage) -> None:
+def test_no_session_is_created_unless_requested(stage: Stage) -> None:
     context = stage.sessions.open(request([1, 2], session=(0, -1)))
     assert [found.key.partition for found in context.partitions] == [1, 2]
     assert stage.sessions.close(context, [result(1), result(2)])[0] == 0
@@ -120,13 +120,13 @@ def test_a_full_fetch_gets_a_session_and_all_partitions(stage: Stage) -> None:
     assert stage.metrics.fetch_sessions() == 1
 
 
-def test_an_incremental_fetch_reads_all_partitions_of_its_session(stage: Stage) -> None:
+def test_an_incremental_fetch_covers_all_partitions_of_its_session(stage: Stage) -> None:
     id_ = stage.create([1, 2])
     context = stage.sessions.open(request([], session=(id_, 1)))
     assert [found.key.partition for found in context.partitions] == [1, 2]
 
 
-def test_named_partitions_are_added_or_moved_and_forgotten_ones_leave(stage: Stage) -> None:
+def test_named_partitions_are_added_or_updated_and_forgotten_ones_removed(stage: Stage) -> None:
     id_ = stage.create([1, 2])
     stage.sessions.open(request([2, 3], session=(id_, 1), forgotten=[1], offset=9))
     context = stage.sessions.open(request([], session=(id_, 2)))
@@ -136,7 +136,7 @@ def test_named_partitions_are_added_or_moved_and_forgotten_ones_leave(stage: Sta
     ]
 
 
-def test_a_request_that_waits_goes_by_what_it_asked(stage: Stage) -> None:
+def test_a_waiting_request_keeps_the_partitions_it_began_with(stage: Stage) -> None:
     id_ = stage.create([1])
     waiting = stage.sessions.open(request([1], session=(id_, 1), offset=5))
     newer = stage.sessions.open(request([1], session=(id_, 2), offset=9))
@@ -144,7 +144,7 @@ def test_a_request_that_waits_goes_by_what_it_asked(stage: Stage) -> None:
     assert [each.asked.fetch_offset for each in newer.partitions] == [9]
 
 
-def test_epochs_count_up_and_any_other_is_refused(stage: Stage) -> None:
+def test_epochs_count_up_and_a_wrong_one_is_refused(stage: Stage) -> None:
     id_ = stage.create([1])
     assert stage.go_on(id_, 1, [result(1)]) == []
     for epoch in (1, 3, 7):
@@ -173,14 +173,14 @@ def test_a_full_fetch_closes_the_session_it_names(stage: Stage, epoch: int) -> N
     assert (made != 0) == (epoch == 0)
 
 
-def test_a_session_whose_last_partition_leaves_is_closed(stage: Stage) -> None:
+def test_a_session_without_partitions_is_closed(stage: Stage) -> None:
     id_ = stage.create([1])
     context = stage.sessions.open(request([], session=(id_, 1), forgotten=[1]))
     assert stage.sessions.close(context, []) == (0, [])
     assert not stage.has(id_)
 
 
-def test_an_answer_that_the_client_did_not_wait_for_is_an_error(stage: Stage) -> None:
+def test_an_answer_overtaken_by_a_later_request_is_an_error(stage: Stage) -> None:
     id_ = stage.create([1])
     late = stage.sessions.open(request([], session=(id_, 1)))
     stage.sessions.open(request([], session=(id_, 2)))
@@ -192,7 +192,7 @@ def test_an_answer_that_the_client_did_not_wait_for_is_an_error(stage: Stage) ->
 # --- what is answered -----------------------------------------------------------------------------
 
 
-def test_only_what_is_new_is_answered(stage: Stage) -> None:
+def test_only_partitions_with_news_are_in_the_answer(stage: Stage) -> None:
     id_ = stage.create([1, 2, 3, 4])
     news = [
         result(1),
@@ -203,14 +203,14 @@ def test_only_what_is_new_is_answered(stage: Stage) -> None:
     assert stage.go_on(id_, 1, news) == [2, 3, 4]
 
 
-def test_what_was_told_is_not_told_again(stage: Stage) -> None:
+def test_what_was_answered_is_not_repeated(stage: Stage) -> None:
     id_ = stage.create([1])
     assert stage.go_on(id_, 1, [result(1, high_watermark=5)]) == [1]
     assert stage.go_on(id_, 2, [result(1, high_watermark=5)]) == []
     assert stage.sessions._sessions[id_].partitions[key(1)].was_told(5, 0)
 
 
-def test_an_error_is_told_each_time_and_so_is_its_end(stage: Stage) -> None:
+def test_an_error_is_answered_each_time_and_so_is_its_end(stage: Stage) -> None:
     id_ = stage.create([1])
     assert stage.go_on(id_, 1, [result(1, error=3)]) == [1]
     assert stage.go_on(id_, 2, [result(1, error=3)]) == [1]
@@ -218,28 +218,28 @@ def test_an_error_is_told_each_time_and_so_is_its_end(stage: Stage) -> None:
     assert stage.go_on(id_, 4, [result(1)]) == []
 
 
-def test_a_diverging_epoch_is_told(stage: Stage) -> None:
+def test_a_diverging_epoch_is_answered(stage: Stage) -> None:
     id_ = stage.create([1])
     found = result(1)
     found[1].diverging_epoch = DivergingEpoch(epoch=1, end_offset=2)
     assert stage.go_on(id_, 1, [found]) == [1]
 
 
-def test_a_partition_that_got_records_is_served_last_the_next_time(stage: Stage) -> None:
+def test_a_partition_that_got_records_is_served_last_next_time(stage: Stage) -> None:
     id_ = stage.create([1, 2, 3])
     stage.go_on(id_, 1, [result(1, records=b"r"), result(2), result(3)])
     context = stage.sessions.open(request([], session=(id_, 2)))
     assert [found.key.partition for found in context.partitions] == [2, 3, 1]
 
 
-# --- who gives way --------------------------------------------------------------------------------
+# --- eviction -------------------------------------------------------------------------------------
 
 
-def test_without_slots_nobody_gets_a_session() -> None:
+def test_without_slots_no_session_is_created() -> None:
     assert Stage(slots=0).create([1]) == 0
 
 
-def test_full_slots_keep_who_is_in_use() -> None:
+def test_full_slots_do_not_evict_active_sessions() -> None:
     stage = Stage(slots=2)
     first, second = stage.create([1]), stage.create([1])
     assert stage.create([1, 2, 3]) == 0
@@ -247,7 +247,7 @@ def test_full_slots_keep_who_is_in_use() -> None:
     assert stage.has(second)
 
 
-def test_the_longest_idle_gives_way_after_two_minutes() -> None:
+def test_after_two_minutes_the_longest_idle_session_is_evicted() -> None:
     stage = Stage(slots=2)
     first, second = stage.create([1, 2]), stage.create([1, 2])
     stage.clock.advance_ms(EVICTION_MS)
@@ -260,7 +260,7 @@ def test_the_longest_idle_gives_way_after_two_minutes() -> None:
     assert stage.metrics.evicted_sessions == 1
 
 
-def test_an_old_session_gives_way_to_a_larger_one_only() -> None:
+def test_an_old_session_is_evicted_only_for_a_larger_one() -> None:
     stage = Stage(slots=2)
     small, large = stage.create([1, 2]), stage.create([1, 2, 3])
     stage.clock.advance_ms(EVICTION_MS + 1)
@@ -272,7 +272,7 @@ def test_an_old_session_gives_way_to_a_larger_one_only() -> None:
     assert stage.has(large)
 
 
-def test_a_followers_session_does_not_give_way_to_a_consumers_but_takes_its_place() -> None:
+def test_a_followers_session_evicts_a_consumers_and_never_the_reverse() -> None:
     stage = Stage(slots=1)
     consumer = stage.create([1, 2, 3])
     follower = stage.create([1], replica_id=2)
@@ -286,7 +286,7 @@ def test_a_followers_session_does_not_give_way_to_a_consumers_but_takes_its_plac
 
 @settings(max_examples=200)
 @given(st.data())
-def test_sessions_do_what_a_plain_table_does(data: st.DataObject) -> None:
+def test_sessions_agree_with_a_plain_table(data: st.DataObject) -> None:
     """The model: for each session its epoch, its partitions, and what was last told of each."""
     stage = Stage(slots=3)
     model: dict[int, tuple[int, dict[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Fetches that wait, in sessions or out of them, and those whose records the disk must give."""
+"""Fetches that wait, with and without sessions, and fetches of cold records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_fetch_above_the_high_watermark_waits(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("version", ALL)
-def test_a_fetch_whose_time_is_up_is_answered_with_nothing(broker: Broker, version: int) -> None:
+def test_a_fetch_that_times_out_gets_an_empty_answer(broker: Broker, version: int) -> None:
     broker.lead()
     fetch = broker.fetch({CLICKS: 0}, version, max_wait_ms=500)
     broker.tasks.run_for_ms(499)
@@ -60,20 +60,22 @@ def test_a_fetch_waits_for_min_bytes_of_all_its_partitions(broker: Broker) -> No
     assert [len(values) for values in fetch.values()] == [1, 1]
 
 
-def test_min_bytes_beyond_max_bytes_waits_no_longer_than_that(broker: Broker) -> None:
+def test_min_bytes_above_max_bytes_counts_as_max_bytes(broker: Broker) -> None:
     large(broker, CLICKS)
     fetch = broker.fetch({CLICKS: 0}, min_bytes=10**6, max_bytes=1000, max_wait_ms=500)
     assert [len(values) for values in fetch.values()] == [1]
 
 
-def test_without_partitions_or_without_patience_nobody_waits(broker: Broker) -> None:
+def test_without_partitions_or_max_wait_no_fetch_waits(broker: Broker) -> None:
     broker.lead()
     assert broker.fetch({}, max_wait_ms=500).results == []
     assert broker.fetch({CLICKS: 0}, max_wait_ms=0).errors == [0]
 
 
 @pytest.mark.parametrize("delete", [False, True])
-def test_a_fetch_that_waits_hears_that_its_partition_is_gone(broker: Broker, delete: bool) -> None:
+def test_a_waiting_fetch_is_answered_when_its_partition_is_gone(
+    broker: Broker, delete: bool
+) -> None:
     broker.lead()
     fetch = broker.fetch({CLICKS: 0}, max_wait_ms=60_000)
     broker.stop(delete=delete)
@@ -82,7 +84,7 @@ def test_a_fetch_that_waits_hears_that_its_partition_is_gone(broker: Broker, del
     assert fetch.errors == [expected]
 
 
-def test_a_client_that_is_gone_leaves_nothing_behind(broker: Broker) -> None:
+def test_a_disconnected_client_leaves_nothing_behind(broker: Broker) -> None:
     partition = broker.lead()
     fetches = [broker.fetch({CLICKS: 0}, max_wait_ms=500) for _ in range(5)]
     for fetch in fetches:
@@ -94,7 +96,7 @@ def test_a_client_that_is_gone_leaves_nothing_behind(broker: Broker) -> None:
     assert broker.pins == 0
 
 
-def test_a_fetch_of_what_is_not_flushed_waits_for_the_flush(broker: Broker) -> None:
+def test_a_fetch_of_unflushed_records_waits_for_the_flush(broker: Broker) -> None:
     partition = broker.lead(flush_before_expose=True)
     early = broker.fetch({CLICKS: 0}, max_wait_ms=60_000)
     append(broker, partition, b"a")
@@ -127,7 +129,7 @@ def test_a_session_answers_only_partitions_with_something_new(broker: Broker) ->
 
 
 @pytest.mark.parametrize("version", range(7, 13))
-def test_a_wrong_session_is_an_error_of_the_whole_answer(broker: Broker, version: int) -> None:
+def test_a_wrong_session_is_an_error_of_the_whole_request(broker: Broker, version: int) -> None:
     broker.lead()
     unknown = broker.fetch({}, version, session_id=5, session_epoch=1)
     assert unknown.response.error_code == Error.FETCH_SESSION_ID_NOT_FOUND
@@ -137,7 +139,7 @@ def test_a_wrong_session_is_an_error_of_the_whole_answer(broker: Broker, version
     assert wrong.send() == []
 
 
-def test_an_answer_that_its_session_has_overtaken_lets_go_of_its_records(broker: Broker) -> None:
+def test_an_answer_that_its_session_has_overtaken_releases_its_records(broker: Broker) -> None:
     partition = broker.lead()
     id_ = broker.fetch({CLICKS: 0}, session_epoch=0).response.session_id
     slow = broker.fetch({}, session_id=id_, session_epoch=1, max_wait_ms=500)
@@ -149,7 +151,7 @@ def test_an_answer_that_its_session_has_overtaken_lets_go_of_its_records(broker:
     assert broker.pins == 0
 
 
-def test_a_partition_that_its_session_forgets_meanwhile_is_no_trouble(broker: Broker) -> None:
+def test_a_partition_that_its_session_forgets_meanwhile_does_no_harm(broker: Broker) -> None:
     partition = broker.lead()
     broker.lead(VIEWS)
     opened = broker.fetch({CLICKS: 0, VIEWS: 0}, session_epoch=0)
@@ -177,14 +179,14 @@ def test_a_session_that_is_emptied_while_a_fetch_waits_ends_that_fetch(broker: B
 
 
 def make_cold(broker: Broker, key: TopicPartition = CLICKS) -> None:
-    """Let the page cache forget the partition's records."""
+    """Evict the partition's records from the page cache."""
     log = broker.directory.logs[key]
     log.recent.clear()
     for segment in log.segments:
         segment.file._content.cold.update(range(1000))  # type: ignore[attr-defined]
 
 
-def test_cold_records_are_read_by_a_thread_before_they_are_answered(broker: Broker) -> None:
+def test_a_thread_reads_cold_records_before_they_are_answered(broker: Broker) -> None:
     large(broker, CLICKS, size=300_000)
     make_cold(broker)
     fetch = broker.fetch({CLICKS: 0})
@@ -195,7 +197,7 @@ def test_cold_records_are_read_by_a_thread_before_they_are_answered(broker: Brok
     assert broker.pins == 0
 
 
-def test_a_cold_fetch_keeps_nobody_else_waiting(broker: Broker) -> None:
+def test_a_cold_fetch_does_not_delay_others(broker: Broker) -> None:
     large(broker, CLICKS, VIEWS)
     make_cold(broker)
     slow, quick = broker.fetch({CLICKS: 0}), broker.fetch({VIEWS: 0})
@@ -214,7 +216,7 @@ def test_records_that_cannot_be_read_end_the_broker(broker: Broker) -> None:
     assert broker.pins == 0
 
 
-def test_a_partition_deleted_while_it_is_read_is_gone_from_the_answer(broker: Broker) -> None:
+def test_a_partition_deleted_during_a_cold_read_is_an_error_in_the_answer(broker: Broker) -> None:
     large(broker, CLICKS)
     make_cold(broker)
     fetch = broker.fetch({CLICKS: 0})
@@ -223,7 +225,7 @@ def test_a_partition_deleted_while_it_is_read_is_gone_from_the_answer(broker: Br
     assert fetch.errors == [Error.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_client_that_goes_while_its_records_are_read_leaves_nothing_behind(
+def test_a_client_that_disconnects_during_a_cold_read_leaves_nothing_behind(
     broker: Broker,
 ) -> None:
     large(broker, CLICKS)
@@ -247,7 +249,7 @@ def test_a_fetch_at_the_tail_does_not_ask_the_page_cache(broker: Broker) -> None
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_gzip_for_an_old_consumer_keeps_nobody_else_waiting(broker: Broker, version: int) -> None:
+def test_gzip_for_an_old_consumer_does_not_delay_others(broker: Broker, version: int) -> None:
     append(broker, broker.lead(), b"a", b"b", codec=Codec.GZIP)
     append(broker, broker.lead(VIEWS), b"c", codec=Codec.LZ4)
     slow, quick = broker.fetch({CLICKS: 0, VIEWS: 0}, version), broker.fetch({VIEWS: 0}, version)
@@ -259,7 +261,7 @@ def test_gzip_for_an_old_consumer_keeps_nobody_else_waiting(broker: Broker, vers
     assert broker.pins == 0
 
 
-def test_gzip_behind_others_and_beside_them_comes_with_them_and_once(broker: Broker) -> None:
+def test_gzip_among_other_batches_is_converted_with_them_and_once(broker: Broker) -> None:
     partition = broker.lead()
     append(broker, partition, b"a")
     append(broker, partition, b"b", codec=Codec.GZIP)

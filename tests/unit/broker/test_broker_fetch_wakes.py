@@ -1,8 +1,8 @@
-"""Fetches that wait are woken when there is enough, neither earlier nor later, by whatever way.
+"""Waiting fetches are woken when there is enough, neither earlier nor later, on either path.
 
-A log that grows at once or by a thread's writes, is flushed by whomever, and shows what is flushed
-or all: after each step nobody waits who could be answered, and who was answered with too little had
-waited for as long as was asked.
+A log is appended to by the loop or a thread, flushed for any reason, and exposes flushed records
+only or all. After each step no fetch waits that could be answered, and those answered with less
+than their `min_bytes` had waited for their whole `max_wait_ms`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Wait:
-    """A fetch from the end of what is exposed, by either way; also its connection."""
+    """A fetch from the end of what is exposed, on either path; also its connection."""
 
     def __init__(self, broker: Broker, path: UsualFetches | None, **fields: int) -> None:
         self.broker = broker
@@ -96,7 +96,7 @@ steps = st.one_of(
 @pytest.mark.parametrize("is_short", [False, True])
 @pytest.mark.parametrize("is_careful", [False, True])
 @given(script=st.lists(steps, min_size=5, max_size=40))
-def test_nobody_waits_who_could_be_answered_or_is_answered_too_early(
+def test_each_waiting_fetch_is_answered_exactly_when_it_can_be(
     is_careful: bool, is_short: bool, script: list[tuple[str, Any]]
 ) -> None:
     broker = Broker()
@@ -126,7 +126,7 @@ def test_nobody_waits_who_could_be_answered_or_is_answered_too_early(
     assert broker.pins == 0
 
 
-def test_a_fetch_that_had_to_read_the_disk_waits_no_longer_than_it_asked_for() -> None:
+def test_a_cold_fetch_waits_no_longer_than_its_max_wait() -> None:
     broker = Broker()
     partition = broker.lead()
     append(broker, partition, bytes(500))
@@ -139,7 +139,7 @@ def test_a_fetch_that_had_to_read_the_disk_waits_no_longer_than_it_asked_for() -
     assert [len(values) for values in fetch.values()] == [1]
 
 
-def test_what_is_not_exposed_is_not_read_from_the_disk() -> None:
+def test_unexposed_records_are_not_read_from_the_disk() -> None:
     broker = Broker()
     partition = broker.lead(flush_before_expose=True)
     append(broker, partition, bytes(500))

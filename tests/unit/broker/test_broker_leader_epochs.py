@@ -55,7 +55,7 @@ def test_an_epoch_ends_where_the_next_one_begins(
     assert ask(world, epoch) == (Error.NONE, known, end_offset)
 
 
-def test_a_client_that_knows_another_leader_epoch_is_told_so(world: World) -> None:
+def test_a_client_with_another_leader_epoch_gets_an_error(world: World) -> None:
     assert ask(world, 3, current=5) == (Error.NONE, 3, 3)
     assert ask(world, 3, current=4) == (Error.FENCED_LEADER_EPOCH, UNDEFINED, UNDEFINED)
     assert ask(world, 3, current=6) == (Error.UNKNOWN_LEADER_EPOCH, UNDEFINED, UNDEFINED)

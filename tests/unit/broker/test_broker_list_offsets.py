@@ -79,14 +79,14 @@ def test_every_version_finds_ends_and_times(world: World, version: int) -> None:
     assert facts(ask(world, START_MS + 201, version)) == (0, -1, -1, -1)
 
 
-def test_the_newest_record_is_found_by_version_7_and_unknown_before(world: World) -> None:
+def test_the_max_timestamp_query_needs_version_7(world: World) -> None:
     fill(world)
     assert facts(ask(world, NEWEST)) == (0, 4, START_MS + 200, 2)
     assert ask(world, NEWEST, 6).error_code == Error.UNSUPPORTED_VERSION
     assert ask(world, -4).error_code == Error.UNSUPPORTED_VERSION
 
 
-def test_an_empty_partition_has_ends_and_no_records(world: World) -> None:
+def test_an_empty_partition_has_a_start_and_an_end_and_no_timestamps(world: World) -> None:
     world.lead()
     assert facts(ask(world, LATEST))[:2] == (0, 0)
     assert facts(ask(world, EARLIEST))[:2] == (0, 0)
@@ -95,7 +95,7 @@ def test_an_empty_partition_has_ends_and_no_records(world: World) -> None:
     assert ask(world, LATEST, 0, max_num_offsets=5).old_style_offsets == [0]
 
 
-def test_a_reader_of_committed_records_gets_the_last_stable_offset(world: World) -> None:
+def test_read_committed_gets_the_last_stable_offset(world: World) -> None:
     partition = world.lead()
     append(world, partition, b"a")
     append_open(world, partition, b"open", timestamp=START_MS + 9)
@@ -105,7 +105,7 @@ def test_a_reader_of_committed_records_gets_the_last_stable_offset(world: World)
     assert ask(world, START_MS + 5, isolation_level=0).offset == 1
 
 
-def test_what_is_not_flushed_is_not_found_by_clients(world: World) -> None:
+def test_unflushed_records_are_not_found_by_clients(world: World) -> None:
     append(world, world.lead(flush_before_expose=True), b"a")
     assert ask(world, LATEST).offset == 0
     assert ask(world, START_MS).offset == -1
@@ -115,7 +115,7 @@ def test_what_is_not_flushed_is_not_found_by_clients(world: World) -> None:
 @pytest.mark.parametrize(
     ("epoch", "error"), [(2, 0), (1, Error.FENCED_LEADER_EPOCH), (3, Error.UNKNOWN_LEADER_EPOCH)]
 )
-def test_the_clients_leader_epoch_is_compared(world: World, epoch: int, error: int) -> None:
+def test_the_clients_leader_epoch_is_checked(world: World, epoch: int, error: int) -> None:
     fill(world)
     assert ask(world, LATEST, current_leader_epoch=epoch).error_code == error
 
@@ -129,7 +129,7 @@ def test_an_unknown_partition_has_its_own_error(world: World, version: int) -> N
     assert result.error_code == Error.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_partition_asked_for_twice_is_refused_but_in_version_0(world: World) -> None:
+def test_a_partition_named_twice_is_refused_except_in_version_0(world: World) -> None:
     world.lead()
     assert ask(world, LATEST, 1, times=2).error_code == Error.INVALID_REQUEST
     assert ask(world, LATEST, 0, times=2).error_code == Error.NONE
@@ -183,7 +183,7 @@ def test_version_0_shows_the_high_watermark_for_what_is_above_it(world: World) -
 @given(
     st.lists(st.tuples(st.integers(0, 300), st.integers(1, 3)), max_size=12), st.integers(-5, 310)
 )
-def test_a_record_by_time_is_the_first_that_is_not_older(
+def test_a_timestamp_finds_the_first_record_that_is_not_older(
     batches: list[tuple[int, int]], after_ms: int
 ) -> None:
     world = World()

@@ -1,4 +1,4 @@
-"""A broker with several listeners: how many connections they have together."""
+"""A broker with several listeners: their common limit of connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def connected(cluster: Cluster, broker: Broker, *ports: int) -> list[bool]
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
-def test_a_limit_of_connections_is_for_all_listeners_of_clients_together(limit: str) -> None:
+def test_the_connection_limit_covers_all_client_listeners_together(limit: str) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -44,7 +44,7 @@ def test_a_limit_of_connections_is_for_all_listeners_of_clients_together(limit: 
     cluster.run(scenario())
 
 
-def test_brokers_that_have_a_listener_of_their_own_are_not_barred_by_too_many_clients() -> None:
+def test_too_many_clients_do_not_keep_brokers_off_their_own_listener() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -54,7 +54,7 @@ def test_brokers_that_have_a_listener_of_their_own_are_not_barred_by_too_many_cl
     cluster.run(scenario())
 
 
-def test_on_the_only_listener_brokers_are_barred_as_clients_are() -> None:
+def test_a_shared_listener_limits_brokers_and_clients_alike() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

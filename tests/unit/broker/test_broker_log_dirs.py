@@ -51,7 +51,7 @@ def test_every_replica_is_described_with_its_size() -> None:
     assert 0 < result.usable_bytes < result.total_bytes
 
 
-def test_only_what_is_asked_for_and_here_is_described() -> None:
+def test_only_requested_replicas_of_this_broker_are_described() -> None:
     world = World()
     world.lead()
     world.lead(VIEWS)

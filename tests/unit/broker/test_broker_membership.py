@@ -1,4 +1,4 @@
-"""A broker's registration, when sessions and connections to ZooKeeper come and go."""
+"""A broker's registration across lost sessions and connections to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def lose_zookeeper_as_it_registers_again(cluster: Cluster, after_ms: float
 
 
 @pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 4, 5])
-def test_an_outage_amid_a_registration_is_not_taken_for_a_broker_with_its_id(
+def test_an_outage_during_registration_is_not_mistaken_for_a_broker_with_its_id(
     after_ms: float,
 ) -> None:
     cluster = Cluster(seed=int(after_ms))
@@ -59,7 +59,7 @@ def test_an_outage_amid_a_registration_is_not_taken_for_a_broker_with_its_id(
     cluster.run(scenario())
 
 
-def test_a_broker_that_stops_leaves_the_registration_of_another_that_has_its_id_by_now() -> None:
+def test_a_stopping_broker_leaves_a_successors_registration_under_its_id_alone() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -80,7 +80,7 @@ def test_a_broker_that_stops_leaves_the_registration_of_another_that_has_its_id_
     cluster.run(scenario())
 
 
-def test_a_broker_does_not_register_anew_where_zookeeper_has_lost_its_cluster() -> None:
+def test_a_broker_does_not_register_again_where_zookeeper_lost_its_cluster() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -96,7 +96,7 @@ def test_a_broker_does_not_register_anew_where_zookeeper_has_lost_its_cluster() 
     cluster.run(scenario())
 
 
-def test_a_broker_keeps_its_logs_when_zookeeper_is_another_clusters_by_now() -> None:
+def test_a_broker_keeps_its_logs_when_zookeeper_belongs_to_another_cluster() -> None:
     cluster = Cluster(seed=1)
 
     async def scenario() -> None:

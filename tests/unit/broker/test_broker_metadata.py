@@ -1,4 +1,4 @@
-"""Metadata in every version: what is asked for, what is created by asking, what is not known."""
+"""Metadata in every version: topics asked for, created by asking, and unknown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def ask(client: Client, version: int, *names: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", range(13))
-def test_a_topic_is_told_in_every_version(version: int) -> None:
+def test_a_topic_is_described_in_every_version(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -51,7 +51,7 @@ def test_a_topic_is_told_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(8, 13))
-def test_everybody_may_do_everything_where_it_is_asked_for(version: int) -> None:
+def test_authorized_operations_are_all_of_them_where_requested(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -70,7 +70,7 @@ def test_everybody_may_do_everything_where_it_is_asked_for(version: int) -> None
     cluster.run(scenario())
 
 
-def test_no_controller_is_named_once_the_one_that_was_has_lost_its_session() -> None:
+def test_no_controller_is_named_once_the_last_one_lost_its_session() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -88,7 +88,7 @@ def test_no_controller_is_named_once_the_one_that_was_has_lost_its_session() -> 
     cluster.run(scenario())
 
 
-def test_a_controller_is_named_where_clients_are_told_of_it() -> None:
+def test_a_controller_is_named_only_once_it_has_registered() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -100,7 +100,7 @@ def test_a_controller_is_named_where_clients_are_told_of_it() -> None:
     cluster.run(scenario())
 
 
-def test_null_and_an_empty_list_of_topics_differ() -> None:
+def test_a_null_list_and_an_empty_list_of_topics_differ() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_null_and_an_empty_list_of_topics_differ() -> None:
     cluster.run(scenario())
 
 
-def test_a_topic_that_is_asked_for_is_created_if_it_may_be() -> None:
+def test_a_requested_topic_is_created_if_allowed() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -163,7 +163,7 @@ def test_a_name_that_collides_is_refused_where_it_would_be_created() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "..", "x" * 250, "ä"])
-def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
+def test_an_invalid_topic_name_is_refused(name: str) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -220,7 +220,7 @@ def test_a_partition_without_a_live_leader_says_so() -> None:
     cluster.run(scenario())
 
 
-def test_clients_are_told_the_addresses_of_the_listener_they_came_in_on() -> None:
+def test_clients_get_the_addresses_of_the_listener_they_use() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -241,7 +241,7 @@ def test_clients_are_told_the_addresses_of_the_listener_they_came_in_on() -> Non
     cluster.run(scenario())
 
 
-def test_a_broker_that_was_told_nothing_yet_lets_clients_wait() -> None:
+def test_a_broker_without_metadata_yet_makes_clients_retry() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -259,7 +259,7 @@ def test_a_broker_that_was_told_nothing_yet_lets_clients_wait() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_coordinator_is_found_once_the_topic_of_offsets_is_there(version: int) -> None:
+def test_a_coordinator_is_found_once_the_offsets_topic_exists(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What a broker makes of UpdateMetadata: what it knows then, and what was deleted."""
+"""The metadata cache: what it knows after an UpdateMetadata, and which topics count as deleted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def update(kind: int, *topics: tuple[str, uuid.UUID, dict[int, int]]) -> UpdateM
     )
 
 
-def test_a_full_update_replaces_all_and_says_of_nothing_that_it_was_deleted() -> None:
+def test_a_full_update_replaces_everything_and_reports_no_deletion() -> None:
     cache = MetadataCache()
     cache.update(update(FULL, ("a", ID, {0: 1}), ("b", OTHER, {0: 1})))
     assert cache.update(update(FULL, ("b", OTHER, {0: 1}))) == []
@@ -52,7 +52,7 @@ def test_a_full_update_replaces_all_and_says_of_nothing_that_it_was_deleted() ->
 
 
 @pytest.mark.parametrize("kind", [INCREMENTAL, FULL])
-def test_a_topic_that_was_away_is_the_same_by_its_id(kind: int) -> None:
+def test_a_topic_that_reappears_with_its_id_is_the_same(kind: int) -> None:
     for topic_id, gone in ((ID, []), (OTHER, [TopicPartition("a", 0), TopicPartition("a", 1)])):
         cache = MetadataCache()
         cache.update(update(FULL, ("a", ID, {0: 1, 1: 1})))
@@ -63,7 +63,7 @@ def test_a_topic_that_was_away_is_the_same_by_its_id(kind: int) -> None:
             assert cache.topics["a"].id == topic_id
 
 
-def test_a_topic_that_was_made_anew_while_this_broker_was_away_is_another() -> None:
+def test_a_topic_that_reappears_with_another_id_was_recreated() -> None:
     cache = MetadataCache()
     cache.update(update(FULL, ("a", ID, {0: 1})))
     assert cache.update(update(FULL, ("a", OTHER, {0: 1}))) == [TopicPartition("a", 0)]
@@ -71,7 +71,7 @@ def test_a_topic_that_was_made_anew_while_this_broker_was_away_is_another() -> N
 
 
 @pytest.mark.parametrize("kind", [INCREMENTAL, FULL])
-def test_a_topic_that_was_away_may_be_told_to_have_been_deleted(kind: int) -> None:
+def test_a_topic_that_was_missing_may_be_reported_as_deleted(kind: int) -> None:
     cache = MetadataCache()
     cache.update(update(FULL, ("a", ID, {0: 1})))
     cache.update(update(FULL))
@@ -87,7 +87,7 @@ def test_a_deleted_topic_and_its_successor_may_come_in_one_update() -> None:
     assert (cache.topics["a"].id, list(cache.topics["a"].partitions)) == (OTHER, [0])
 
 
-def test_a_name_collides_with_a_topic_that_is_known_and_with_none_that_is_gone() -> None:
+def test_a_name_collides_with_known_topics_and_not_with_deleted_ones() -> None:
     cache = MetadataCache()
     cache.update(update(INCREMENTAL, ("a.b", ID, {0: 1}), ("c.d", OTHER, {0: 1})))
     assert cache.collides("a_b")
@@ -98,7 +98,7 @@ def test_a_name_collides_with_a_topic_that_is_known_and_with_none_that_is_gone()
     assert not cache.collides("c_d")
 
 
-def test_a_name_collides_while_any_of_the_topics_is_left_that_it_collides_with() -> None:
+def test_a_name_collides_as_long_as_one_such_topic_is_left() -> None:
     cache = MetadataCache()
     cache.update(update(INCREMENTAL, ("a.b", ID, {0: 1}), ("a_b", OTHER, {0: 1})))  # an old tool's
     for name, topic_id, collides in (("a.b", ID, True), ("a_b", OTHER, False)):
@@ -106,7 +106,7 @@ def test_a_name_collides_while_any_of_the_topics_is_left_that_it_collides_with()
         assert cache.collides("a_b") == collides
 
 
-def test_a_topic_made_anew_counts_once_among_those_that_a_name_collides_with() -> None:
+def test_a_recreated_topic_counts_once_for_collisions() -> None:
     cache = MetadataCache()
     for made in (ID, OTHER):
         cache.update(update(INCREMENTAL, ("a.b", made, {0: 1}), ("c", made, {0: 1})))

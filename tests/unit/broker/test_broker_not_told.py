@@ -1,4 +1,4 @@
-"""A broker that has registered and that no controller has told of the cluster yet."""
+"""A registered broker that has not had any metadata from a controller yet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tests.unit.broker.broker_cluster import Cluster, create, produce
 from tests.unit.broker.test_broker_metadata import ask
 
 
-def test_a_broker_that_was_told_nothing_yet_asks_for_no_topic_of_offsets(
+def test_a_broker_without_metadata_yet_does_not_request_the_offsets_topic(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is there as like as not. Clients ask again, and who waits is answered in the end."""
+    """The topic probably exists. Clients retry, and waiting requests are answered in the end."""
     cluster = Cluster()
     may_tell, tell = asyncio.Event(), Channel._tell_metadata
 

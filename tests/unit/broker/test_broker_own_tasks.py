@@ -11,7 +11,7 @@ from kdist.runtime.loop_tasks import LoopTasks
 from kdist.runtime.virtual_loop import VirtualLoop
 
 
-def test_a_bug_in_what_follows_blocking_work_does_not_let_a_stop_wait_for_ever() -> None:
+def test_a_bug_in_a_done_callback_does_not_make_a_stop_wait_for_ever() -> None:
     loop = VirtualLoop(VirtualClock())
     heard: list[dict[str, object]] = []
     tasks = OwnTasks(LoopTasks(loop, random.Random(0)))

@@ -1,4 +1,4 @@
-"""What a broker's process says and how it exits when it has to end."""
+"""The last log line and the exit status of a broker's process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def os_error(code: int, path: str | None = PATH) -> OSError:
         (AssertionError(), 70, "a bug: "),
     ],
 )
-def test_each_end_has_its_status_and_its_sentence(
+def test_each_cause_of_exit_has_its_status_and_sentence(
     failure: Exception, status: int, sentence: str
 ) -> None:
     said = sentence_of(failure)
@@ -43,7 +43,7 @@ def test_each_end_has_its_status_and_its_sentence(
     assert (type(failure).__name__ in said) == (status == 70)
 
 
-def test_what_a_request_met_is_told_as_such() -> None:
+def test_a_disk_failure_during_a_request_names_disk_and_request() -> None:
     failure = RuntimeError("handling a request of 127.0.0.1:46540 failed")
     failure.__cause__ = os_error(errno.EPERM)
     said = sentence_of(failure)

@@ -142,21 +142,21 @@ def test_old_and_new_formats_share_a_partition(world: World) -> None:
 
 
 @pytest.mark.parametrize("records", [b"", None])
-def test_an_empty_message_set_is_no_error_before_version_3(world: World, records: Records) -> None:
+def test_before_version_3_an_empty_message_set_is_no_error(world: World, records: Records) -> None:
     world.lead()
     (result,) = produce(world, records, 2).results
     assert (result.error_code, result.base_offset) == (0, -1)
     assert produce(world, records, 3).errors == [Error.INVALID_RECORD]
 
 
-def test_records_that_cannot_be_written_to_are_taken_too(world: World) -> None:
+def test_records_in_a_read_only_buffer_are_accepted(world: World) -> None:
     world.lead()
     assert produce(world, bytes(batch([b"a"]))).errors == [0]
     assert stored(world) == [b"a"]
 
 
 @pytest.mark.parametrize("version", NEW)
-def test_log_append_time_is_answered_where_the_broker_sets_it(world: World, version: int) -> None:
+def test_log_append_time_is_returned_where_the_broker_sets_it(world: World, version: int) -> None:
     world.lead(message_timestamp_type="LogAppendTime")
     world.clock.advance_ms(500)
     data = batch([b"a"], producer_id=1, producer_epoch=0, base_sequence=0)
@@ -177,7 +177,7 @@ def test_other_acks_are_refused_for_each_partition(world: World, acks: int) -> N
     assert stored(world) == []
 
 
-def test_nothing_of_a_transaction_is_taken(world: World) -> None:
+def test_transactional_batches_are_refused(world: World) -> None:
     world.lead()
     error = Error.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     call = Call(world, [(CLICKS, batch([b"a"]))], transactional_id="t")
@@ -237,7 +237,7 @@ def test_acks_all_is_refused_below_min_insync_replicas(world: World) -> None:
     assert produce(world, batch([b"a"]), acks=1).errors == [0]
 
 
-def test_a_client_that_is_gone_is_not_answered(world: World) -> None:
+def test_a_disconnected_client_is_not_answered(world: World) -> None:
     world.lead(flush_before_expose=True)
     call = produce(world, batch([b"a"]), acks=-1)
     world.replicas.waiting.cancel_all(call.client)
@@ -291,7 +291,7 @@ def test_clients_may_not_write_to_the_brokers_own_topics(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 8])
-def test_version_8_names_the_records_to_blame(world: World, version: int) -> None:
+def test_version_8_names_the_invalid_records(world: World, version: int) -> None:
     world.lead(cleanup_policy=("compact",))
     data = batch([b"a", b"b", b"c"], keys=[b"k", None, None])
     (result,) = produce(world, data, version).results
@@ -307,7 +307,9 @@ def test_zstd_is_refused_before_version_7(world: World) -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_a_full_disk_is_an_error_of_the_partition_and_passes(world: World, acks: int) -> None:
+def test_a_full_disk_is_an_error_of_the_partition_until_there_is_room(
+    world: World, acks: int
+) -> None:
     world.lead()
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
     call = produce(world, batch([b"lost"]), acks=acks)
@@ -328,7 +330,7 @@ def sequence(number: int, *values: bytes, epoch: int = 0) -> bytearray:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_duplicate_is_answered_with_its_first_offset(world: World, acks: int) -> None:
+def test_a_duplicate_gets_its_original_offset(world: World, acks: int) -> None:
     world.lead()
     for number in range(5):
         produce(world, sequence(number, b"%d" % number), acks=acks)
@@ -361,7 +363,7 @@ def test_producers_are_known_after_a_restart(world: World) -> None:
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_on_a_slow_disk_the_answer_comes_when_the_thread_has_written(
+def test_on_a_slow_disk_the_answer_follows_the_threads_write(
     world: World, acks: int, parts: int
 ) -> None:
     partition = world.lead()
@@ -377,7 +379,9 @@ def test_on_a_slow_disk_the_answer_comes_when_the_thread_has_written(
     assert stored(world) == [b"a"] * parts
 
 
-def test_a_disk_that_fills_up_under_the_thread_is_an_error_of_the_partition(world: World) -> None:
+def test_a_disk_that_fills_up_during_the_threads_write_is_an_error_of_the_partition(
+    world: World,
+) -> None:
     partition = world.lead()
     partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**10
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)

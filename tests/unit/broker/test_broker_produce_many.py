@@ -1,4 +1,4 @@
-"""Produces of many partitions: the usual batch among them ends as on the general path."""
+"""Produces to many partitions: usual batches get the same result as on the general path."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def log_of(broker: Broker, key: TopicPartition) -> bytes:
 
 @settings(max_examples=60)
 @given(st.integers(3, 9), st.sampled_from([0, 1, -1]), st.lists(PARTS, max_size=4))
-def test_answers_and_logs_are_those_of_the_long_way(
+def test_answers_and_logs_equal_those_of_the_general_path(
     version: int, acks: int, requests: list[list[tuple[int, list[bytes], tuple[int, int], bool]]]
 ) -> None:
     found = []
@@ -69,7 +69,7 @@ def test_answers_and_logs_are_those_of_the_long_way(
     assert found[0] == found[1]
 
 
-def test_a_usual_batch_is_not_looked_at_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_usual_batch_does_not_take_the_general_path(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, peer = led(), Peer()
     monkeypatch.delattr(Partition, "append")
     broker.send(frame_of(batch([b"a"]), topic_of(1, batch([b"b"], **fields_of(5, 0)))), peer)

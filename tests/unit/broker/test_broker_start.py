@@ -1,4 +1,4 @@
-"""A whole broker in virtual time: how it starts, lives through trouble, and stops."""
+"""A whole broker in virtual time: start, failures while it runs, stop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_broker_that_is_ready_creates_a_topic_at_the_first_try(seed: int) -> N
 
 
 async def silent_controller(cluster: Cluster) -> MemoryZooKeeper:
-    """The session of a controller that tells nobody anything."""
+    """The session of a controller that sends no requests."""
     zk = cluster.ensemble.client()
     await zk.connect()
     await make_starting_paths(zk)
@@ -54,7 +54,7 @@ async def silent_controller(cluster: Cluster) -> MemoryZooKeeper:
     return zk
 
 
-def test_a_broker_is_not_ready_before_a_controller_has_told_it_of_the_cluster() -> None:
+def test_a_broker_is_not_ready_before_it_has_metadata_from_a_controller() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -72,8 +72,8 @@ def test_a_broker_is_not_ready_before_a_controller_has_told_it_of_the_cluster() 
     cluster.run(scenario())
 
 
-def test_a_broker_that_was_told_of_no_topic_yet_calls_none_unknown() -> None:
-    """A consumer that had read there before the broker was killed gave up."""
+def test_a_broker_without_metadata_yet_calls_no_topic_unknown() -> None:
+    """Consumers that had read from the broker before it was killed used to give up."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -90,7 +90,7 @@ def test_a_broker_that_was_told_of_no_topic_yet_calls_none_unknown() -> None:
     cluster.run(scenario())
 
 
-def test_a_failure_ends_the_wait_for_a_controller() -> None:
+def test_a_disk_failure_ends_the_wait_for_a_controller() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -137,7 +137,7 @@ def test_records_are_there_after_a_restart() -> None:
     cluster.run(scenario())
 
 
-def test_what_was_flushed_before_it_was_exposed_outlives_a_power_loss() -> None:
+def test_records_flushed_before_exposure_survive_a_power_loss() -> None:
     cluster = Cluster(seed=3)
 
     async def scenario() -> None:
@@ -154,7 +154,7 @@ def test_what_was_flushed_before_it_was_exposed_outlives_a_power_loss() -> None:
     cluster.run(scenario())
 
 
-def test_a_broker_whose_session_expires_registers_anew_and_drops_nothing() -> None:
+def test_a_broker_whose_session_expires_registers_again_and_loses_nothing() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -172,7 +172,7 @@ def test_a_broker_whose_session_expires_registers_anew_and_drops_nothing() -> No
     cluster.run(scenario())
 
 
-def test_reads_and_writes_go_on_without_zookeeper() -> None:
+def test_reads_and_writes_continue_without_zookeeper() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -189,7 +189,7 @@ def test_reads_and_writes_go_on_without_zookeeper() -> None:
     cluster.run(scenario())
 
 
-def test_a_stop_without_zookeeper_is_a_clean_one_all_the_same() -> None:
+def test_a_stop_without_zookeeper_is_still_clean() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -201,7 +201,7 @@ def test_a_stop_without_zookeeper_is_a_clean_one_all_the_same() -> None:
     cluster.run(scenario())
 
 
-def test_a_disk_that_fails_ends_the_broker() -> None:
+def test_a_disk_failure_ends_the_broker() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -217,7 +217,7 @@ def test_a_disk_that_fails_ends_the_broker() -> None:
     cluster.run(scenario())
 
 
-def test_a_taken_id_is_refused_and_what_was_begun_is_undone() -> None:
+def test_a_start_with_a_taken_id_is_refused_and_undone() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -233,7 +233,7 @@ def test_a_taken_id_is_refused_and_what_was_begun_is_undone() -> None:
     cluster.run(scenario())
 
 
-def test_the_registration_of_a_run_that_was_killed_goes_at_once() -> None:
+def test_the_registration_of_a_killed_run_is_removed_at_once() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -247,8 +247,8 @@ def test_the_registration_of_a_run_that_was_killed_goes_at_once() -> None:
     cluster.run(scenario())
 
 
-def test_a_registration_behind_other_ports_is_left_to_run_out() -> None:
-    """Somebody may well listen there: the advertised ports say nothing about this machine's."""
+def test_a_registration_with_other_ports_is_left_to_expire() -> None:
+    """Its broker may be alive: advertised ports need not be ports of this machine."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_a_registration_behind_other_ports_is_left_to_run_out() -> None:
     cluster.run(scenario())
 
 
-def test_a_consumer_that_waits_is_answered_when_the_broker_stops() -> None:
+def test_a_waiting_consumer_is_answered_when_the_broker_stops() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -296,7 +296,7 @@ def test_a_consumer_that_waits_is_answered_when_the_broker_stops() -> None:
     cluster.run(scenario())
 
 
-def test_a_join_that_waits_holds_back_only_its_own_connection() -> None:
+def test_a_waiting_join_blocks_only_its_own_connection() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -325,7 +325,7 @@ def test_a_join_that_waits_holds_back_only_its_own_connection() -> None:
     cluster.run(scenario())
 
 
-def test_a_changed_topic_setting_holds_without_a_restart() -> None:
+def test_a_changed_topic_setting_applies_without_a_restart() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -347,7 +347,7 @@ def test_a_changed_topic_setting_holds_without_a_restart() -> None:
     cluster.run(scenario())
 
 
-def test_a_start_that_is_cancelled_while_it_scans_leaves_all_for_the_next_one() -> None:
+def test_a_start_cancelled_during_the_scan_leaves_everything_to_the_next() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -53,7 +53,7 @@ async def committed(client: Client, group: str) -> tuple[int, int]:
 
 
 async def committed_after_start(cluster: Cluster) -> tuple[int, int]:
-    """Of group g, of a broker that is started now and has read all offsets."""
+    """Group g's commit, from a broker that is started now and has loaded all offsets."""
     broker = await cluster.started()
     await cluster.until(lambda: not broker.service.coordinator._registry.is_loading)
     return await committed(await cluster.client(), "g")
@@ -70,7 +70,7 @@ def run(scenario: Any, seed: int = 0) -> None:
     cluster.run(scenario(cluster))
 
 
-def test_a_broker_takes_the_offsets_topic_as_another_one_has_made_it() -> None:
+def test_a_broker_uses_the_offsets_topic_that_another_one_created() -> None:
     async def scenario(cluster: Cluster) -> None:
         first = await cluster.started(1)
         other = await cluster.started(2, offsets_topic_num_partitions="5")
@@ -107,7 +107,7 @@ def test_offsets_are_read_back_after_a_restart_in_many_steps() -> None:
     run(scenario)
 
 
-def test_a_group_nobody_knows_has_committed_nothing_and_that_is_no_error() -> None:
+def test_an_unknown_group_has_no_committed_offsets_and_no_error() -> None:
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.started()
         client = await cluster.client()
@@ -138,7 +138,7 @@ def test_a_group_with_a_name_in_latin_1_is_served() -> None:
     run(scenario)
 
 
-def test_a_commit_for_a_partition_that_is_not_there_is_refused() -> None:
+def test_a_commit_for_an_unknown_partition_is_refused() -> None:
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.started()
         client = await cluster.client()
@@ -148,7 +148,7 @@ def test_a_commit_for_a_partition_that_is_not_there_is_refused() -> None:
     run(scenario)
 
 
-def test_commits_outlive_a_power_loss_when_they_are_flushed_first() -> None:
+def test_commits_flushed_before_exposure_survive_a_power_loss() -> None:
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.started(log_flush_before_expose="true")
         client = await cluster.client()
@@ -166,7 +166,7 @@ def test_commits_outlive_a_power_loss_when_they_are_flushed_first() -> None:
     run(scenario, seed=11)
 
 
-def test_a_group_of_another_broker_is_not_this_ones() -> None:
+def test_a_group_of_another_coordinator_is_refused() -> None:
     async def scenario(cluster: Cluster) -> None:
         first, second = await cluster.started(1), await cluster.started(2)
         await with_offsets_topic(cluster, first)
@@ -178,7 +178,7 @@ def test_a_group_of_another_broker_is_not_this_ones() -> None:
     run(scenario)
 
 
-def test_what_is_asked_behind_a_commit_finds_it_done_however_long_its_flush_takes() -> None:
+def test_a_request_behind_a_commit_sees_it_however_long_the_flush_takes() -> None:
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.started(log_flush_before_expose="true")
         client = await cluster.client()
@@ -191,7 +191,7 @@ def test_what_is_asked_behind_a_commit_finds_it_done_however_long_its_flush_take
     run(scenario)
 
 
-def test_what_was_committed_outlives_a_time_when_the_topic_cannot_be_read() -> None:
+def test_commits_survive_a_time_when_the_topic_cannot_be_read() -> None:
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.started()
         client = await cluster.client()
@@ -214,7 +214,7 @@ def test_what_was_committed_outlives_a_time_when_the_topic_cannot_be_read() -> N
     run(scenario)
 
 
-def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_it(
+def test_a_lack_of_descriptors_delays_the_loading_of_offsets_and_does_not_end_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     read, faults = offsets_log.read, [OutOfDescriptors("0.log") for _ in range(5)]
@@ -238,7 +238,7 @@ def test_a_want_of_descriptors_holds_up_the_reading_of_offsets_and_does_not_end_
     assert caplog.text.count("is paused, to be resumed") == 3  # once for each partition
 
 
-def test_offsets_whose_log_loses_its_beginning_amid_the_reading_are_read_on_from_there(
+def test_loading_offsets_resumes_at_the_new_start_when_the_log_loses_its_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read = offsets_log.read

@@ -1,4 +1,4 @@
-"""`/metrics` and `/health`, and what happens to those who ask badly."""
+"""`/metrics` and `/health`, and what malformed requests get."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: m1\r\n\r\n".encode()
 
 
-def test_health_tells_of_the_broker_while_it_serves() -> None:
+def test_health_describes_a_serving_broker() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -71,7 +71,7 @@ def test_health_tells_of_the_broker_while_it_serves() -> None:
     cluster.run(scenario())
 
 
-def test_metrics_say_what_the_broker_was_started_with() -> None:
+def test_metrics_show_the_build_info() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -114,7 +114,7 @@ def test_health_is_unavailable_until_an_expired_session_is_replaced() -> None:
     cluster.run(scenario())
 
 
-def test_metrics_tell_whether_the_session_is_connected() -> None:
+def test_metrics_show_whether_the_session_is_connected() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -160,7 +160,7 @@ def test_metrics_show_every_group() -> None:
         (b"HEAD /health HTTP/1.0\r\n\r\n", 200),
     ],
 )
-def test_whoever_asks_badly_is_told_so(given: bytes, status: int) -> None:
+def test_malformed_requests_get_an_error_status(given: bytes, status: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -170,7 +170,7 @@ def test_whoever_asks_badly_is_told_so(given: bytes, status: int) -> None:
     cluster.run(scenario())
 
 
-def test_one_that_never_ends_its_head_is_let_go() -> None:
+def test_a_request_whose_head_never_ends_is_closed() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -183,7 +183,7 @@ def test_one_that_never_ends_its_head_is_let_go() -> None:
     cluster.run(scenario())
 
 
-def test_too_many_at_once_are_turned_away() -> None:
+def test_too_many_connections_at_once_are_refused() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What groups have committed for topics that go: deleted, or taken out of ZooKeeper by hand."""
+"""Committed offsets of topics that are deleted, or removed from ZooKeeper by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def with_a_commit(cluster: Cluster) -> Client:
 
 
 async def remove(zk: MemoryZooKeeper) -> list[bytes]:
-    """Somebody removes the topic's znodes; what they held."""
+    """Remove the topic's znodes by hand; returns what they held."""
     held = [(await zk.get(path)).data for path in PATHS]
     await zk.multi([Delete(path) for path in reversed(PATHS)])
     return held
@@ -53,10 +53,10 @@ async def until_known(client: Client, wanted: bool) -> None:
 
 
 @pytest.mark.parametrize("is_elected_meanwhile", [False, True])
-def test_a_topic_that_somebody_removed_from_zookeeper_is_served_again_when_it_is_put_back(
+def test_a_topic_removed_from_zookeeper_by_hand_is_served_again_when_restored(
     is_elected_meanwhile: bool,
 ) -> None:
-    """Nobody writes meanwhile into what nobody may ever read, and no group loses its place."""
+    """Meanwhile no record is accepted that could be lost, and no group loses its offsets."""
 
     async def scenario(cluster: Cluster) -> None:
         client = await with_a_commit(cluster)
@@ -77,7 +77,7 @@ def test_a_topic_that_somebody_removed_from_zookeeper_is_served_again_when_it_is
     run(scenario)
 
 
-def test_a_topic_that_is_made_anew_after_somebody_removed_it_from_zookeeper_is_read_anew() -> None:
+def test_a_topic_removed_by_hand_and_recreated_has_no_committed_offsets() -> None:
     async def scenario(cluster: Cluster) -> None:
         client = await with_a_commit(cluster)
         await remove(cluster.zks[1])
@@ -92,10 +92,10 @@ def test_a_topic_that_is_made_anew_after_somebody_removed_it_from_zookeeper_is_r
 
 
 @pytest.mark.parametrize("records", [0, 2_000])
-def test_a_topic_whose_deletion_waits_for_a_broker_leaves_nothing_in_the_groups_of_that_one(
+def test_a_deletion_that_waits_for_a_broker_removes_the_commits_on_it_too(
     records: int,
 ) -> None:
-    """It reads its groups, which may take long, when it hears of the deletion."""
+    """It is still loading its groups, which may take long, when it hears of the deletion."""
 
     async def scenario(cluster: Cluster) -> None:
         client = await with_a_commit(cluster)  # all is on the one broker that there is yet

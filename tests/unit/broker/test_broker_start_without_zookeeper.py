@@ -1,4 +1,4 @@
-"""A broker that starts while ZooKeeper comes and goes."""
+"""A broker that starts while ZooKeeper is unavailable at times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT = {"zookeeper_connection_timeout_ms": "10000"}
 
 
 @pytest.mark.parametrize("moment_ms", MOMENTS_MS)
-def test_a_start_goes_on_when_a_lost_zookeeper_is_back(moment_ms: int) -> None:
+def test_a_start_resumes_when_zookeeper_is_back(moment_ms: int) -> None:
     cluster = Cluster(seed=moment_ms)
 
     async def scenario() -> None:
@@ -37,7 +37,7 @@ def test_a_start_goes_on_when_a_lost_zookeeper_is_back(moment_ms: int) -> None:
 
 
 @pytest.mark.parametrize("moment_ms", MOMENTS_MS)
-def test_a_start_goes_on_in_a_new_session_when_its_own_has_expired(moment_ms: int) -> None:
+def test_a_start_resumes_in_a_new_session_when_its_own_has_expired(moment_ms: int) -> None:
     cluster = Cluster(seed=moment_ms)
 
     async def scenario() -> None:

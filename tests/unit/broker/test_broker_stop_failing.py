@@ -1,4 +1,4 @@
-"""A disk that fails while its broker stops, or starts: that is why the broker ends."""
+"""A disk that fails while its broker stops or starts is reported as the reason of its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.broker.broker_cluster import Cluster, create, produce, produce_r
 
 
 async def claimed(cluster: Cluster) -> None:
-    """There is a controller, and it tells nobody anything."""
+    """There is a controller, and it sends no requests."""
     zk = cluster.ensemble.client()
     await zk.connect()
     assert await claim(zk, 7, 0)
@@ -41,7 +41,7 @@ async def stopping(cluster: Cluster, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_flush_that_fails_while_a_broker_stops_is_why_it_ends(seed: int) -> None:
+def test_a_flush_that_fails_during_a_stop_is_the_reason_of_the_end(seed: int) -> None:
     cluster = Cluster(seed)
 
     async def scenario() -> None:
@@ -55,8 +55,8 @@ def test_a_flush_that_fails_while_a_broker_stops_is_why_it_ends(seed: int) -> No
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])
-def test_a_disk_that_fails_while_its_broker_stops_ends_it_at_once(is_under_way: bool) -> None:
-    """Under what a thread writes, which no stop gets the end of, or under the last flush."""
+def test_a_disk_failure_during_a_stop_ends_the_broker_at_once(is_under_way: bool) -> None:
+    """It fails under a thread's write, whose end no stop awaits, or under the last flush."""
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Logs that a start finds, and that are of no partition of the cluster: told of once, and kept."""
+"""Stray logs, which belong to no partition of the cluster: reported once at a start, and kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def started_without(
     return await cluster.started(**SHORT)
 
 
-def test_logs_of_topics_that_nobody_knows_are_told_of_once(
+def test_logs_of_unknown_topics_are_reported_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = Cluster()
@@ -58,10 +58,10 @@ def test_logs_of_topics_that_nobody_knows_are_told_of_once(
     assert "clicks" not in told
 
 
-def test_logs_of_a_topic_that_cannot_be_read_are_not_told_to_be_of_none(
+def test_logs_of_a_topic_whose_znode_cannot_be_read_are_not_called_stray(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Somebody would remove them, and then mend the topic's znode."""
+    """An operator might delete them, and repair the topic's znode afterwards."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -72,7 +72,9 @@ def test_logs_of_a_topic_that_cannot_be_read_are_not_told_to_be_of_none(
     assert "no partition of the cluster" not in caplog.text
 
 
-def test_nothing_is_told_where_the_cluster_knows_all_logs(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_reported_where_the_cluster_knows_all_logs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -86,8 +88,8 @@ def test_nothing_is_told_where_the_cluster_knows_all_logs(caplog: pytest.LogCapt
     assert "no partition of the cluster" not in caplog.text
 
 
-def test_retention_leaves_logs_alone_whose_topics_nobody_knows() -> None:
-    """What their topics' retention was is not known either."""
+def test_retention_leaves_logs_of_unknown_topics_alone() -> None:
+    """Their topics' retention is unknown too."""
     cluster = Cluster()
 
     async def scenario() -> None:

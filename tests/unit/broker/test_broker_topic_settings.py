@@ -1,4 +1,4 @@
-"""How a broker follows changes of topics' settings while ZooKeeper refuses it something."""
+"""How a broker follows changes of topic settings while ZooKeeper refuses some requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def note_reads(zk: MemoryZooKeeper, paths: list[str]) -> None:
 
 
 @pytest.mark.parametrize("request_name", ["get", "get_many"])
-def test_a_change_whose_reading_was_refused_is_looked_at_again(request_name: str) -> None:
+def test_a_change_that_could_not_be_read_is_read_again(request_name: str) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -82,7 +82,7 @@ def test_the_settings_of_a_new_topic_are_not_read_by_the_broker_that_wrote_them(
     cluster.run(scenario())
 
 
-def test_topics_that_could_not_be_read_in_a_new_session_are_read_in_it_later() -> None:
+def test_topics_that_could_not_be_read_at_once_in_a_new_session_are_read_later() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Topics and producer ids, asked for by wire, of brokers in virtual time."""
+"""Requests for topics and producer ids, sent to brokers in virtual time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_topic_is_created_in_every_version(version: int) -> None:
         (2, {"cleanup_policy": "delete"}, "delete", 2),
     ],
 )
-def test_a_topic_of_offsets_that_a_person_creates_is_compacted_unless_they_say_otherwise(
+def test_an_offsets_topic_created_by_hand_is_compacted_by_default(
     partitions: int, given: dict[str, str], policy: str, count: int
 ) -> None:
     cluster = Cluster()
@@ -81,7 +81,7 @@ def test_a_topic_of_offsets_that_a_person_creates_is_compacted_unless_they_say_o
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_names_and_settings_as_long_as_can_be_are_refused_in_answers_that_fit(
+def test_overlong_names_and_settings_are_refused_in_answers_that_can_be_encoded(
     version: int,
 ) -> None:
     cluster = Cluster()
@@ -99,7 +99,7 @@ def test_names_and_settings_as_long_as_can_be_are_refused_in_answers_that_fit(
     cluster.run(scenario())
 
 
-def test_a_topic_whose_settings_no_znode_holds_does_not_end_the_controllers_reign() -> None:
+def test_a_topic_with_settings_too_long_for_a_znode_does_not_make_the_controller_resign() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -154,7 +154,7 @@ def test_a_topic_named_twice_gets_one_answer() -> None:
     cluster.run(scenario())
 
 
-def test_another_broker_than_the_controller_sends_clients_away() -> None:
+def test_a_broker_that_is_not_the_controller_refuses() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -171,7 +171,7 @@ def test_another_broker_than_the_controller_sends_clients_away() -> None:
     cluster.run(scenario())
 
 
-def test_a_topic_that_another_broker_is_asked_for_is_created_by_the_controller() -> None:
+def test_a_broker_forwards_the_creation_of_a_requested_topic_to_the_controller() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -220,7 +220,7 @@ def test_a_topic_is_deleted_by_its_id() -> None:
     cluster.run(scenario())
 
 
-def test_a_topic_that_one_request_names_twice_is_not_deleted_be_it_by_name_or_id() -> None:
+def test_a_topic_named_twice_by_name_or_id_is_not_deleted() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -242,7 +242,7 @@ def test_a_topic_that_one_request_names_twice_is_not_deleted_be_it_by_name_or_id
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_while_deleting_is_off_each_version_says_so_as_its_clients_know_it(version: int) -> None:
+def test_with_deletion_disabled_each_version_gets_the_error_it_knows(version: int) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -258,7 +258,7 @@ def test_while_deleting_is_off_each_version_says_so_as_its_clients_know_it(versi
     cluster.run(scenario())
 
 
-def test_a_topic_created_again_has_settings_and_records_of_its_own() -> None:
+def test_a_recreated_topic_has_settings_and_records_of_its_own() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -277,7 +277,7 @@ def test_a_topic_created_again_has_settings_and_records_of_its_own() -> None:
     cluster.run(scenario())
 
 
-def test_a_topic_grows() -> None:
+def test_create_partitions_adds_partitions() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -297,7 +297,7 @@ def test_a_topic_grows() -> None:
 # Producer ids
 
 
-def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
+def test_producer_ids_are_unique_across_brokers_and_restarts() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -332,7 +332,7 @@ def test_producer_ids_are_unique_over_brokers_and_restarts() -> None:
         (None, (5, 1), Error.NONE),
     ],
 )
-def test_what_is_asked_of_a_producer_id_has_to_make_sense(
+def test_invalid_requests_for_a_producer_id_are_refused(
     transactional_id: str | None, present: tuple[int, int], error: Error
 ) -> None:
     cluster = Cluster()

@@ -1,4 +1,4 @@
-"""The fast path of fetches: it answers as the general path, byte for byte, or declines."""
+"""The fast path of fetches: it gives the general path's answer, byte for byte, or declines."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def broker() -> Broker:
     flushed=st.integers(0, 6),
     start=st.integers(0, 6),
 )
-def test_every_answer_is_the_long_ways(
+def test_every_answer_equals_the_general_paths(
     version: int, offset: int, flushed: int, start: int, **fields: int
 ) -> None:
-    """Whatever is asked, and whatever of it is exposed, at once or when the time is up."""
+    """For any fetch and any high watermark, at once or when its time is up."""
     broker = Broker(fetch_max_bytes=2500)
     broker.lead()
     large(broker, CLICKS, batches=flushed)
@@ -58,7 +58,7 @@ def test_every_answer_is_the_long_ways(
     )
     log.start_offset = start
     asked = Asked(broker, version, **fields)
-    usual, expected = asked.take(offset), asked.long_way(offset)
+    usual, expected = asked.take(offset), asked.general_path(offset)
     if usual is None:
         (answer,) = expected
         _, response = decode_response(API, version, answer[4:])
@@ -78,17 +78,17 @@ def test_answers_of_many_sizes_have_the_right_lengths(broker: Broker, version: i
     for size in (1, 60, 200, 20_000, 1_000_000):
         offset = append(broker, broker.lead(), bytes(size))
         asked = Asked(broker, version, partition_max_bytes=1 << 30)
-        assert asked.take(offset) == asked.long_way(offset)
+        assert asked.take(offset) == asked.general_path(offset)
 
 
-def test_what_was_asked_for_before_is_done_before(broker: Broker) -> None:
+def test_earlier_produces_are_settled_before_a_fetch(broker: Broker) -> None:
     large(broker, CLICKS)
     asked = Asked(broker)
     assert asked.take(0)
     assert asked.settled == 1
 
 
-def test_another_request_that_is_the_same_but_for_eight_bytes_elsewhere_is_not_taken(
+def test_a_request_whose_offset_stands_elsewhere_is_not_taken(
     broker: Broker,
 ) -> None:
     """A connection knows where the offset stood in its last request, and others may be asked."""
@@ -118,12 +118,12 @@ def test_a_fetch_at_the_tail_waits_and_is_woken(broker: Broker) -> None:
     assert answers == []
     append(broker, partition, b"a")
     broker.tasks.run_for_ms(0)
-    assert answers == asked.long_way(0)
+    assert answers == asked.general_path(0)
     assert asked.metrics.answered == 1
     assert len(broker.replicas.waiting) == 0
 
 
-def test_what_is_answered_at_once_is_counted_when_the_turn_ends(broker: Broker) -> None:
+def test_immediate_answers_are_counted_when_the_turn_ends(broker: Broker) -> None:
     large(broker, CLICKS)
     asked = Asked(broker)
     assert asked.take(0)
@@ -135,16 +135,16 @@ def test_what_is_answered_at_once_is_counted_when_the_turn_ends(broker: Broker) 
     assert asked.metrics.seconds.sum == pytest.approx(2 * 0.003)
 
 
-def test_a_fetch_that_waits_hears_that_its_partition_is_gone(broker: Broker) -> None:
+def test_a_waiting_fetch_is_answered_when_its_partition_is_gone(broker: Broker) -> None:
     broker.lead()
     asked = Asked(broker)
     answers = asked.take(0)
     broker.stop()
     broker.settle()
-    assert answers == asked.long_way(0)
+    assert answers == asked.general_path(0)
 
 
-def test_a_client_that_is_gone_leaves_nothing_behind(broker: Broker) -> None:
+def test_a_disconnected_client_leaves_nothing_behind(broker: Broker) -> None:
     partition = broker.lead()
     asked = Asked(broker)
     end = asked.learn()
@@ -159,7 +159,7 @@ def test_a_client_that_is_gone_leaves_nothing_behind(broker: Broker) -> None:
     assert broker.pins == 0
 
 
-def test_records_that_went_cold_while_a_fetch_waited_are_read_by_a_thread(broker: Broker) -> None:
+def test_a_thread_reads_records_that_went_cold_while_a_fetch_waited(broker: Broker) -> None:
     partition = broker.lead()
     asked = Asked(broker, min_bytes=1500)
     answers = asked.take(0)
@@ -169,13 +169,13 @@ def test_records_that_went_cold_while_a_fetch_waited_are_read_by_a_thread(broker
     append(broker, partition, bytes(1000))
     assert answers == []
     broker.settle()
-    assert answers == asked.long_way(0)
+    assert answers == asked.general_path(0)
 
 
 # --- answers that are known -----------------------------------------------------------------------
 
 
-def test_consumers_that_ask_alike_get_copies_of_one_answer(broker: Broker) -> None:
+def test_consumers_with_equal_requests_get_copies_of_one_answer(broker: Broker) -> None:
     partition = broker.lead()
     large(broker, CLICKS)
     asked = Asked(broker)
@@ -190,7 +190,7 @@ def test_consumers_that_ask_alike_get_copies_of_one_answer(broker: Broker) -> No
     late: Any = Connection()
     assert asked.path.take(asked.frame(2, 3), end, late)
     assert broker.disk.calls["read"] == reads
-    (expected,) = asked.long_way(2)
+    (expected,) = asked.general_path(2)
     answers = [connection.answers for connection in (*waiting, late)]
     assert answers == [
         [expected[:4] + number.to_bytes(4, "big") + expected[8:]] for number in range(4)
@@ -198,17 +198,17 @@ def test_consumers_that_ask_alike_get_copies_of_one_answer(broker: Broker) -> No
     assert broker.pins == 0
 
 
-def test_a_topic_made_anew_is_not_answered_with_what_the_old_one_held(broker: Broker) -> None:
+def test_a_recreated_topic_is_not_answered_with_the_old_ones_records(broker: Broker) -> None:
     append(broker, broker.lead(), b"old")
     asked = Asked(broker)
     old = asked.take(0)
     broker.stop()
     broker.tell(topic_id=uuid.UUID(int=99))
     append(broker, broker.lead(), b"new")
-    assert asked.take(0) == asked.long_way(0) != old
+    assert asked.take(0) == asked.general_path(0) != old
 
 
-def test_a_log_that_a_new_leader_has_cut_is_answered_as_it_is_now(broker: Broker) -> None:
+def test_the_answer_is_not_reused_after_a_new_leader_truncated_the_log(broker: Broker) -> None:
     partition = broker.lead()
     append(broker, partition, b"old")
     asked = Asked(broker)
@@ -217,20 +217,20 @@ def test_a_log_that_a_new_leader_has_cut_is_answered_as_it_is_now(broker: Broker
     truncate(partition.log, 0, broker.clock.now_ms())
     broker.tell(leader_epoch=2)
     append(broker, partition, b"new")
-    assert asked.take(0) == asked.long_way(0) != old
+    assert asked.take(0) == asked.general_path(0) != old
 
 
-def test_records_that_came_or_went_are_seen(broker: Broker) -> None:
+def test_the_answer_is_not_reused_after_records_were_appended_or_deleted(broker: Broker) -> None:
     large(broker, CLICKS)
     log = broker.directory.logs[CLICKS]
     asked = Asked(broker)
     first = asked.take(1)
-    assert asked.take(1) == asked.long_way(1) == first
+    assert asked.take(1) == asked.general_path(1) == first
     large(broker, CLICKS, batches=1)
     second = asked.take(1)
     log.start_offset = 1
     third = asked.take(1)
-    assert third == asked.long_way(1)
+    assert third == asked.general_path(1)
     assert first != second != third
 
 
@@ -250,21 +250,21 @@ def test_records_that_came_or_went_are_seen(broker: Broker) -> None:
         (12, {"rack_id": "r" * 1000}),
     ],
 )
-def test_what_is_unusual_is_not_learned(
+def test_unusual_requests_are_not_learned(
     broker: Broker, version: int, fields: dict[str, Any]
 ) -> None:
     broker.lead()
     assert Asked(broker, version, **fields).learn() is None
 
 
-def test_a_frame_with_more_than_the_request_is_not_learned(broker: Broker) -> None:
+def test_a_frame_with_bytes_behind_the_request_is_not_learned(broker: Broker) -> None:
     asked = Asked(broker)
     frame = memoryview(bytes(asked.frame(0)) + b"\0")
     header = RequestHeader(1, 12, CORRELATION_ID, "a client")
     assert asked.path.learn(frame, header, asked.request(0)) is None
 
 
-def test_a_request_of_another_kind_is_not_taken(broker: Broker) -> None:
+def test_a_request_of_another_kind_is_declined(broker: Broker) -> None:
     large(broker, CLICKS)
     asked = Asked(broker)
     end = asked.learn()
@@ -280,27 +280,27 @@ def test_a_request_of_another_kind_is_not_taken(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_an_epoch_that_is_not_the_leaders_is_the_long_ways(broker: Broker, epoch: int) -> None:
+def test_a_wrong_leader_epoch_is_left_to_the_general_path(broker: Broker, epoch: int) -> None:
     large(broker, CLICKS)
     broker.tell(leader_epoch=3)
     assert Asked(broker, current_leader_epoch=epoch).take(0) is None
     assert Asked(broker, current_leader_epoch=3).take(0)
 
 
-def test_zstd_is_the_long_ways_to_refuse(broker: Broker) -> None:
+def test_zstd_for_an_old_version_is_left_to_the_general_path(broker: Broker) -> None:
     log = broker.lead().log
     broker.replicas.configure(CLICKS.topic, replace(log.settings, compression_type="zstd"))
     assert Asked(broker, 9).take(0) is None
     assert Asked(broker, 10).take(0) == []
 
 
-def test_a_partition_that_is_elsewhere_is_the_long_ways(broker: Broker) -> None:
+def test_a_partition_led_elsewhere_is_left_to_the_general_path(broker: Broker) -> None:
     broker.lead(VIEWS)
     assert Asked(broker).take(0) is None
     assert TopicPartition("clicks", 0) not in broker.replicas.partitions
 
 
-def test_cold_records_are_the_long_ways(broker: Broker) -> None:
+def test_cold_records_are_left_to_the_general_path(broker: Broker) -> None:
     large(broker, CLICKS)
     log = broker.directory.logs[CLICKS]
     log.recent.clear()
@@ -309,7 +309,7 @@ def test_cold_records_are_the_long_ways(broker: Broker) -> None:
     assert broker.pins == 0
 
 
-def test_kinds_beyond_a_thousand_are_forgotten(broker: Broker) -> None:
+def test_at_most_a_thousand_kinds_of_request_are_remembered(broker: Broker) -> None:
     asked = Asked(broker)
     for number in range(2500):
         asked.fields["max_wait_ms"] = number

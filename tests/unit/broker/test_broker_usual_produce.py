@@ -1,4 +1,4 @@
-"""Usual produces: the same bytes come back as the general path gives, and the same log is left."""
+"""The fast path of produces: it gives the general path's answers and leaves the same log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSIONS = range(3, 10)
 
 @pytest.fixture
 def broker() -> Broker:
-    """One that has learned."""
+    """A broker that has learned the request."""
     broker = Broker()
     broker.produce(Peer(), b"first")
     assert broker.known_end is not None
@@ -50,7 +50,7 @@ BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), S
     st.sampled_from([1, -1]),
     st.lists(st.lists(BATCHES, max_size=8), max_size=5),
 )
-def test_answers_and_log_are_those_of_the_long_way(
+def test_answers_and_log_equal_those_of_the_general_path(
     version: int, acks: int, turns: list[list[tuple[list[bytes], tuple[int, int]]]]
 ) -> None:
     brokers = Broker(), Broker(has_fast_path=False)
@@ -93,7 +93,7 @@ def test_requests_of_many_connections_share_a_write(broker: Broker) -> None:
     assert broker.metrics.answered == broker.metrics.seconds.count == answered + 50
 
 
-def test_large_batches_are_written_once_they_are_many_bytes_behind_what_came_before_them(
+def test_large_batches_are_written_with_earlier_ones_once_they_are_many_bytes(
     broker: Broker,
 ) -> None:
     peer, large = Peer(), bytes(SETTLED_BYTES // 3)
@@ -118,7 +118,7 @@ def test_a_batch_of_many_bytes_is_written_at_once(broker: Broker) -> None:
         assert errors_of(peer) == [0] * offset
 
 
-def test_who_waits_for_records_hears_of_a_group(broker: Broker) -> None:
+def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Broker) -> None:
     class Watch(Delayed):
         has_heard = False
 
@@ -165,7 +165,7 @@ def test_message_sets_are_not_learned(version: int) -> None:
 
 
 def world_of_two_replicas(**topic: Any) -> World:
-    """One of them in sync, this broker's."""
+    """Only this broker's replica is in sync."""
     world = World(topic=replace(TopicSettings(), **topic))
     world.lead(replicas=(BROKER, BROKER + 1))
     return world
@@ -181,7 +181,7 @@ def world_of_two_replicas(**topic: Any) -> World:
         {"min_insync_replicas": 2},
     ],
 )
-def test_what_a_topics_settings_ask_is_never_passed_over(topic: dict[str, Any]) -> None:
+def test_the_checks_that_a_topics_settings_require_are_never_skipped(topic: dict[str, Any]) -> None:
     unusual = Broker(world_of_two_replicas(**topic))
     unusual.produce(Peer(), b"x")
     assert unusual.known_end is None
@@ -191,7 +191,7 @@ def test_what_a_topics_settings_ask_is_never_passed_over(topic: dict[str, Any]) 
     assert not changed.produce(Peer(), b"x")
 
 
-def test_records_that_are_refused_are_answered_as_ever(broker: Broker) -> None:
+def test_refused_records_get_the_same_errors(broker: Broker) -> None:
     peer, damaged = Peer(), batch([b"x"])
     damaged[-1] ^= 1
     assert not broker.send(frame_of(damaged), peer)
@@ -200,7 +200,7 @@ def test_records_that_are_refused_are_answered_as_ever(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("version", "is_taken"), [(6, False), (7, True), (9, True)])
-def test_zstd_is_taken_from_the_version_on_that_knows_it(version: int, is_taken: bool) -> None:
+def test_zstd_is_accepted_from_the_version_that_allows_it(version: int, is_taken: bool) -> None:
     broker, peer = Broker(), Peer()
     broker.send(frame_of(batch([b"x"]), version=version), peer)
     packed = frame_of(batch([b"x"], codec=Codec.ZSTD), version=version)
@@ -209,7 +209,7 @@ def test_zstd_is_taken_from_the_version_on_that_knows_it(version: int, is_taken:
     assert errors_of(peer, version)[1] == (0 if is_taken else Error.UNSUPPORTED_COMPRESSION_TYPE)
 
 
-def test_any_other_frame_is_left_alone(broker: Broker) -> None:
+def test_other_frames_are_declined(broker: Broker) -> None:
     peer, frame = Peer(), frame_of(batch([b"x"]))
     for end in range(len(frame)):
         assert not broker.take(frame[:end], peer)
@@ -222,7 +222,7 @@ def test_any_other_frame_is_left_alone(broker: Broker) -> None:
     assert peer.answers == []
 
 
-def test_tags_behind_the_records_are_not_taken_for_a_part_of_them(broker: Broker) -> None:
+def test_tags_behind_the_records_are_not_mistaken_for_a_part_of_them(broker: Broker) -> None:
     frame = bytes(frame_of(batch([b"x"])))
     tagged = memoryview(bytearray(frame[:-1] + b"\x01\x07\x03\0\0\0"))
     assert not broker.send(tagged, Peer())
@@ -230,8 +230,8 @@ def test_tags_behind_the_records_are_not_taken_for_a_part_of_them(broker: Broker
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_a_batch_behind_the_records_is_not_taken_for_them(version: int) -> None:
-    """Bytes behind a request are let pass, and tags: a batch there was what the next one added."""
+def test_a_batch_behind_the_records_is_not_mistaken_for_them(version: int) -> None:
+    """The decoder ignores bytes and tags behind a request; a batch there used to be appended."""
     brokers = Broker(), Broker(has_fast_path=False)
     peers = Peer(), Peer()
     for value in (b"one", b"two", b"six"):
@@ -250,7 +250,7 @@ def test_a_batch_behind_the_records_is_not_taken_for_them(version: int) -> None:
     assert brokers[0].taken == 0
 
 
-def test_a_partition_that_was_deleted_or_made_again_is_looked_up_each_time(broker: Broker) -> None:
+def test_a_deleted_or_recreated_partition_is_looked_up_again(broker: Broker) -> None:
     broker.world.stop()
     peer = Peer()
     assert not broker.produce(peer, b"x")
@@ -261,11 +261,11 @@ def test_a_partition_that_was_deleted_or_made_again_is_looked_up_each_time(broke
     assert values_in(broker.contents()) == [(0, b"again")]
 
 
-def test_a_log_whose_start_has_moved_is_learned_anew(broker: Broker) -> None:
-    long_way = Broker(has_fast_path=False)
-    long_way.produce(Peer(), b"first")
+def test_a_log_whose_start_has_moved_is_learned_again(broker: Broker) -> None:
+    general_path = Broker(has_fast_path=False)
+    general_path.produce(Peer(), b"first")
     peers = Peer(), Peer()
-    for each, peer in zip((broker, long_way), peers, strict=True):
+    for each, peer in zip((broker, general_path), peers, strict=True):
         delete_records(each.world.lead().log, 1)
         taken = [each.produce(peer, b"x") for _ in range(2)]
         each.usual.settle()
@@ -273,7 +273,7 @@ def test_a_log_whose_start_has_moved_is_learned_anew(broker: Broker) -> None:
     assert peers[0].answers == peers[1].answers
 
 
-def test_a_slow_disk_is_the_long_ways(broker: Broker) -> None:
+def test_a_slow_disk_is_left_to_the_general_path(broker: Broker) -> None:
     world, peer = broker.world, Peer()
     world.disk.fail(when=lambda call: bool(call.name == "write" and world.clock.wait_ms(60)))
     for _ in range(2):
@@ -284,10 +284,10 @@ def test_a_slow_disk_is_the_long_ways(broker: Broker) -> None:
     assert errors_of(peer) == [0, 0, 0]
 
 
-# What turns out only when the turn ends
+# Conditions that change before the turn ends
 
 
-def test_a_partition_that_is_lost_within_the_turn_is_not_written_to(broker: Broker) -> None:
+def test_a_partition_lost_within_the_turn_is_not_written_to(broker: Broker) -> None:
     peer, before = Peer(), broker.contents()
     broker.produce(peer, b"x")
     broker.world.lead().resign()
@@ -296,7 +296,7 @@ def test_a_partition_that_is_lost_within_the_turn_is_not_written_to(broker: Brok
     assert broker.contents() == before
 
 
-def test_a_disk_that_turns_slow_within_the_turn_has_all_of_it_written_by_the_thread(
+def test_once_the_disk_turns_slow_within_a_turn_the_thread_writes_all_of_it(
     broker: Broker,
 ) -> None:
     world, peer = broker.world, Peer()
@@ -310,7 +310,7 @@ def test_a_disk_that_turns_slow_within_the_turn_has_all_of_it_written_by_the_thr
     assert values_in(broker.contents()) == [(0, b"first"), (1, b"a"), (2, b"b")]
 
 
-def test_a_full_disk_is_the_error_of_each_and_nothing_of_the_group_stays(broker: Broker) -> None:
+def test_on_a_full_disk_each_produce_fails_and_nothing_of_the_group_stays(broker: Broker) -> None:
     peer, before = Peer(), broker.contents()
     broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
     for value in (b"a", b"b", b"c"):
@@ -324,7 +324,7 @@ def test_a_full_disk_is_the_error_of_each_and_nothing_of_the_group_stays(broker:
     assert values_in(broker.contents()) == [(0, b"first"), (1, b"d")]
 
 
-def test_a_disk_that_was_full_for_a_moment_takes_the_group_one_by_one(broker: Broker) -> None:
+def test_after_a_moment_of_a_full_disk_the_group_is_written_one_by_one(broker: Broker) -> None:
     peer = Peer()
     broker.world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
     for value in (b"a", b"b"):
@@ -334,7 +334,7 @@ def test_a_disk_that_was_full_for_a_moment_takes_the_group_one_by_one(broker: Br
     assert values_in(broker.contents()) == [(0, b"first"), (1, b"a"), (2, b"b")]
 
 
-def test_a_disk_that_fails_answers_nobody(broker: Broker) -> None:
+def test_a_disk_failure_leaves_requests_unanswered(broker: Broker) -> None:
     peer = Peer()
     broker.world.disk.fail(when=lambda call: call.name == "write")
     broker.produce(peer, b"x")
@@ -343,7 +343,9 @@ def test_a_disk_that_fails_answers_nobody(broker: Broker) -> None:
     assert peer.answers == []
 
 
-def test_after_a_disk_failed_nothing_is_answered_that_is_not_in_the_log(broker: Broker) -> None:
+def test_after_a_disk_failure_no_answer_names_records_that_are_not_in_the_log(
+    broker: Broker,
+) -> None:
     """What comes in the rest of the turn was answered with an offset of the turn before."""
     views = broker.world.lead(VIEWS)
     broker.send(frame_of(batch([b"first"]), key=VIEWS, client_id="other"), Peer())

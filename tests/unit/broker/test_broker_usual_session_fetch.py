@@ -1,4 +1,4 @@
-"""The fast path of fetches in a session: two brokers hear the same, one of them without it.
+"""The fast path of fetches in a session, compared with a broker that lacks it.
 
 Whatever a client asks and whatever happens to its partition, both answer the same bytes at the same
 time.
@@ -36,14 +36,16 @@ VERSIONS = range(7, 13)
 class Consumer(Connection):
     """A client of a broker of its own, and its connection: `answers` is what came."""
 
-    def __init__(self, version: int, *, is_short: bool, **limits: int) -> None:
+    def __init__(self, version: int, *, has_fast_path: bool, **limits: int) -> None:
         super().__init__()
         self.broker = Broker()
         self.broker.lead(CLICKS)
         self.broker.lead(VIEWS)
         self.version = version
         self.limits = {"max_wait_ms": 500, "min_bytes": 1, "isolation_level": 0, **limits}
-        self.path = UsualFetches(self.broker.handler, RequestMetrics(), int) if is_short else None
+        self.path = (
+            UsualFetches(self.broker.handler, RequestMetrics(), int) if has_fast_path else None
+        )
         self.known: int | None = None
         self.taken = self.asked = 0
         self.session_id = 0
@@ -113,11 +115,11 @@ class Consumer(Connection):
         return [decode_response(API, self.version, answer[4:])[1] for answer in self.answers]
 
     def skip(self, epochs: int) -> None:
-        """Count the epoch wrongly."""
+        """Send a wrong session epoch."""
         self.epoch += epochs
 
     def append(self, size: int = 500) -> None:
-        """A record comes, from elsewhere, if it can."""
+        """Append a record as another client, if the partition accepts it."""
         partition = self.broker.replicas.get(CLICKS)
         if partition.is_leader:
             append(self.broker, partition, bytes(size))
@@ -137,9 +139,9 @@ class Pair:
     """The same consumer on the fast path and without it."""
 
     def __init__(self, version: int = 12, **limits: int) -> None:
-        self.short = Consumer(version, is_short=True, **limits)
-        self.long = Consumer(version, is_short=False, **limits)
-        self.both = self.short, self.long
+        self.fast = Consumer(version, has_fast_path=True, **limits)
+        self.general = Consumer(version, has_fast_path=False, **limits)
+        self.both = self.fast, self.general
 
     def __getattr__(self, name: str) -> Any:
         def both(*arguments: Any, **keywords: Any) -> None:
@@ -155,7 +157,7 @@ class Pair:
         self.check()
 
     def check(self) -> None:
-        assert self.short.answers == self.long.answers
+        assert self.fast.answers == self.general.answers
 
     def end(self) -> None:
         """Nothing is left behind."""
@@ -228,7 +230,7 @@ def happen(broker: Broker, name: str, value: Any) -> None:
     max_wait_ms=st.sampled_from([0, 300]),
     isolation_level=st.sampled_from([0, 1]),
 )
-def test_every_answer_is_the_long_ways_at_the_same_time(
+def test_every_answer_equals_the_general_paths_and_comes_at_the_same_time(
     version: int, script: list[tuple[str, Any]], **limits: int
 ) -> None:
     pair = Pair(version, **limits)
@@ -242,7 +244,7 @@ def test_every_answer_is_the_long_ways_at_the_same_time(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_consumer_that_keeps_up_goes_the_short_way(version: int) -> None:
+def test_a_consumer_that_keeps_up_takes_the_fast_path(version: int) -> None:
     pair = Pair(version)
     pair.begin()
     pair.fetch({})
@@ -254,8 +256,8 @@ def test_a_consumer_that_keeps_up_goes_the_short_way(version: int) -> None:
     pair.fetch({})
     pair.fetch({})
     pair.settle(600)
-    assert (pair.short.asked, pair.short.taken) == (14, 12)
-    results = pair.short.results()
+    assert (pair.fast.asked, pair.fast.taken) == (14, 12)
+    results = pair.fast.results()
     assert [count for count, _ in results] == [1] + [1] * 10 + [0] * 3
     assert all(size > 0 for _, size in results[1:11])
     pair.end()
@@ -271,76 +273,76 @@ def test_a_first_request_that_names_the_partition_teaches_both_shapes() -> None:
     pair.append()
     pair.settle()
     pair.fetch({CLICKS: 2})
-    assert pair.short.taken == 2
+    assert pair.fast.taken == 2
     pair.end()
 
 
-def test_a_session_of_two_partitions_is_the_long_ways() -> None:
+def test_a_session_of_two_partitions_is_left_to_the_general_path() -> None:
     pair = Pair()
     pair.begin(CLICKS, VIEWS)
     for _ in range(3):
         pair.fetch({})
         pair.settle(600)
-    assert pair.short.taken == 0
+    assert pair.fast.taken == 0
 
 
-def test_a_partition_that_joins_the_session_ends_the_short_way() -> None:
+def test_a_partition_added_to_the_session_ends_the_fast_path() -> None:
     pair = Pair()
     pair.begin()
     pair.fetch({})
     pair.fetch({})
-    assert pair.short.taken == 1
+    assert pair.fast.taken == 1
     pair.fetch({VIEWS: 0})
     pair.fetch({})
-    assert pair.short.taken == 1
+    assert pair.fast.taken == 1
     pair.fetch({}, [CLICKS])
     pair.fetch({})
     pair.end()
 
 
-def test_a_wrong_epoch_is_refused_by_the_long_way() -> None:
+def test_a_wrong_session_epoch_is_refused_by_the_general_path() -> None:
     pair = Pair()
     pair.begin()
     pair.fetch({})
     pair.settle(600)
     pair.skip(1)
     pair.fetch({})
-    assert pair.short.responses()[-1].error_code == Error.INVALID_FETCH_SESSION_EPOCH
+    assert pair.fast.responses()[-1].error_code == Error.INVALID_FETCH_SESSION_EPOCH
     for each in pair.both:
         each.session_id += 1
     pair.fetch({})
-    assert pair.short.responses()[-1].error_code == Error.FETCH_SESSION_ID_NOT_FOUND
-    assert pair.short.taken == 0
+    assert pair.fast.responses()[-1].error_code == Error.FETCH_SESSION_ID_NOT_FOUND
+    assert pair.fast.taken == 0
 
 
-def test_a_request_that_was_overtaken_is_told_so() -> None:
+def test_a_request_overtaken_by_a_later_one_gets_an_error() -> None:
     pair = Pair()
     pair.begin()
     for _ in range(3):
         pair.fetch({})
     pair.append()
     pair.settle()
-    errors = [response.error_code for response in pair.short.responses()]
+    errors = [response.error_code for response in pair.fast.responses()]
     assert sorted(errors) == [0, 0] + [Error.INVALID_FETCH_SESSION_EPOCH] * 2
     pair.end()
 
 
-def test_a_partition_that_is_lost_while_a_fetch_waits_is_told() -> None:
+def test_a_partition_lost_while_a_fetch_waits_gets_an_error() -> None:
     pair = Pair()
     pair.begin()
     pair.fetch({})
     pair.settle(600)
     pair.fetch({})
-    assert pair.short.taken == 1
+    assert pair.fast.taken == 1
     of_all(pair, lambda broker: broker.replicas.get(CLICKS).resign())
     pair.settle()
-    (topic,) = pair.short.responses()[-1].responses
+    (topic,) = pair.fast.responses()[-1].responses
     assert topic.partitions[0].error_code == Error.NOT_LEADER_OR_FOLLOWER
     pair.end()
 
 
-def test_a_frame_that_is_cut_or_goes_on_is_not_taken() -> None:
-    consumer = Consumer(12, is_short=True)
+def test_a_truncated_or_longer_frame_is_declined() -> None:
+    consumer = Consumer(12, has_fast_path=True)
     consumer.begin()
     consumer.fetch({})
     consumer.broker.settle(600)
@@ -362,9 +364,9 @@ def test_a_frame_that_is_cut_or_goes_on_is_not_taken() -> None:
     assert consumer.path.take(frame, consumer.known, connection)
 
 
-def test_sessions_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_sessions_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usual_session_fetch, "_KINDS_MAX", 5)
-    consumer = Consumer(12, is_short=True)
+    consumer = Consumer(12, has_fast_path=True)
     assert consumer.path is not None
     for number in range(20):
         consumer.begin()
