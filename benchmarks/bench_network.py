@@ -114,7 +114,7 @@ def main() -> None:
         "--directory", metavar="DIR", default=".", help="work below DIR (default: here)"
     )
     arguments = parser.parse_args()
-    seconds = 0.02 if arguments.quick else 0.7
+    seconds = 0.1 if arguments.quick else 0.7
     with tempfile.TemporaryDirectory(prefix=".bench-network-", dir=arguments.directory) as path:
         directory = Path(path).absolute()
         build(directory)

@@ -6,6 +6,7 @@ falls on all of them: only ratios within one run are worth telling.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -104,8 +105,11 @@ def make_room(size: int) -> None:
 
 def cpu_ns(pid: int) -> int:
     """What all threads that a process has now have had of the cores."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in threads)
+    total_ns = 0
+    for each in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            total_ns += int(each.read_text().split()[0])
+    return total_ns
 
 
 def resident_bytes(pid: int) -> int:
