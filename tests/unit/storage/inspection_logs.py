@@ -1,4 +1,4 @@
-"""Log directories on a real disk, as a broker leaves them, for the tests of what inspects them."""
+"""Log directories on a real disk, as a broker leaves them, for the tests of inspection."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FIELDS = {
 
 
 def raise_failure(error: BaseException) -> None:
-    """A disk that fails fails the test."""
+    """`on_failure`: a failing disk fails the test."""
     raise error
 
 
@@ -148,7 +148,7 @@ def log(pristine: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def killed(log: Path) -> Path:
-    """The same, of a broker that was killed: nothing is known to be synced."""
+    """The same after a kill of the broker: nothing is known to be synced."""
     (log.parent / ".kafka_cleanshutdown").unlink()
     (log.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nclicks 0 0\n")
     return log

@@ -1,4 +1,4 @@
-"""A log to be damaged, and what must be true of it when it was opened again.
+"""A log for tests to damage, and what must hold once it has been opened again.
 
 It has four segments of ten batches of three records. All of it was flushed, but the recovery point
 on the disk is the start of the last segment.
@@ -19,7 +19,7 @@ END = 4 * SEGMENT
 
 
 def written(end: int = END) -> World:
-    """A machine that has written such a log, of `end` records."""
+    """A machine that has written such a log of `end` records."""
     world = World()
     log = world.log(index_interval_bytes=150)
     fill(world, log, SEGMENT * 3)
@@ -40,14 +40,14 @@ def fill(world: World, log: Log, end: int) -> None:
 
 
 def killed(end: int = END) -> World:
-    """One whose process was then killed."""
+    """Such a machine after a kill of the process."""
     world = written(end)
     world.kill()
     return world
 
 
 def stopped() -> World:
-    """One that was then stopped cleanly."""
+    """Such a machine after a clean stop."""
     world = written()
     world.stop()
     return world

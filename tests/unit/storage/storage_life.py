@@ -1,4 +1,4 @@
-"""A script with every kind of step in it, for tests that let the disk's calls fail one by one."""
+"""A script of every kind of step, for tests that fail the disk's calls one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kdist.storage.names import CLEAN_SHUTDOWN
 class Life:
     """A scripted life of a log directory, and what was confirmed in it.
 
-    `run` may end anywhere with what the disk does to it: DiskFailed, PowerLoss. `check` then says
-    whether a log that was opened afterwards holds what it must, and nothing else.
+    `run` may end anywhere with DiskFailed or PowerLoss. `check` then verifies that a log opened
+    afterwards holds what it must, and nothing else.
     """
 
     def __init__(self, world: World) -> None:
@@ -30,7 +30,7 @@ class Life:
         self.refusals = 0  # how often a full disk was in the way
 
     def run(self, *, may_refuse: bool = False) -> None:
-        """Live through all steps; those that a full disk refuses are tried once more."""
+        """Run all steps; one that a full disk refuses is tried once more."""
         steps: list[Callable[[], None]] = [
             self.open,
             self.create,
@@ -119,7 +119,7 @@ class Life:
             self.flushed_end = end
 
     def check(self, log: Log) -> None:
-        """All that was confirmed is there, nothing is torn, and nothing that never was."""
+        """All confirmed records are there, none is torn, and there are no others."""
         assert log.end_offset >= self.flushed_end, "a flushed record is missing"
         assert self.start_low <= log.start_offset, "deleted records show again"
         assert log.start_offset <= max(self.start_high, log.segments[0].base_offset)
@@ -131,12 +131,12 @@ class Life:
         self.values = self.values[: log.end_offset]
 
     def check_missing(self) -> None:
-        """There is no log: it was never flushed, and is as good as new."""
+        """There is no log, which is right only if it was never flushed."""
         assert self.flushed_end == 0, "the log with its flushed records is missing"
         self.values = []
 
     def check_after_the_crash(self) -> None:
-        """Cut the power, start without faults, look, and see that the log goes on."""
+        """Cut the power, start without faults, check the log and append to it."""
         self.world.failures.clear()
         if not self.world.disk.is_off:
             self.world.lose_power()

@@ -40,7 +40,7 @@ Line = tuple[int, bytes | None]
 
 
 class Escaped(AssertionError):
-    """An error that came out of a callback, so that neither `on_failure` nor a waiter heard it."""
+    """An error raised by a callback, of which neither `on_failure` nor a waiter was told."""
 
 
 def batch_of(
@@ -52,7 +52,7 @@ def batch_of(
 
 
 def numbered(first: int, count: int, size: int = 10) -> list[bytes]:
-    """`count` values that differ, from number `first` on, of `size` bytes."""
+    """`count` distinct values of `size` bytes, numbered from `first` on."""
     return [
         b"%d" % number + bytes(size - len(str(number))) for number in range(first, first + count)
     ]
@@ -126,18 +126,18 @@ class World:
         return directory.logs[partition]
 
     def settle(self, ms: float = 200) -> None:
-        """Let what was asked for happen; not so long that retired files are unlinked."""
+        """Run what was requested, for too short a time for retired files to be unlinked."""
         try:
             self.tasks.run_for_ms(ms)
         except (KdistError, OSError) as error:
             raise Escaped(repr(error)) from error
 
     def flush(self, log: Log) -> None:
-        """Flush and wait for it; raises what the waiter hears."""
+        """Flush and wait for it; raises the error that the waiter gets."""
         self.wait(lambda done: self.directory.flusher.request(log, done))
 
     def wait(self, ask: Callable[[Callable[[BaseException | None], None]], None]) -> None:
-        """Ask for something that calls back, and wait; raises the error that it is called with."""
+        """Request something that calls back, and wait; raises the error that the callback gets."""
         heard: list[BaseException | None] = []
         ask(heard.append)
         try:
@@ -222,7 +222,7 @@ def expected_lines(end: int, start: int = 0, size: int = 10) -> list[Line]:
 
 
 def overwrite(files: Disk | SimulatedDisk, path: str, content: bytes) -> None:
-    """Make a file hold just this, as somebody with an editor would."""
+    """Replace a file's content, as somebody with an editor would."""
     file = files.open(path) if files.exists(path) else files.create(path)
     file.truncate(0)
     file.write([content], 0)

@@ -126,12 +126,12 @@ def test_a_saved_checkpoint_survives_a_power_loss():
     assert load_offsets(disk.crash(), PATH) == OFFSETS
 
 
-def test_a_checkpoint_that_is_not_there_is_empty():
+def test_a_missing_checkpoint_is_empty():
     assert load_offsets(SimulatedDisk(random.Random(1)), PATH) == {}
 
 
 @pytest.mark.parametrize("content", [b"9" * 10_000 + b"\n", b"0\n1\n" + b"a" * 10_000 + b" 0 0\n"])
-def test_of_a_checkpoint_that_is_something_else_a_sentence_shows_the_beginning(content):
+def test_the_error_for_a_file_that_is_no_checkpoint_quotes_its_beginning(content):
     with pytest.raises(CorruptFile) as caught:
         decode_offsets(content, PATH)
     assert len(str(caught.value)) < 300

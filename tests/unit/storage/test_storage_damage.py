@@ -1,4 +1,4 @@
-"""A start with a damaged `.log`: above the recovery point it is cut, below it nothing is lost."""
+"""Recovery of a damaged `.log`: it is cut above the recovery point; below, nothing is lost."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_batch_of_another_magic_is_cut(magic: int) -> None:
     check_all_found(opened(world))
 
 
-def test_an_old_batch_that_shows_again_behind_the_end_is_cut() -> None:
-    """A block that the filesystem gives anew may hold a sound batch of another time."""
+def test_an_old_batch_that_reappears_behind_the_end_is_cut() -> None:
+    """A block that the filesystem reuses may hold a valid batch of an earlier log."""
     world = killed()
     content = world.disk.read(last_log(world))
     size = read_header(content).size
@@ -145,7 +145,7 @@ def test_a_flipped_bit_of_a_record_cuts_the_log_in_front_of_its_batch() -> None:
         check_all_found(opened(world), 3 * SEGMENT)
 
 
-def test_segments_behind_a_damaged_batch_go() -> None:
+def test_segments_behind_a_damaged_batch_are_removed() -> None:
     world = World()
     log = world.log(index_interval_bytes=150)
     fill(world, log, END)
@@ -157,7 +157,7 @@ def test_segments_behind_a_damaged_batch_go() -> None:
     check_goes_on(world, log)
 
 
-def test_a_missing_segment_takes_those_behind_it_along() -> None:
+def test_segments_behind_a_missing_one_are_removed() -> None:
     world = World()
     log = world.log(index_interval_bytes=150)
     fill(world, log, END)
@@ -171,7 +171,7 @@ def test_a_missing_segment_takes_those_behind_it_along() -> None:
 
 @pytest.mark.parametrize("make", [killed, stopped])
 @pytest.mark.parametrize("place", [8, 16, 70])
-def test_damage_to_flushed_records_stops_neither_the_start_nor_other_reads(
+def test_damage_to_flushed_records_prevents_neither_the_start_nor_other_reads(
     make: Callable[[], World], place: int
 ) -> None:
     world = make()
@@ -197,7 +197,7 @@ def test_damage_to_flushed_records_stops_neither_the_start_nor_other_reads(
 @pytest.mark.parametrize(
     "lost", ["leader-epoch-checkpoint", "snapshot", "index", "timeindex", "all"]
 )
-def test_damage_to_flushed_records_stops_no_start_even_where_more_is_lost(
+def test_damage_to_flushed_records_prevents_no_start_even_where_more_is_lost(
     make: Callable[[], World], lost: str
 ) -> None:
     world = make()
@@ -219,7 +219,7 @@ def test_damage_to_flushed_records_stops_no_start_even_where_more_is_lost(
 
 
 @pytest.mark.parametrize("place", [8, 16, 57])
-def test_damage_to_the_first_batch_of_the_active_segment_stops_no_append(place: int) -> None:
+def test_damage_to_the_active_segments_first_batch_prevents_no_append(place: int) -> None:
     world = stopped()
     flip(world.disk, last_log(world), place, 0x40)
     log = opened(world)
@@ -236,7 +236,7 @@ def test_damage_to_the_first_batch_of_the_active_segment_stops_no_append(place: 
 
 
 @pytest.mark.parametrize("keep_index", [True, False])
-def test_damage_below_the_recovery_point_cuts_nothing_that_was_flushed_behind_it(
+def test_damage_below_the_recovery_point_cuts_no_flushed_records_behind_it(
     keep_index: bool,
 ) -> None:
     world = World()
@@ -253,7 +253,7 @@ def test_damage_below_the_recovery_point_cuts_nothing_that_was_flushed_behind_it
     assert log.end_offset == SEGMENT
 
 
-def test_a_clean_marker_beside_a_torn_log_is_not_believed() -> None:
+def test_a_clean_shutdown_marker_beside_a_torn_log_is_not_trusted() -> None:
     world = stopped()
     content = world.disk.read(last_log(world))
     overwrite(world.disk, last_log(world), content[:-5])
@@ -262,7 +262,7 @@ def test_a_clean_marker_beside_a_torn_log_is_not_believed() -> None:
     check_goes_on(world, log)
 
 
-def test_every_row_of_the_page_names_a_test_that_exists() -> None:
+def test_every_row_of_the_recovery_page_names_an_existing_test() -> None:
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_storage_*.py"))
     rows = [row for row in PAGE.read_text().splitlines() if row.startswith("|") and "`test_" in row]
     named = {name for row in rows for name in re.findall(r"`(test_\w+)`", row)}

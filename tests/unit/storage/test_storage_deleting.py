@@ -1,4 +1,4 @@
-"""Deleting a partition: who still reads it, who unlinks it, and a disk that has no room."""
+"""Deleting a partition: while it is read, unlinked by hand, or the disk is full."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kdist.storage.reading import read
 
 
 @pytest.mark.parametrize("is_made_anew", [False, True])
-def test_a_slice_released_after_its_partition_was_deleted_leaves_the_next_one_alone(
+def test_a_slice_released_after_a_deletion_leaves_the_recreated_partition_alone(
     is_made_anew: bool,
 ) -> None:
-    """Only then its segment is closed, which had index entries that were not written yet."""
+    """The release closes its segment, which had index entries that were not written yet."""
     world = World()
     log = world.log(index_interval_bytes=0)
     for _ in range(5):
@@ -36,8 +36,8 @@ def test_a_slice_released_after_its_partition_was_deleted_leaves_the_next_one_al
         assert world.disk.size(world.path_of(0, Suffix.TIME_INDEX)) == 0
 
 
-def test_a_deleted_partition_that_an_operator_unlinks_by_hand_is_gone_too() -> None:
-    """As one does whose disk is full, within that minute."""
+def test_a_deleted_partition_may_be_unlinked_by_hand() -> None:
+    """An operator may, on a full disk, within the minute before the files are unlinked."""
     world = World()
     append(world, world.log(), 3)
     world.delete()
@@ -47,7 +47,7 @@ def test_a_deleted_partition_that_an_operator_unlinks_by_hand_is_gone_too() -> N
     assert world.failures == []
 
 
-def test_a_partition_set_aside_makes_room_and_keeps_its_files() -> None:
+def test_a_partition_set_aside_frees_its_name_and_keeps_its_files() -> None:
     world = World()
     append(world, world.log(), 3)
     content = world.disk.read(world.path_of(0, Suffix.LOG))
@@ -60,8 +60,10 @@ def test_a_partition_set_aside_makes_room_and_keeps_its_files() -> None:
 
 
 @pytest.mark.parametrize("is_flushing", [False, True])
-def test_a_partition_that_a_full_disk_keeps_from_being_deleted_goes_on(is_flushing: bool) -> None:
-    """A directory's new name may need a block."""
+def test_a_partition_that_a_full_disk_keeps_from_being_deleted_stays_in_use(
+    is_flushing: bool,
+) -> None:
+    """Renaming a directory may need a block."""
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -78,7 +80,7 @@ def test_a_partition_that_a_full_disk_keeps_from_being_deleted_goes_on(is_flushi
 
 
 class CountedTasks(VirtualTasks):
-    """Knows how much blocking work is under way at most, and how much there was."""
+    """Counts blocking work: in all, and the most that was under way at once."""
 
     under_way = most = works = 0
 
@@ -96,7 +98,7 @@ class CountedTasks(VirtualTasks):
 
 
 def retired(count: int) -> tuple[World, CountedTasks, Background]:
-    """So many directories that are on their way out."""
+    """A world with so many deleted partitions, which wait to be unlinked."""
     world = World()
     tasks = CountedTasks(world.clock, world.chance)
     background = Background(world.files, tasks, world.failures.append)
@@ -107,7 +109,7 @@ def retired(count: int) -> tuple[World, CountedTasks, Background]:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.ENOTEMPTY])
-def test_files_that_cannot_be_unlinked_are_left_to_the_next_start(code: int) -> None:
+def test_files_that_cannot_be_unlinked_stay_until_the_next_start(code: int) -> None:
     """Where an unlink itself takes a block, a broker that ends for it frees none.
 
     Where somebody has put a directory of root's into the partition's, it ended at each start.
@@ -124,8 +126,8 @@ def test_files_that_cannot_be_unlinked_are_left_to_the_next_start(code: int) -> 
     assert not [name for name in world.disk.list("/d01") if name.endswith("-delete")]
 
 
-def test_a_deleted_partition_is_told_of_by_a_save_that_was_refused_half_way() -> None:
-    """Its recovery point is on the disk, and a log made anew would be believed up to there."""
+def test_a_name_is_blocked_while_a_checkpoint_names_the_deleted_partition() -> None:
+    """Its old recovery point is on the disk; a recreated log would be trusted up to there."""
     world = World()
     append(world, world.log(), 30)
     world.flush(world.log())
@@ -146,15 +148,15 @@ def test_a_deleted_partition_is_told_of_by_a_save_that_was_refused_half_way() ->
     assert lines(world.open().logs[CLICKS]) == expected_lines(3)
 
 
-def test_removals_leave_threads_to_flushes() -> None:
-    """A topic's thousands of partitions go in the same minute, and each may take its time."""
+def test_removals_take_one_thread_at_a_time() -> None:
+    """A topic's thousands of partitions are removed in the same minute, each perhaps slowly."""
     world, tasks, _ = retired(20)
     tasks.run_until_idle()
     assert world.disk.list("/d01") == []
     assert (tasks.works, tasks.most) == (20, 1)
 
 
-def test_a_stop_waits_for_one_removal_only() -> None:
+def test_a_stop_waits_for_the_current_removal_only() -> None:
     world, tasks, background = retired(20)
     tasks.run_until(lambda: tasks.works > 4, 2000)
     background.stop()

@@ -14,7 +14,7 @@ SEGMENTS = 50
 
 
 class CountingDisk(Disk):
-    """Knows how many descriptors this process had at most."""
+    """Keeps the largest number of descriptors that this process had open."""
 
     most = 0
 
@@ -25,7 +25,7 @@ class CountingDisk(Disk):
 
 
 def most_opened(tmp_path: Path, *, is_stopped: bool, lost: str = "") -> int:
-    """So many files are open at most when a log that lost those of this name is opened."""
+    """How many files are open at most when a log without its files of this name is opened."""
     disk = CountingDisk()
     world = World(disk, str(tmp_path))
     log = world.log(segment_bytes=100, index_interval_bytes=0)
@@ -45,7 +45,7 @@ def most_opened(tmp_path: Path, *, is_stopped: bool, lost: str = "") -> int:
     return disk.most - before
 
 
-def test_a_start_and_the_first_retention_have_few_files_open_at_a_time(tmp_path: Path) -> None:
+def test_a_start_and_the_first_retention_open_few_files_at_a_time(tmp_path: Path) -> None:
     cases = {
         "stopped": {"is_stopped": True},
         "killed": {"is_stopped": False},

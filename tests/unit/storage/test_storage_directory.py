@@ -1,4 +1,4 @@
-"""A log directory from lock to clean marker: whose it is, its checkpoints, its partitions."""
+"""A log directory: its lock, owner, checkpoints, partitions and clean shutdown marker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stopped(seed: int = 0) -> World:
 # Whose it is
 
 
-def test_a_directory_has_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_directory_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:
     for world in (World(), on_real_disk(tmp_path)):
         world.open()
         with pytest.raises(UserError, match="in use by another process"):
@@ -49,7 +49,7 @@ def test_a_directory_has_one_process_at_a_time(tmp_path: Path) -> None:
         world.open()
 
 
-def test_a_directory_that_is_not_there_is_no_directory_to_make() -> None:
+def test_a_missing_log_directory_is_not_created() -> None:
     """Else the root disk would fill up where a data disk failed to mount."""
     with pytest.raises(UserError, match="is its disk mounted"):
         World(path="/d02", files=World().disk).open()
@@ -77,7 +77,7 @@ def test_a_directory_of_another_broker_or_cluster_is_refused_untouched(
 @pytest.mark.parametrize(
     "content", [b"", b"version=0\n", b"\xff\xfe", b"broker.id=x\nversion=0\ncluster.id=c\n", None]
 )
-def test_meta_properties_that_do_not_say_whose_it_is_are_for_a_person_to_mend(
+def test_missing_or_unreadable_meta_properties_must_be_repaired_by_hand(
     content: bytes | None,
 ) -> None:
     world = stopped()
@@ -109,7 +109,7 @@ def test_after_a_clean_stop_at_most_the_last_batch_of_a_log_is_read() -> None:
     assert lines(world.log()) == expected_lines(150, size=5000)
 
 
-def test_the_marker_is_gone_for_good_before_a_log_is_touched() -> None:
+def test_the_marker_is_durably_removed_before_a_log_is_touched() -> None:
     world = stopped()
     before = len(world.disk.trace)
     world.open()
@@ -131,7 +131,7 @@ def test_a_power_loss_right_after_a_clean_stop_loses_nothing() -> None:
         assert world.metrics.recovered_logs == 0
 
 
-def test_without_a_marker_logs_are_scanned_from_their_recovery_points_on() -> None:
+def test_without_a_marker_logs_are_scanned_from_their_recovery_points() -> None:
     world = World()
     log = world.log(segment_bytes=300)
     for _ in range(40):
@@ -145,7 +145,7 @@ def test_without_a_marker_logs_are_scanned_from_their_recovery_points_on() -> No
     assert world.metrics.recovered_records <= 15
 
 
-def test_the_broker_epoch_goes_into_the_marker() -> None:
+def test_the_marker_holds_the_broker_epoch() -> None:
     world = World()
     world.open()
     world.directory.close(broker_epoch=147)
@@ -187,7 +187,7 @@ def test_recovery_points_are_saved_for_the_next_start() -> None:
 # Partitions
 
 
-def test_a_new_log_outlasts_a_power_loss_once_its_records_are_flushed() -> None:
+def test_a_new_log_survives_a_power_loss_once_its_records_are_flushed() -> None:
     for seed in range(30):
         world = World(seed=seed)
         log = world.log(VIEWS)
@@ -199,7 +199,7 @@ def test_a_new_log_outlasts_a_power_loss_once_its_records_are_flushed() -> None:
         assert b"topic_id" in metadata
 
 
-def test_a_new_log_that_a_power_loss_took_can_be_created_again() -> None:
+def test_a_new_log_lost_to_a_power_loss_can_be_recreated() -> None:
     for seed in range(30):
         world = World(seed=seed)
         world.log(VIEWS)
@@ -251,7 +251,7 @@ def test_a_deleted_partition_stays_deleted_through_a_power_loss() -> None:
         assert not [name for name in world.disk.list("/d01") if name.startswith("clicks")]
 
 
-def test_a_partition_deleted_during_its_flush_goes_after_it() -> None:
+def test_a_partition_deleted_during_its_flush_is_removed_after_it() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -264,8 +264,8 @@ def test_a_partition_deleted_during_its_flush_goes_after_it() -> None:
     assert world.failures == []
 
 
-def test_a_partition_made_anew_is_not_read_by_the_checkpoints_of_its_predecessor() -> None:
-    """The save that forgets it may find no room: until then the name is not to be had."""
+def test_a_recreated_partition_does_not_use_its_predecessors_checkpoints() -> None:
+    """Saving the checkpoints without it may find no room: until then its name is blocked."""
     for seed in range(10):
         world = World(seed=seed)
         log = world.log()
@@ -290,7 +290,7 @@ def test_a_partition_made_anew_is_not_read_by_the_checkpoints_of_its_predecessor
         assert lines(log) in (expected_lines(3), expected_lines(6))
 
 
-def test_an_opening_in_steps_tells_how_far_it_is() -> None:
+def test_an_opening_in_steps_reports_its_progress() -> None:
     world = stopped()
     directory = LogDirectory("/d01", IDENTITY, world.surroundings())
     seen = set()
@@ -301,7 +301,7 @@ def test_an_opening_in_steps_tells_how_far_it_is() -> None:
     assert seen == {(0, 2, True), (1, 2, True), (2, 2, True)}
 
 
-def test_an_opening_that_is_left_half_way_leaves_no_marker_and_no_lock() -> None:
+def test_an_abandoned_opening_leaves_no_marker_and_no_lock() -> None:
     world = stopped()
     directory = LogDirectory("/d01", IDENTITY, world.surroundings())
     with closing(directory.opening()) as steps:
@@ -325,7 +325,7 @@ def test_a_long_log_is_scanned_in_many_steps(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_an_open_partition_takes_a_few_kilobytes(tmp_path: Path) -> None:
+def test_an_open_partition_takes_a_few_kilobytes_of_memory(tmp_path: Path) -> None:
     world = on_real_disk(tmp_path)
     world.open()
     for number in range(100):

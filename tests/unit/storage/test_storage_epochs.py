@@ -46,11 +46,11 @@ def test_an_epoch_before_the_oldest_ends_where_the_oldest_begins():
     assert epochs_of((2, 20), (4, 40)).end_offset_for(0, 50) == (0, 20)
 
 
-def test_an_epoch_after_the_newest_is_not_known():
+def test_an_epoch_after_the_newest_is_unknown():
     assert epochs_of((1, 10)).end_offset_for(2, 50) == EpochEnd(-1, -1)
 
 
-def test_no_epoch_is_known_of_a_log_without_epochs():
+def test_a_log_without_epochs_knows_none():
     assert LeaderEpochs().end_offset_for(0, 50) == EpochEnd(-1, -1)
     assert epochs_of((0, 0)).end_offset_for(-1, 50) == EpochEnd(-1, -1)
     assert LeaderEpochs().latest == -1
@@ -63,13 +63,13 @@ def test_assigning_a_known_epoch_again_changes_nothing():
     assert epochs.entries == [(1, 10)]
 
 
-def test_a_new_epoch_at_the_same_offset_replaces_one_that_wrote_nothing():
+def test_a_new_epoch_at_the_same_offset_replaces_an_epoch_without_records():
     epochs = epochs_of((1, 10), (2, 20))
     assert epochs.assign(3, 20)
     assert epochs.entries == [(1, 10), (3, 20)]
 
 
-def test_an_older_epoch_than_the_newest_throws_out_what_contradicts_it():
+def test_assigning_an_older_epoch_removes_the_entries_it_contradicts():
     epochs = epochs_of((1, 10), (3, 30), (5, 50))
     assert epochs.assign(2, 60)
     assert epochs.entries == [(1, 10), (2, 60)]
@@ -84,7 +84,7 @@ def test_truncating_at_an_epochs_start_removes_it():
     assert epochs.entries == [(1, 10)]
 
 
-def test_deleting_records_moves_the_start_of_the_epoch_they_end_in():
+def test_deleting_records_moves_the_start_of_the_epoch_at_the_new_log_start():
     epochs = epochs_of((1, 10), (2, 20), (3, 30))
     assert not epochs.truncate_from_start(9)
     assert not epochs.truncate_from_start(10)

@@ -1,6 +1,6 @@
-"""What is appended between a failure of the disk and the end of its broker: it is there afterwards.
+"""Records that are acknowledged between a disk failure and the end of the broker are not lost.
 
-The one ends the other, but not at once, and what comes in between may be answered.
+The failure ends the broker, but not at once: appends in between may be acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check_the_next(world: World, log: Log) -> None:
 
 @pytest.mark.parametrize("is_reserved", [False, True])
 @pytest.mark.parametrize("call", ["preallocate", "free_bytes"])
-def test_disk_space_that_cannot_be_reserved_leaves_no_hole(call: str, is_reserved: bool) -> None:
+def test_a_failed_preallocation_leaves_no_hole(call: str, is_reserved: bool) -> None:
     world = World(preallocation_step_bytes=1000)
     log = world.log()
     append(world, log, 3)
@@ -39,7 +39,7 @@ def test_disk_space_that_cannot_be_reserved_leaves_no_hole(call: str, is_reserve
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_index_that_cannot_be_written_leaves_no_offset_to_be_given_twice(count: int) -> None:
+def test_a_failed_index_write_lets_no_offset_be_assigned_twice(count: int) -> None:
     world = World()
     log = world.log(index_interval_bytes=0)
     world.disk.fail(when=lambda call: call.name == "write" and "index" in call.path, forever=False)
@@ -55,7 +55,7 @@ def test_an_index_that_cannot_be_written_leaves_no_offset_to_be_given_twice(coun
     check_the_next(world, log)
 
 
-def test_a_roll_that_finds_no_memory_for_its_snapshot_leaves_no_hole(
+def test_a_roll_without_memory_for_its_snapshot_leaves_no_hole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -68,8 +68,8 @@ def test_a_roll_that_finds_no_memory_for_its_snapshot_leaves_no_hole(
     check_the_next(world, log)
 
 
-def test_a_sync_of_the_filesystem_after_one_that_failed_confirms_nothing() -> None:
-    """It was told that pages of any log were lost, and is not told again."""
+def test_a_filesystem_sync_after_a_failed_one_confirms_nothing() -> None:
+    """The failed sync reported lost pages, of whatever log; the next does not report them again."""
     world = World()
     logs = [
         world.log(TopicPartition("clicks", number)) for number in range(2 * SYNC_FILESYSTEM_FROM)

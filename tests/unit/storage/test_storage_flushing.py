@@ -1,4 +1,4 @@
-"""Flushes: when they happen, what they cost, whom they serve, and how they fail."""
+"""Flushes: when they happen, what they cover and cost, and how they fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_flush_moves_the_recovery_point_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_flushed_records_outlast_a_power_loss(seed: int) -> None:
+def test_flushed_records_survive_a_power_loss(seed: int) -> None:
     world = World(seed=seed)
     log = world.log(segment_bytes=400, index_interval_bytes=50)
     for _ in range(15):
@@ -69,7 +69,7 @@ def test_flushed_records_outlast_a_power_loss(seed: int) -> None:
     assert log.recovery_point == log.end_offset
 
 
-def test_a_flush_covers_what_was_there_when_it_began() -> None:
+def test_a_flush_covers_the_records_that_were_there_when_it_began() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -83,7 +83,7 @@ def test_a_flush_covers_what_was_there_when_it_began() -> None:
     assert log in world.directory.world.unflushed
 
 
-def test_appends_go_on_while_a_flush_runs_and_share_the_next_one() -> None:
+def test_appends_continue_during_a_flush_and_share_the_next_one() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -117,7 +117,7 @@ def test_the_sealed_segments_and_their_indexes_are_synced_with_the_active_one() 
     assert f"{log.active.base_offset:020d}.index" not in synced
 
 
-def test_a_flush_of_a_log_that_is_on_disk_already_still_answers() -> None:
+def test_a_flush_of_a_log_that_is_already_flushed_still_calls_back() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -129,7 +129,7 @@ def test_a_flush_of_a_log_that_is_on_disk_already_still_answers() -> None:
 # Sharing
 
 
-def test_one_sync_serves_all_who_wait_for_it() -> None:
+def test_one_sync_serves_all_its_waiters() -> None:
     world = World()
     log = world.log()
     append(world, log, 1)
@@ -177,7 +177,7 @@ def test_many_logs_are_flushed_by_one_sync_of_the_filesystem(seed: int) -> None:
 # When
 
 
-def test_a_log_is_flushed_once_flush_messages_records_wait() -> None:
+def test_a_log_is_flushed_once_flush_messages_records_are_unflushed() -> None:
     world = World()
     log = world.log(flush_messages=10)
     for _ in range(3):
@@ -189,7 +189,7 @@ def test_a_log_is_flushed_once_flush_messages_records_wait() -> None:
     assert log.recovery_point == 12
 
 
-def test_a_log_is_flushed_once_its_oldest_record_has_waited_flush_ms() -> None:
+def test_a_log_is_flushed_once_its_oldest_unflushed_record_is_flush_ms_old() -> None:
     world = World(flush_scheduler_interval_ms=100)
     log = world.log(flush_ms=1000)
     schedule = Schedule(world.directory, lambda log: log.end_offset)
@@ -208,7 +208,7 @@ def test_a_log_is_flushed_once_its_oldest_record_has_waited_flush_ms() -> None:
     schedule.stop()
 
 
-def test_nothing_is_flushed_unasked_by_default() -> None:
+def test_by_default_no_flush_happens_by_itself() -> None:
     world = World()
     log = world.log()
     schedule = Schedule(world.directory, lambda log: log.end_offset)
@@ -220,7 +220,7 @@ def test_nothing_is_flushed_unasked_by_default() -> None:
     assert (syncs(world), log.recovery_point) == (before, 0)
 
 
-def test_a_roll_asks_for_a_flush_so_that_a_start_scans_one_segment_at_most() -> None:
+def test_a_roll_requests_a_flush_so_that_a_start_scans_one_segment_at_most() -> None:
     world = World()
     log = world.log(segment_bytes=300)
     append(world, log, 5)
@@ -278,7 +278,7 @@ def test_a_flush_that_cannot_open_its_files_is_reported() -> None:
     assert log.recovery_point == 0
 
 
-def test_after_a_sync_that_failed_a_second_one_proves_nothing() -> None:
+def test_a_sync_after_a_failed_one_proves_nothing() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -292,7 +292,7 @@ def test_after_a_sync_that_failed_a_second_one_proves_nothing() -> None:
     assert log.recovery_point == 0
 
 
-def test_a_flush_whose_small_files_find_no_room_is_made_up_for_by_the_next() -> None:
+def test_a_flush_that_lacks_room_for_a_checkpoint_is_completed_by_the_next() -> None:
     world = World()
     log = world.log(segment_bytes=300, index_interval_bytes=0)
     for _ in range(8):
@@ -312,7 +312,7 @@ def test_a_flush_whose_small_files_find_no_room_is_made_up_for_by_the_next() -> 
     assert lines(world.open().logs[CLICKS]) == expected_lines(27)
 
 
-def test_a_flush_that_did_not_fit_is_tried_again_at_the_next_interval() -> None:
+def test_a_flush_refused_by_a_full_disk_is_retried_at_the_next_interval() -> None:
     world = World(flush_scheduler_interval_ms=100)
     log = world.log(flush_ms=1000)
     append(world, log, 3)
@@ -328,7 +328,7 @@ def test_a_flush_that_did_not_fit_is_tried_again_at_the_next_interval() -> None:
     assert log.recovery_point == 6
 
 
-def test_what_a_start_on_a_full_disk_could_not_flush_is_flushed_at_an_interval() -> None:
+def test_records_that_a_start_on_a_full_disk_could_not_flush_are_flushed_later() -> None:
     world = World()
     append(world, world.log(flush_ms=1000), 3)
     world.kill()
@@ -344,7 +344,7 @@ def test_what_a_start_on_a_full_disk_could_not_flush_is_flushed_at_an_interval()
     assert not world.directory.world.unflushed
 
 
-def test_whoever_waits_for_a_flush_of_a_deleted_log_hears_that_it_is_gone() -> None:
+def test_waiters_for_a_flush_of_a_deleted_log_get_an_error() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -366,7 +366,7 @@ def grow_during_a_flush(world: World, log: Log) -> None:
     world.settle()
 
 
-def test_a_segment_that_a_truncation_has_made_the_last_one_grows_during_its_flush() -> None:
+def test_a_segment_made_active_by_a_truncation_may_grow_during_its_flush() -> None:
     world = World(preallocation_step_bytes=1 << 20)
     log = world.log()
     append(world, log, 3)
@@ -378,8 +378,8 @@ def test_a_segment_that_a_truncation_has_made_the_last_one_grows_during_its_flus
     assert lines(log) == expected_lines(9)
 
 
-def test_a_segment_that_recovery_has_made_the_last_one_grows_during_its_flush() -> None:
-    """One behind it was missing, and the flush of the start found no room."""
+def test_a_segment_made_active_by_recovery_may_grow_during_its_flush() -> None:
+    """A segment behind it was missing, and the start's flush found no room."""
     world = World(preallocation_step_bytes=1 << 20)
     log = world.log()
     for _ in range(2):

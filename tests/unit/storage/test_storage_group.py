@@ -1,4 +1,4 @@
-"""Groups of appends: one write, and each batch of it as if it had come alone."""
+"""Groups of appends: one write, with the same result as single appends."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def of_producer(first: int, sequence: int, producer_id: int = 7, epoch: int = 0)
 
 
 def opened(world: World, **topic: int) -> Log:
-    """A log that has one record: its segment knows when it has to be closed."""
+    """A log with one record, so that its segment's age counts from that."""
     log = world.log(**topic)
     append(world, log)
     append(world, log)
@@ -106,7 +106,7 @@ def test_a_producers_batches_follow_each_other_within_a_group() -> None:
         of_producer(9, 7, producer_id=8),
     ],
 )
-def test_a_group_ends_before_a_batch_that_does_not_follow(wrong: Batch) -> None:
+def test_a_group_ends_before_a_batch_that_is_out_of_order(wrong: Batch) -> None:
     world = World()
     log = opened(world)
     log.append([of_producer(2, 0, producer_id=8)], 0, START_MS)
@@ -128,7 +128,7 @@ def test_a_group_whose_first_batch_is_out_of_order_is_refused() -> None:
     assert log.end_offset == log.reserved_offset == 3
 
 
-def test_a_group_that_begins_with_a_duplicate_has_its_old_offset_and_no_more() -> None:
+def test_a_group_that_begins_with_a_duplicate_ends_with_it() -> None:
     world = World()
     log = opened(world)
     log.append([of_producer(2, 0)], 0, START_MS)
@@ -137,7 +137,7 @@ def test_a_group_that_begins_with_a_duplicate_has_its_old_offset_and_no_more() -
 
 
 @pytest.mark.parametrize(("code", "error"), [(errno.ENOSPC, DiskFull), (errno.EIO, DiskFailed)])
-def test_a_groups_write_that_fails_leaves_no_trace(code: int, error: type[Exception]) -> None:
+def test_a_failed_write_of_a_group_leaves_no_trace(code: int, error: type[Exception]) -> None:
     world = World()
     log = opened(world, index_interval_bytes=0)
     log.append([of_producer(2, 0)], 0, START_MS)
@@ -155,7 +155,7 @@ def test_a_groups_write_that_fails_leaves_no_trace(code: int, error: type[Except
     assert lines(log) == expected_lines(5)
 
 
-def test_a_disk_that_fills_up_while_a_group_rolls_keeps_what_was_appended_before() -> None:
+def test_a_disk_that_fills_up_while_a_group_rolls_keeps_the_batches_before() -> None:
     world = World()
     log = world.log(segment_bytes=200)
     world.directory.world.make(log)
@@ -173,7 +173,7 @@ def test_a_disk_that_fills_up_while_a_group_rolls_keeps_what_was_appended_before
     st.integers(150, 900),
     st.integers(0, 300),
 )
-def test_groups_leave_the_log_that_single_appends_leave(
+def test_groups_and_single_appends_leave_the_same_log(
     groups: list[list[int]], segment_bytes: int, interval: int
 ) -> None:
     topic = {
@@ -195,7 +195,7 @@ def test_groups_leave_the_log_that_single_appends_leave(
         assert list(ours.time_index) == list(theirs.time_index)
 
 
-def test_a_power_loss_inside_a_groups_write_leaves_the_first_of_its_batches_whole() -> None:
+def test_a_power_loss_inside_a_groups_write_leaves_a_prefix_of_whole_batches() -> None:
     ends = set()
     for seed in range(30):
         world = World(seed=seed)

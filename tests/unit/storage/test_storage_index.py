@@ -36,10 +36,10 @@ keys = st.lists(st.integers(0, 2**31 - 1), unique=True, max_size=1200).map(sorte
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(keys=keys, asked=st.lists(st.integers(-1, 2**31), max_size=20), written=st.integers(0, 2000))
-def test_a_look_up_gives_the_entry_with_the_largest_key_not_above(
+def test_a_lookup_returns_the_entry_with_the_largest_key_not_above(
     kind: type[SparseIndex], keys: list[int], asked: list[int], written: int
 ) -> None:
-    """Wherever the border runs between what is in the file and what is in memory."""
+    """Wherever the boundary is between the entries in the file and those in memory."""
     index = new(kind)
     for number, key in enumerate(keys):
         index.append(key, number)
@@ -62,7 +62,7 @@ def test_an_empty_index_finds_nothing(kind: type[SparseIndex]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_key_that_is_not_larger_is_passed_over(kind: type[SparseIndex]) -> None:
+def test_an_entry_whose_key_is_not_larger_is_skipped(kind: type[SparseIndex]) -> None:
     index = new(kind)
     for key in (5, 5, 4, 6):
         index.append(key, 1)
@@ -92,7 +92,7 @@ def test_entries_are_written_by_the_page(kind: type[SparseIndex]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_file_is_made_before_there_is_an_entry_to_write(kind: type[SparseIndex]) -> None:
+def test_no_file_is_created_before_there_is_an_entry_to_write(kind: type[SparseIndex]) -> None:
     files = disk()
     index = new(kind, files)
     index.append(1, 1)
@@ -106,7 +106,7 @@ def test_no_file_is_made_before_there_is_an_entry_to_write(kind: type[SparseInde
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_closed_index_opens_its_file_again_when_asked(kind: type[SparseIndex]) -> None:
+def test_a_closed_index_reopens_its_file_when_used(kind: type[SparseIndex]) -> None:
     index = new(kind)
     index.append(1, 10)
     index.close()
@@ -194,7 +194,7 @@ def test_an_index_counts_as_sorted_as_far_as_keys_grow_and_values_do_not_shrink(
     assert OffsetIndex.load(files, path).sorted_count() == wanted
 
 
-def test_an_index_that_is_longer_than_memory_is_read_by_the_block_as_far_as_it_is_sorted(
+def test_a_large_index_is_loaded_block_by_block_as_far_as_it_is_sorted(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "0.index"
@@ -222,7 +222,7 @@ def test_the_same_entries_come_back_from_the_real_disk(tmp_path: Path) -> None:
     again.close()
 
 
-# --- the block that is kept -----------------------------------------------------------------------
+# --- cached blocks --------------------------------------------------------------------------------
 
 LARGE = 5000  # entries: several blocks
 
@@ -236,7 +236,7 @@ def large(kind: type[SparseIndex], files: SimulatedDisk) -> SparseIndex:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_was_looked_up_before_the_answer_is_the_same(
+def test_a_lookup_does_not_depend_on_earlier_ones(
     kind: type[SparseIndex],
 ) -> None:
     index, chance = large(kind, disk()), random.Random(1)
@@ -247,7 +247,7 @@ def test_whatever_was_looked_up_before_the_answer_is_the_same(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_reading_on_from_a_place_needs_few_reads(kind: type[SparseIndex]) -> None:
+def test_sequential_lookups_need_few_reads(kind: type[SparseIndex]) -> None:
     files = disk()
     index = large(kind, files)
     before = files.calls["read"]
@@ -257,7 +257,7 @@ def test_reading_on_from_a_place_needs_few_reads(kind: type[SparseIndex]) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_readers_in_a_few_places_keep_their_blocks(kind: type[SparseIndex]) -> None:
+def test_a_few_readers_at_different_places_keep_their_blocks(kind: type[SparseIndex]) -> None:
     files = disk()
     index, places = large(kind, files), (3000, 0, 7000, 5000)
     for place in places:
@@ -275,7 +275,7 @@ def test_readers_in_a_few_places_keep_their_blocks(kind: type[SparseIndex]) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_block_that_was_read_does_not_hide_what_is_written_or_cut_later(
+def test_a_cached_block_does_not_hide_later_writes_or_cuts(
     kind: type[SparseIndex],
 ) -> None:
     index = large(kind, disk())

@@ -1,4 +1,4 @@
-"""What verify finds in a log, sound or damaged."""
+"""What `verify` finds in sound and damaged logs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_flipped_bit_in_the_last_batch_of_a_closed_log_is_damage(
 
 
 @pytest.mark.parametrize("field", ["batch length, lower", "batch length, higher", "magic", "crc"])
-def test_what_is_sound_behind_damage_is_still_counted(log: Path, field: str) -> None:
+def test_sound_batches_behind_damage_are_still_counted(log: Path, field: str) -> None:
     segment = segments(log)[1]
     flip(segment, headers(segment)[2][0] + FIELDS[field])
     assert check(log).batches == 23
@@ -86,7 +86,7 @@ def test_every_damaged_batch_is_reported(log: Path) -> None:
     assert damages(log) == [(segment.name, position) for position in positions]
 
 
-def test_a_batch_in_the_wrong_place_is_damage_once(log: Path) -> None:
+def test_a_misplaced_batch_is_reported_once(log: Path) -> None:
     segment = segments(log)[0]
     batches = headers(segment)
     data = segment.read_bytes()
@@ -106,7 +106,7 @@ def test_a_torn_tail_is_damage_in_a_closed_log(log: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 60, 61, 100])
-def test_a_torn_tail_is_stale_while_a_broker_may_be_writing_it(killed: Path, cut: int) -> None:
+def test_a_torn_tail_is_stale_where_a_broker_may_be_writing(killed: Path, cut: int) -> None:
     segment = segments(killed)[-1]
     position, _ = headers(segment)[-1]
     segment.write_bytes(segment.read_bytes()[: position + cut])
@@ -128,7 +128,7 @@ def test_a_torn_segment_that_is_not_the_last_is_damage(killed: Path) -> None:
     assert (segment.name, headers(segment)[-1][0]) in damages(killed)
 
 
-def test_a_torn_segment_by_itself_is_judged_by_its_place_in_the_log(killed: Path) -> None:
+def test_a_torn_segment_verified_alone_is_judged_by_its_place_in_the_log(killed: Path) -> None:
     middle, last = segments(killed)[1], segments(killed)[-1]
     for segment in (middle, last):
         segment.write_bytes(segment.read_bytes()[:-5])
@@ -145,7 +145,7 @@ def test_a_length_that_reaches_beyond_the_file_is_no_torn_tail_if_batches_follow
     assert damages(killed) == [(segment.name, position)]
 
 
-def test_space_set_aside_behind_the_last_batch_is_a_torn_tail(killed: Path) -> None:
+def test_zeros_preallocated_behind_the_last_batch_are_a_torn_tail(killed: Path) -> None:
     segment = segments(killed)[-1]
     size = segment.stat().st_size
     segment.write_bytes(segment.read_bytes() + bytes(5000))
@@ -180,7 +180,7 @@ def test_a_log_without_segments_below_its_recovery_point_is_damage(log: Path, su
     assert ("clicks-0", None) in damages(log)
 
 
-def test_the_same_gap_is_none_in_a_compacted_log(log: Path) -> None:
+def test_the_same_gap_in_a_compacted_log_is_no_damage(log: Path) -> None:
     save_offsets(Disk(), f"{log.parent}/cleaner-offset-checkpoint", {CLICKS: 40})
     for path in log.glob(f"{segments(log)[1].stem}.*"):
         path.unlink()
@@ -193,7 +193,7 @@ def test_segments_that_overlap_are_damage(log: Path) -> None:
     assert any(name in (f"{10:020d}.log", second.name) for name, _ in damages(log))
 
 
-def test_records_that_do_not_decode_are_found_by_a_deep_look_only(tmp_path: Path) -> None:
+def test_only_a_deep_verify_finds_records_that_do_not_decode(tmp_path: Path) -> None:
     batch = build_batch([b"value"] * 3, timestamp_ms=START_MS)
     batch[HEADER_SIZE] ^= 0x10  # a record's length
     reseal(batch)
@@ -207,7 +207,7 @@ def reseal(batch: bytearray) -> None:
     seal(batch, 0, len(batch))
 
 
-def test_messages_of_an_old_format_are_said_once_and_passed_over(tmp_path: Path) -> None:
+def test_messages_of_an_old_format_are_reported_once_and_skipped(tmp_path: Path) -> None:
     old = [write_message_set([Record(n, START_MS, b"k", b"v")], 1) for n in range(3)]
     batch = build_batch([b"value"], timestamp_ms=START_MS, base_offset=3)
     segment = tmp_path / f"{0:020d}.log"
@@ -218,7 +218,7 @@ def test_messages_of_an_old_format_are_said_once_and_passed_over(tmp_path: Path)
     assert report.batches == 1
 
 
-# --- verify: what is derived --------------------------------------------------------------------
+# --- verify: derived files ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -291,7 +291,7 @@ def test_a_time_index_without_its_last_entry_is_stale(log: Path) -> None:
     assert of(check(log), Severity.STALE) == [(index.name, None)]
 
 
-def test_a_flipped_bit_in_a_small_file_is_damage(log: Path) -> None:
+def test_a_flipped_bit_in_a_checkpoint_or_snapshot_is_damage(log: Path) -> None:
     snapshot = log / f"{36:020d}.snapshot"
     flip(snapshot, 20)
     (log / "leader-epoch-checkpoint").write_bytes(b"0\n1\n0")
@@ -326,7 +326,7 @@ def test_a_recovery_point_beyond_the_end_is_damage(log: Path) -> None:
     assert damages(log) == [("clicks-0", None)]
 
 
-def test_names_that_do_not_belong_are_noted(log: Path) -> None:
+def test_unknown_file_names_are_noted(log: Path) -> None:
     (log / "notes.txt").touch()
     (log / f"{0:020d}.log.swap").touch()
     (log / f"{7:020d}.index").touch()
@@ -342,7 +342,7 @@ def test_names_that_do_not_belong_are_noted(log: Path) -> None:
     }
 
 
-def test_what_a_running_broker_deletes_meanwhile_is_noted(log: Path) -> None:
+def test_files_that_a_running_broker_deletes_meanwhile_are_noted(log: Path) -> None:
     place = locate(LOOK, str(log.parent))
     segments(log)[0].unlink()
     gone = [finding.reason for finding in verify(LOOK, place).findings]

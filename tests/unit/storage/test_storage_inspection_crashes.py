@@ -1,4 +1,4 @@
-"""Power lost at every call of a trim and a rebuild: the next start finds a log to go on with."""
+"""Power loss at every call of a trim and a rebuild: the next start finds a usable log."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rebuild(disk: SimulatedDisk) -> None:
 def survivors(
     contents: dict[str, bytes], work: Callable[[SimulatedDisk], None], seed: int
 ) -> Iterator[SimulatedDisk]:
-    """The disks that are found when the power goes at each call of `work`; at last, after it."""
+    """The disk after a power loss at each call of `work`, and lastly after all of it."""
     calls = 0
     while True:
         calls += 1
@@ -99,7 +99,7 @@ def start_and_stop(disk: SimulatedDisk) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_trim_cut_short_leaves_the_log_between_its_old_end_and_the_cut(
+def test_an_interrupted_trim_leaves_an_end_between_the_old_one_and_the_cut(
     contents: dict[str, bytes], seed: int
 ) -> None:
     ends = [start_and_stop(disk) for disk in survivors(contents, lambda d: trim(d, 40), seed)]
@@ -109,7 +109,7 @@ def test_a_trim_cut_short_leaves_the_log_between_its_old_end_and_the_cut(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_trim_at_damage_cut_short_loses_nothing_before_the_damage(
+def test_an_interrupted_trim_at_damage_loses_nothing_before_the_damage(
     contents: dict[str, bytes], tmp_path: Path, seed: int
 ) -> None:
     segment = segments(make_directory(tmp_path / "log"))[2]
@@ -124,7 +124,7 @@ def test_a_trim_at_damage_cut_short_loses_nothing_before_the_damage(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rebuild_cut_short_leaves_old_or_new_indexes(
+def test_an_interrupted_rebuild_leaves_old_or_new_indexes(
     contents: dict[str, bytes], seed: int
 ) -> None:
     for disk in survivors(contents, rebuild, seed):

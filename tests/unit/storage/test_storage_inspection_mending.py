@@ -1,4 +1,4 @@
-"""Finding in a log that nobody has opened, cutting it, making its indexes anew, and the view."""
+"""Inspecting a closed log: locate, find, rebuild its indexes, trim, and the read-only view."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.storage.inspection_logs import (
 # --- locate -------------------------------------------------------------------------------------
 
 
-def test_a_path_is_what_it_looks_like(log: Path, tmp_path: Path) -> None:
+def test_a_path_is_classified_by_its_name_and_content(log: Path, tmp_path: Path) -> None:
     kinds = {
         log.parent: Kind.LOG_DIRECTORY,
         log: Kind.PARTITION,
@@ -48,7 +48,7 @@ def test_a_path_is_what_it_looks_like(log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "other", "notes.txt"])
-def test_a_path_that_is_nothing_of_a_log_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_path_outside_any_log_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other/x").touch()
@@ -81,7 +81,7 @@ def test_every_offset_and_time_is_found_whatever_the_indexes_say(log: Path, spoi
 # --- rebuild ------------------------------------------------------------------------------------
 
 
-def test_rebuilt_indexes_are_those_the_broker_wrote(log: Path) -> None:
+def test_rebuilt_indexes_equal_those_that_the_broker_wrote(log: Path) -> None:
     sound = {path: path.read_bytes() for path in log.glob("*index")}
     for path in sound:
         path.write_bytes(b"garbage")
@@ -149,7 +149,7 @@ def test_a_trimmed_log_is_sound_and_ends_where_it_was_cut(
     assert end_after_a_start(log) == end_offset
 
 
-def test_the_bytes_that_are_cut_are_kept_beside_the_log(log: Path) -> None:
+def test_trimmed_bytes_are_kept_beside_the_log(log: Path) -> None:
     before = b"".join(segment.read_bytes() for segment in segments(log))
     kept = trim(log, 40).kept
     again = trim(log, 20).kept
@@ -230,14 +230,12 @@ def test_there_is_nothing_to_cut_in_a_sound_log_or_behind_its_end(log: Path) -> 
         ("lock", 1),
     ],
 )
-def test_whatever_changes_a_disk_is_a_failed_assertion_in_the_view(
-    call: str, arguments: int
-) -> None:
+def test_every_changing_call_on_the_view_fails_an_assertion(call: str, arguments: int) -> None:
     with pytest.raises(AssertionError, match=f"{call} of x"):
         getattr(LOOK, call)(*["x"] * arguments)
 
 
-def test_a_file_of_the_view_can_be_read_and_nothing_else(log: Path) -> None:
+def test_a_file_of_the_view_can_only_be_read(log: Path) -> None:
     path = str(segments(log)[0])
     file = LOOK.open(path)
     assert file.read(0, 10) == Path(path).read_bytes()[:10]

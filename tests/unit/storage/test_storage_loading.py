@@ -1,4 +1,4 @@
-"""A start with indexes or other small files missing or wrong: they are made anew from the log."""
+"""A start with missing or wrong indexes, epochs or snapshots rebuilds them from the log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("base_offset", [0, SEGMENT, 3 * SEGMENT])
 @pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_index_misleads_nobody(
+def test_a_damaged_index_does_not_mislead_lookups(
     damage: str, suffix: Suffix, base_offset: int, make: Callable[[], World]
 ) -> None:
     world = make()
@@ -63,7 +63,7 @@ def test_a_damaged_index_misleads_nobody(
 
 @pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
 @pytest.mark.parametrize("size", [2400, 2401])
-def test_an_index_of_an_empty_log_is_emptied(size: int, suffix: Suffix) -> None:
+def test_index_entries_of_an_empty_log_are_removed(size: int, suffix: Suffix) -> None:
     world = World()
     log = world.log(index_interval_bytes=0)
     world.settle(2000)
@@ -79,15 +79,17 @@ def test_an_index_of_an_empty_log_is_emptied(size: int, suffix: Suffix) -> None:
 
 
 @pytest.mark.parametrize("make", [killed, stopped])
-def test_an_offset_index_that_lost_whole_entries_misleads_nobody(make: Callable[[], World]) -> None:
+def test_an_offset_index_that_lost_whole_entries_does_not_mislead_lookups(
+    make: Callable[[], World],
+) -> None:
     world = make()
     path = world.path_of(SEGMENT, Suffix.INDEX)
     overwrite(world.disk, path, world.disk.read(path)[:16])
     check_all_found(opened(world))
 
 
-def test_a_time_index_that_lost_whole_entries_is_found_out_by_verify_only() -> None:
-    """It looks like one whose later records are older. No power loss leaves it."""
+def test_only_verify_detects_a_time_index_that_lost_whole_entries() -> None:
+    """It looks like the index of a log whose later records are older. No power loss leaves it."""
     world = stopped()
     path = world.path_of(SEGMENT, Suffix.TIME_INDEX)
     overwrite(world.disk, path, world.disk.read(path)[:24])
@@ -103,7 +105,7 @@ def test_a_time_index_that_lost_whole_entries_is_found_out_by_verify_only() -> N
 @pytest.mark.parametrize(
     "suffixes", [[Suffix.INDEX], [Suffix.TIME_INDEX], [Suffix.INDEX, Suffix.TIME_INDEX]]
 )
-def test_missing_indexes_are_made_anew_and_stay_good(
+def test_missing_indexes_are_rebuilt_and_stay_right(
     suffixes: list[Suffix], make: Callable[[], World]
 ) -> None:
     world = make()
@@ -117,8 +119,8 @@ def test_missing_indexes_are_made_anew_and_stay_good(
     check_all_found(opened(world))
 
 
-def test_indexes_that_a_start_was_making_anew_when_it_ended_are_not_cut_short() -> None:
-    """A start that is killed there leaves what is in the page cache."""
+def test_indexes_whose_rebuild_was_interrupted_are_not_left_incomplete() -> None:
+    """A start that is killed there leaves in the file what had reached the page cache."""
     n, is_through = 0, False
     while not is_through:
         world = World(seed=n)
@@ -147,7 +149,7 @@ def test_indexes_that_a_start_was_making_anew_when_it_ended_are_not_cut_short() 
 @pytest.mark.parametrize("make", [killed, stopped])
 @pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
 @pytest.mark.parametrize("other", [0, 2 * SEGMENT])
-def test_another_segments_index_misleads_nobody(
+def test_another_segments_index_does_not_mislead_lookups(
     other: int, suffix: Suffix, make: Callable[[], World]
 ) -> None:
     world = make()
@@ -165,24 +167,24 @@ def test_another_segments_index_misleads_nobody(
     content=st.binary(max_size=120),
     keep=st.integers(0, 60),
 )
-def test_whatever_an_index_holds_look_ups_are_right(
+def test_lookups_are_right_whatever_an_index_holds(
     is_clean: bool, suffix: Suffix, number: int, content: bytes, keep: int
 ) -> None:
     world = stopped() if is_clean else killed()
     path = world.path_of(number * SEGMENT, suffix)
     before = world.disk.read(path) if world.disk.exists(path) else b""
-    # What lost nothing but whole entries at its end: see the test above.
+    # An index that only lost whole entries at its end: see the test above.
     assume(suffix is Suffix.INDEX or content or keep >= len(before))
     overwrite(world.disk, path, before[:keep] + content)
     check_all_found(opened(world))
 
 
-# What else lies in a partition's directory
+# Other files in a partition's directory
 
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n1\n0 0", bytes(200), b"7\n0\n", b"\xff\xfe"])
 @pytest.mark.parametrize("make", [killed, stopped])
-def test_leader_epochs_that_are_missing_or_damaged_are_read_from_the_log(
+def test_missing_or_damaged_leader_epochs_are_rebuilt_from_the_log(
     make: Callable[[], World], content: bytes | None
 ) -> None:
     world = make()
@@ -198,7 +200,7 @@ def test_leader_epochs_that_are_missing_or_damaged_are_read_from_the_log(
 
 @pytest.mark.parametrize("content", [None, b"", bytes(100), b"\0\1garbage that is no snapshot"])
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_producer_snapshots_that_are_missing_or_damaged_are_made_from_the_log(
+def test_missing_or_damaged_producer_snapshots_are_rebuilt_from_the_log(
     content: bytes | None, is_clean: bool
 ) -> None:
     world = World()
@@ -222,7 +224,7 @@ def test_producer_snapshots_that_are_missing_or_damaged_are_made_from_the_log(
     assert again.duplicate is not None
 
 
-def test_what_an_earlier_run_left_half_done_is_removed() -> None:
+def test_leftovers_of_an_interrupted_run_are_removed() -> None:
     world = killed()
     rubbish = [
         f"{0:020d}.log.deleted",
@@ -239,7 +241,7 @@ def test_what_an_earlier_run_left_half_done_is_removed() -> None:
     assert not set(rubbish) & set(world.names())
 
 
-def test_files_of_others_are_left_alone() -> None:
+def test_unknown_files_are_left_alone() -> None:
     world = killed()
     strangers = ["README", "lost+found", "123.log", f"{0:020d}.log.bak"]
     for name in strangers:
@@ -257,7 +259,7 @@ def test_an_empty_partition_directory_is_an_empty_log() -> None:
     check_goes_on(world, log)
 
 
-def test_a_compaction_cut_short_is_for_the_broker_that_began_it() -> None:
+def test_an_interrupted_compaction_must_be_completed_by_the_broker_that_began_it() -> None:
     world = killed()
     swap = f"{world.path}/{CLICKS}/{0:020d}.log.swap"
     overwrite(world.disk, swap, b"whole output")

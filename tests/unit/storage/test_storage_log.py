@@ -1,4 +1,4 @@
-"""Appending to a log: offsets, patched headers, producers, several under way, rolling."""
+"""Appending to a log: offsets, patched headers, producers, several appends under way, rolling."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def headers(log: Log) -> list[tuple[int, int]]:
     ]
 
 
-# Offsets and what the leader writes
+# Offsets and header fields that the leader writes
 
 
-def test_offsets_are_dense_from_the_logs_end_on() -> None:
+def test_offsets_are_assigned_densely_from_the_log_end() -> None:
     world = World()
     log = world.log()
     first = log.append([batch_of(numbered(0, 3)), batch_of(numbered(3, 2))], 0, START_MS)
@@ -69,7 +69,7 @@ def test_a_new_leader_epoch_begins_where_its_first_batch_does() -> None:
     assert [tuple(entry) for entry in log.epochs.entries] == [(2, 0), (7, 6)]
 
 
-def test_what_was_appended_is_counted() -> None:
+def test_appends_are_counted() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -83,7 +83,7 @@ def test_what_was_appended_is_counted() -> None:
 # Producers
 
 
-def test_a_batch_that_came_before_is_answered_with_its_old_offsets_and_not_written() -> None:
+def test_a_duplicate_batch_gets_its_original_offsets_and_is_not_written() -> None:
     world = World()
     log = world.log()
     append(world, log, 2)
@@ -104,7 +104,7 @@ def test_a_batch_that_came_before_is_answered_with_its_old_offsets_and_not_writt
         ({"producer_epoch": 2, "base_sequence": 3}, Error.OUT_OF_ORDER_SEQUENCE_NUMBER),
     ],
 )
-def test_a_producers_gap_or_old_epoch_is_refused_and_nothing_written(
+def test_a_sequence_gap_or_an_old_producer_epoch_is_refused(
     fields: dict[str, int], error: Error
 ) -> None:
     world = World()
@@ -120,7 +120,7 @@ def test_a_producers_gap_or_old_epoch_is_refused_and_nothing_written(
     assert lines(log) == expected_lines(4)
 
 
-# Several under way
+# Several appends under way
 
 
 def test_appends_reserved_one_after_the_other_are_published_in_that_order() -> None:
@@ -149,7 +149,7 @@ def test_publishing_out_of_order_is_a_bug() -> None:
 
 @pytest.mark.parametrize("failed", range(4))
 @pytest.mark.parametrize("written", range(5))
-def test_an_abandoned_append_takes_those_behind_it_along_and_leaves_no_trace(
+def test_abandoning_an_append_abandons_those_behind_it_and_leaves_no_trace(
     failed: int, written: int
 ) -> None:
     """Four under way, of which `written` have reached the file when number `failed` fails."""
@@ -197,7 +197,7 @@ def test_an_abandoned_append_takes_those_behind_it_along_and_leaves_no_trace(
 # Rolling
 
 
-def test_a_segment_is_closed_before_it_would_outgrow_segment_bytes() -> None:
+def test_the_log_rolls_before_a_segment_would_outgrow_segment_bytes() -> None:
     world = World()
     log = world.log(segment_bytes=1000)
     for _ in range(20):
@@ -211,7 +211,7 @@ def test_a_segment_is_closed_before_it_would_outgrow_segment_bytes() -> None:
     assert world.metrics.rolled_segments == len(log.segments) - 1
 
 
-def test_a_batch_larger_than_a_segment_gets_one_of_its_own() -> None:
+def test_a_batch_larger_than_segment_bytes_gets_its_own_segment() -> None:
     world = World()
     log = world.log(segment_bytes=500)
     append(world, log, 1)
@@ -220,7 +220,7 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own() -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
 
 
-def test_a_segment_is_closed_once_its_first_record_is_segment_ms_older_than_the_next() -> None:
+def test_the_log_rolls_once_a_segments_first_record_is_segment_ms_older_than_the_next() -> None:
     world = World()
     log = world.log(segment_ms=1000)
     for timestamp in (0, 500, 1000, 1001, 1500, 2001, 2002):
@@ -228,7 +228,7 @@ def test_a_segment_is_closed_once_its_first_record_is_segment_ms_older_than_the_
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
 
 
-def test_without_timestamps_a_segments_age_goes_by_the_clock() -> None:
+def test_without_timestamps_a_segments_age_is_measured_by_the_clock() -> None:
     world = World()
     log = world.log(segment_ms=1000)
     for _ in range(4):
@@ -237,7 +237,7 @@ def test_without_timestamps_a_segments_age_goes_by_the_clock() -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_after_a_cut_a_segments_age_counts_from_its_new_first_record() -> None:
+def test_after_a_truncation_a_segments_age_counts_from_its_new_first_record() -> None:
     world = World()
     log = world.log(segment_ms=1000)
     append(world, log, timestamp=START_MS + 900)
@@ -259,7 +259,7 @@ def test_jitter_makes_logs_roll_at_different_times() -> None:
     assert len(set(ages)) > 5
 
 
-def test_a_segment_is_closed_when_an_index_is_full() -> None:
+def test_the_log_rolls_when_an_index_is_full() -> None:
     world = World()
     log = world.log(segment_index_bytes=120, index_interval_bytes=0)
     for _ in range(40):
@@ -284,7 +284,7 @@ def test_no_index_outgrows_its_limit(limit: int, interval: int, sizes: list[int]
     assert all(segment.index_bytes <= max(limit, 24) for segment in log.segments)
 
 
-def test_a_segment_is_closed_before_its_relative_offsets_pass_an_int32() -> None:
+def test_the_log_rolls_before_relative_offsets_pass_an_int32() -> None:
     world = World()
     log = world.log()
     append(world, log)
@@ -298,7 +298,7 @@ def test_a_segment_is_closed_before_its_relative_offsets_pass_an_int32() -> None
     assert [segment.base_offset for segment in log.segments] == [0, 2**31]
 
 
-def test_a_roll_waits_until_nothing_is_under_way() -> None:
+def test_a_roll_waits_until_no_append_is_under_way() -> None:
     world = World()
     log = world.log(segment_bytes=300)
     first = log.reserve([batch_of(numbered(0, 5))], 0, START_MS)
@@ -311,7 +311,7 @@ def test_a_roll_waits_until_nothing_is_under_way() -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 20]
 
 
-def test_what_cannot_be_placed_while_a_roll_waits_is_refused_for_now() -> None:
+def test_a_batch_that_cannot_be_placed_while_a_roll_waits_gets_a_retriable_error() -> None:
     world = World()
     log = world.log()
     first = log.reserve([batch_of(numbered(0, 1))], 0, START_MS)
@@ -327,7 +327,7 @@ def test_what_cannot_be_placed_while_a_roll_waits_is_refused_for_now() -> None:
     assert lines(log) == expected_lines(1)
 
 
-def test_new_settings_hold_from_the_next_append_on() -> None:
+def test_new_settings_apply_from_the_next_append() -> None:
     world = World()
     log = world.log()
     append(world, log, 10)

@@ -1,4 +1,4 @@
-"""The files of new logs: when they are made, and what becomes of a log that has none."""
+"""The files of new logs: when they are created, and what happens to a log without any."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kdist.storage import names
 
 
 def partitions(world: World) -> list[str]:
-    """What there is of partitions in the log directory."""
+    """The partitions that have a directory on the disk."""
     return [name for name in world.disk.list("/d01") if name.startswith(("clicks", "views"))]
 
 
-def test_a_new_log_has_its_files_a_moment_later() -> None:
+def test_the_files_of_a_new_log_are_created_shortly_afterwards() -> None:
     world = World()
     log = world.log()
     world.log(VIEWS)
@@ -33,7 +33,7 @@ def test_a_new_log_has_its_files_a_moment_later() -> None:
     assert lines(log) == expected_lines(3)
 
 
-def test_the_first_append_does_not_wait_for_that() -> None:
+def test_the_first_append_creates_them_at_once() -> None:
     world = World()
     log = world.log()
     world.log(VIEWS)
@@ -45,7 +45,7 @@ def test_the_first_append_does_not_wait_for_that() -> None:
     assert lines(log) == expected_lines(3)
 
 
-def test_a_flush_makes_them_too() -> None:
+def test_a_flush_creates_them_too() -> None:
     world = World()
     world.flush(world.log())
     assert partitions(world) == ["clicks-0"]
@@ -53,7 +53,7 @@ def test_a_flush_makes_them_too() -> None:
     assert CLICKS in world.open().logs
 
 
-def test_a_log_that_is_deleted_before_was_never_on_the_disk() -> None:
+def test_a_log_deleted_before_that_was_never_on_the_disk() -> None:
     world = World()
     world.log()
     world.delete()
@@ -64,7 +64,7 @@ def test_a_log_that_is_deleted_before_was_never_on_the_disk() -> None:
     assert lines(world.log()) == expected_lines(3)
 
 
-def test_no_checkpoint_tells_of_a_log_without_files() -> None:
+def test_no_checkpoint_names_a_log_without_files() -> None:
     world = World()
     append(world, world.log(), 3)
     world.log(VIEWS)
@@ -75,7 +75,7 @@ def test_no_checkpoint_tells_of_a_log_without_files() -> None:
 
 
 @pytest.mark.parametrize("call", ["make_directory", "create", "rename"])
-def test_files_for_which_there_is_no_room_are_made_with_the_first_records(call: str) -> None:
+def test_on_a_full_disk_the_files_are_created_with_the_first_records(call: str) -> None:
     world = World()
     log = world.log()
     world.disk.fail(errno.ENOSPC, when=lambda each: each.name == call)
@@ -89,7 +89,7 @@ def test_files_for_which_there_is_no_room_are_made_with_the_first_records(call: 
     assert world.failures == []
 
 
-def test_files_that_no_descriptor_is_left_to_make_or_to_remove_are_made_later() -> None:
+def test_without_descriptors_the_files_are_created_or_removed_later() -> None:
     world = World()
     log = world.log()
     world.disk.fail(errno.EMFILE, when=lambda each: each.name in ("create", "remove_tree"))
@@ -103,7 +103,7 @@ def test_files_that_no_descriptor_is_left_to_make_or_to_remove_are_made_later() 
     assert world.failures == []
 
 
-def test_a_log_of_which_something_cannot_be_removed_is_deleted_by_the_next_try() -> None:
+def test_a_log_that_cannot_be_removed_completely_is_deleted_at_the_next_attempt() -> None:
     world = World()
     log = world.log()
     world.disk.fail(errno.EMFILE, when=lambda each: each.name in ("create", "remove_tree"))
@@ -119,7 +119,7 @@ def test_a_log_of_which_something_cannot_be_removed_is_deleted_by_the_next_try()
     assert world.failures == []
 
 
-def test_a_log_is_not_made_where_somebody_has_put_a_file() -> None:
+def test_no_log_is_created_where_a_file_has_its_name() -> None:
     world = World()
     append(world, world.log(VIEWS), 3)
     world.disk.create("/d01/clicks-0").close()
@@ -130,7 +130,7 @@ def test_a_log_is_not_made_where_somebody_has_put_a_file() -> None:
     append(world, world.log(), 3)
 
 
-def test_a_disk_that_fails_meanwhile_is_reported() -> None:
+def test_a_disk_failure_while_files_are_created_is_reported() -> None:
     world = World()
     world.log()
     world.disk.fail(errno.EIO, when=lambda each: each.name == "create")

@@ -1,4 +1,4 @@
-"""Whose a directory is: golden files, refusals, and a blank directory's claim."""
+"""Files that say whose a directory is: golden files, refusals, and claiming a blank one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_meta_properties_that_cannot_be_read_are_refused(content, reason):
     assert reason in str(caught.value)
 
 
-def test_a_blank_directory_becomes_the_brokers_and_stays_it(disk):
+def test_a_blank_directory_is_claimed_by_the_broker_for_good(disk):
     assert claim_directory(disk, "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
     assert claim_directory(disk.crash(), "/d", 3, CLUSTER) == MetaProperties(3, CLUSTER)
 
@@ -126,7 +126,7 @@ def test_the_directory_of_another_cluster_is_refused(disk):
 
 
 @pytest.mark.parametrize("content", [b"\0" * 10_000, b"version=" + b"9" * 10_000])
-def test_of_meta_properties_that_are_something_else_a_sentence_shows_the_beginning(content):
+def test_the_error_for_a_file_that_is_no_meta_properties_quotes_its_beginning(content):
     with pytest.raises(CorruptFile) as caught:
         decode_meta(content, PATH)
     assert len(str(caught.value)) < 300
@@ -137,7 +137,7 @@ def test_another_cluster_is_named_before_another_broker():
         check_meta(MetaProperties(1, "a"), 2, "b", PATH)
 
 
-def test_partitions_without_meta_properties_are_not_claimed(disk):
+def test_a_directory_with_partitions_but_no_meta_properties_is_not_claimed(disk):
     disk.make_directory("/d/clicks-0")
     with pytest.raises(UserError, match=r"holds partitions and no meta\.properties"):
         claim_directory(disk, "/d", 3, CLUSTER)
@@ -192,11 +192,11 @@ def test_the_clean_shutdown_marker_is_what_kafka_writes():
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"[]", b"147", b'{"version":0,"brokerEpoch":null}', b"\xff", b"{"]
 )
-def test_a_marker_that_does_not_say_is_still_a_marker(content):
+def test_a_marker_without_a_readable_broker_epoch_is_still_a_marker(content):
     assert decode_clean_shutdown(content) == -1
 
 
-def test_without_a_marker_the_stop_was_not_clean(disk):
+def test_a_missing_marker_means_an_unclean_stop(disk):
     assert load_clean_shutdown(disk, "/d/.kafka_cleanshutdown") is None
     save_clean_shutdown(disk, "/d/.kafka_cleanshutdown", 5)
     assert load_clean_shutdown(disk.crash(), "/d/.kafka_cleanshutdown") == 5

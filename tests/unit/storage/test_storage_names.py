@@ -1,4 +1,4 @@
-"""Names of segment files and partition directories: golden ones, round trips, strangers."""
+"""Names of segment files and partition directories: golden ones, round trips, foreign names."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_segment_names_sort_as_their_offsets(offsets):
         "000000000000000000042.log",
     ],
 )
-def test_a_file_of_another_name_is_no_segments(name):
+def test_other_file_names_are_not_segment_files(name):
     assert parse_segment_name(name) is None
 
 
@@ -101,7 +101,7 @@ def test_a_live_directory_is_named_topic_dash_partition(name, topic, partition):
         ("deleted-topic-0.ff328b1c29834c30897c73946f6dd22d-future", DirectoryState.FUTURE),
     ],
 )
-def test_a_retired_directory_says_what_became_of_it(name, state):
+def test_the_name_of_a_retired_directory_says_why(name, state):
     assert parse_directory_name(name) == DirectoryName(TopicPartition("deleted-topic", 0), state)
 
 
@@ -131,7 +131,7 @@ def test_a_retired_directory_says_what_became_of_it(name, state):
         "x" * 250 + "-0",
     ],
 )
-def test_a_directory_of_another_name_is_no_partitions(name):
+def test_other_directory_names_are_not_partitions(name):
     assert parse_directory_name(name) is None
 
 

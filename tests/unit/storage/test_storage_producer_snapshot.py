@@ -1,4 +1,4 @@
-"""Producer snapshots: Kafka's bytes, every damaged byte, and what is rebuilt from one."""
+"""Producer snapshots: Kafka's bytes, detected damage, and the states restored from one."""
 
 from __future__ import annotations
 

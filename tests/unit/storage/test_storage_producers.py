@@ -81,7 +81,7 @@ def test_a_retry_of_the_fifth_batch_back_is_known_and_of_the_sixth_is_not():
     assert refusal(states, batch(sequence=0)) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_an_overlap_of_a_known_batch_is_no_retry():
+def test_a_batch_that_overlaps_a_known_one_is_no_retry():
     states = states_after(batch(sequence=0, count=10))
     assert refusal(states, batch(sequence=0, count=9)) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, batch(sequence=5, count=5)) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -108,7 +108,7 @@ def test_an_unknown_producer_cannot_have_an_epoch_below_none():
     assert ProducerStates().check(batch(epoch=-1)) is None  # as in Kafka
 
 
-def test_a_new_epoch_forgets_the_batches_of_the_old_one():
+def test_a_new_epoch_discards_the_batches_of_the_old_one():
     states = states_after(batch(epoch=0, sequence=0), batch(epoch=1, sequence=0, count=3))
     assert states.producer(7) == Producer(1, (Batch(2, 12, 2, 1000),), 1000)
 
@@ -128,7 +128,7 @@ def test_zero_follows_a_batch_that_ends_at_the_largest_int():
     assert refusal(states, batch(sequence=1)) == Error.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_batches_without_a_producer_leave_no_trace():
+def test_batches_without_a_producer_id_leave_no_state():
     states = states_after(*[batch(producer_id=-1, epoch=-1, sequence=-1)] * 3)
     assert len(states) == 0
 
@@ -142,7 +142,7 @@ def test_a_check_changes_nothing():
     assert states.producers == before
 
 
-def test_a_follower_takes_what_the_leader_has_without_a_check():
+def test_a_follower_updates_its_state_without_a_check():
     states = states_after(batch(epoch=3, sequence=0))
     states.append(batch(epoch=1, sequence=700), 10)
     assert states.producer(7) == Producer(1, (Batch(709, 19, 9, 1000),), 1000)
@@ -154,7 +154,7 @@ def test_the_log_append_time_replaces_the_batchs_own_timestamp():
     assert states.check(batch(timestamp=5)) == Duplicate(0, 9, 9999)
 
 
-def test_a_failed_append_can_be_taken_back():
+def test_a_failed_append_can_be_undone():
     states = states_after(batch(sequence=0))
     before = states.producer(7)
     states.append(batch(sequence=10, attributes=TRANSACTIONAL), 10)
@@ -199,7 +199,7 @@ def test_the_oldest_open_transaction_is_the_first_undecided_offset():
     assert states.check(batch(producer_id=1, sequence=20, attributes=TRANSACTIONAL)) is None
 
 
-def test_a_marker_without_a_transaction_ends_none():
+def test_a_marker_without_an_open_transaction_ends_none():
     states = ProducerStates()
     marker = batch(sequence=-1, count=1, epoch=4, attributes=MARKER)
     assert states.end_transaction(marker, 0, coordinator_epoch=2) is None

@@ -1,4 +1,4 @@
-"""What a fetch gets: whole batches up to a limit, from one segment; and offsets by timestamp."""
+"""Reads for fetches: whole batches up to a limit, from one segment; and lookups by timestamp."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_read_stays_within_one_segment() -> None:
     assert offsets(fetch(log, second.base_offset))[0] == second.base_offset
 
 
-def test_a_first_batch_larger_than_the_limit_comes_whole() -> None:
+def test_a_first_batch_larger_than_the_limit_is_read_whole() -> None:
     world = World()
     log = grown(world)
     for bytes_max in (0, 1, 60, 61):
@@ -86,7 +86,7 @@ def test_a_first_batch_larger_than_the_limit_comes_whole() -> None:
     assert len(fetch(log, 0, 30, whole=False)) == 30
 
 
-def test_behind_its_first_batch_a_read_is_cut_at_the_limit_to_the_byte() -> None:
+def test_after_its_first_batch_a_read_is_cut_at_the_limit_to_the_byte() -> None:
     world = World()
     log = grown(world)
     size = read_header(fetch(log, 0, 1)).size
@@ -95,8 +95,8 @@ def test_behind_its_first_batch_a_read_is_cut_at_the_limit_to_the_byte() -> None
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_nothing_is_read_from_the_end_offset_on(restarted: bool) -> None:
-    """The limit, say a high watermark, may lie at a batch's start, inside, or segments away."""
+def test_nothing_at_or_above_the_end_offset_is_read(restarted: bool) -> None:
+    """The end offset, a high watermark say, may be where a batch starts, inside it, or far away."""
     world = World()
     log = grown(world)
     if restarted:
@@ -111,7 +111,7 @@ def test_nothing_is_read_from_the_end_offset_on(restarted: bool) -> None:
             assert bool(headers) == (whole_below and offset < limit)
 
 
-def test_who_reads_after_another_is_spared_the_search() -> None:
+def test_a_second_reader_needs_no_search() -> None:
     world = World()
     log = grown(world, 100)
     log.recent.clear()
@@ -121,7 +121,7 @@ def test_who_reads_after_another_is_spared_the_search() -> None:
     assert world.disk.calls["read"] - before == len(first)  # the records themselves
 
 
-def test_what_was_remembered_of_a_log_is_forgotten_where_it_is_cut() -> None:
+def test_a_truncation_forgets_the_remembered_positions_behind_it() -> None:
     world = World()
     log = grown(world, 3)
     log.recent.clear()
@@ -137,7 +137,7 @@ def test_what_was_remembered_of_a_log_is_forgotten_where_it_is_cut() -> None:
         assert header.base_offset <= offset <= header.last_offset
 
 
-def test_a_segment_remembers_few_places_and_at_rest_none() -> None:
+def test_a_segment_remembers_few_positions_and_none_at_rest() -> None:
     world = World()
     log = world.log()
     append(world, log, 2000)
@@ -155,7 +155,7 @@ def test_an_end_offset_above_the_log_means_its_end() -> None:
     assert offsets(fetch(log, 0, end_offset=999)) == [0, 3]
 
 
-def test_a_read_at_the_end_gives_nothing() -> None:
+def test_a_read_at_the_log_end_returns_nothing() -> None:
     world = World()
     log = grown(world)
     assert fetch(log, log.end_offset) == b""
@@ -194,7 +194,7 @@ def compacted(world: World) -> Log:
     return world.log()
 
 
-def test_reads_go_on_across_the_gaps_that_compaction_leaves() -> None:
+def test_reads_continue_across_the_gaps_that_compaction_leaves() -> None:
     log = compacted(World())
     assert log.end_offset == 120
     for offset, found in ((0, 3), (5, 3), (6, 60), (59, 60), (62, 60), (63, 117), (119, 117)):
@@ -260,7 +260,7 @@ def test_reading_keeps_no_file_of_a_resting_log_open() -> None:
     assert all(segment._file is None for segment in log.segments)
 
 
-def test_what_a_reader_far_behind_has_read_leaves_the_page_cache() -> None:
+def test_pages_read_by_a_reader_far_behind_are_dropped_from_the_page_cache() -> None:
     world = World(cold_read_bytes=1000)
     log = grown(world)
     fetch(log, 0)
@@ -308,7 +308,7 @@ def first_at_or_after(log: Log, timestamp: int, records: list[tuple[int, int]]) 
     start=st.integers(0, 60),
     restarts=st.sampled_from(["no", "clean", "kill"]),
 )
-def test_the_first_record_of_a_time_or_later_is_found_as_by_a_walk_through_all(
+def test_a_lookup_by_timestamp_finds_what_a_full_scan_finds(
     stamps: list[list[int]], interval: int, start: int, restarts: str
 ) -> None:
     world = World()
@@ -336,7 +336,7 @@ def test_the_first_record_of_a_time_or_later_is_found_as_by_a_walk_through_all(
             assert found.timestamp == dict(records)[found.offset]
 
 
-def test_the_leader_epoch_comes_with_the_offset() -> None:
+def test_a_lookup_by_timestamp_returns_the_leader_epoch_too() -> None:
     world = World()
     log = world.log()
     append(world, log, 3, epoch=4, timestamp=100)
@@ -345,7 +345,7 @@ def test_the_leader_epoch_comes_with_the_offset() -> None:
     assert found == (3, 200, 6)
 
 
-def test_the_newest_record_is_the_first_with_the_largest_timestamp() -> None:
+def test_a_max_timestamp_lookup_finds_the_first_record_with_the_largest_timestamp() -> None:
     world = World()
     log = world.log(segment_bytes=300)
     for timestamp in (5, 9, 7, 9, 3):
@@ -355,8 +355,8 @@ def test_the_newest_record_is_the_first_with_the_largest_timestamp() -> None:
     assert (newest.offset, newest.timestamp) == (4, START_MS + 9)
 
 
-def test_a_lookup_by_time_makes_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of a thousand partitions has a thousand batches to look into."""
+def test_a_lookup_by_timestamp_creates_no_record_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup in a thousand partitions examines a thousand batches."""
     world = World()
     log = world.log()
     append(world, log, 4, timestamp=START_MS)
@@ -367,7 +367,7 @@ def test_a_lookup_by_time_makes_no_records(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("segment_bytes", [300, 5000])
-def test_the_newest_record_is_none_of_those_that_were_deleted(segment_bytes: int) -> None:
+def test_a_max_timestamp_lookup_ignores_deleted_records(segment_bytes: int) -> None:
     world = World()
     log = world.log(segment_bytes=segment_bytes)
     times = [[9, 8, 1], [5, 7, 2], [3, 3, 6], [4, 1, 6], [0, 2, 1]]
@@ -385,7 +385,7 @@ def test_the_newest_record_is_none_of_those_that_were_deleted(segment_bytes: int
     assert find_newest(log) is None
 
 
-def test_an_empty_log_and_one_without_timestamps_have_no_newest_record() -> None:
+def test_a_max_timestamp_lookup_finds_nothing_without_records_or_timestamps() -> None:
     world = World()
     log = world.log()
     assert find_newest(log) is None

@@ -1,4 +1,4 @@
-"""Retention in a directory: what goes, when its files go, and who may be in the way."""
+"""Retention in a log directory: what is deleted, when its files are unlinked, and failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def retain(world: World) -> int:
     return count
 
 
-def test_retention_by_bytes_keeps_at_least_so_many() -> None:
+def test_retention_by_bytes_keeps_at_least_retention_bytes() -> None:
     world = World()
     log = grown(world, 60, retention_bytes=2000)
     assert retain(world) > 0
@@ -40,7 +40,7 @@ def test_retention_by_bytes_keeps_at_least_so_many() -> None:
     assert lines(log) == expected_lines(300, log.start_offset)
 
 
-def test_retention_by_time_drops_what_is_older_and_rolls_the_active_segment_for_it() -> None:
+def test_retention_by_time_deletes_old_segments_and_rolls_an_expired_active_one() -> None:
     world = World()
     log = grown(world, 20, retention_ms=60_000)
     assert retain(world) == 0
@@ -52,7 +52,7 @@ def test_retention_by_time_drops_what_is_older_and_rolls_the_active_segment_for_
     assert append(world, log, 1).start_offset == 100
 
 
-def test_retention_goes_by_the_records_timestamps_and_not_by_the_files() -> None:
+def test_retention_uses_the_records_timestamps_and_not_the_files() -> None:
     world = World()
     log = world.log(segment_bytes=300, retention_ms=60_000)
     for age_ms in (90_000, 80_000, 10_000, 0):
@@ -61,7 +61,7 @@ def test_retention_goes_by_the_records_timestamps_and_not_by_the_files() -> None
     assert log.start_offset == 40
 
 
-def test_retention_spares_what_is_not_committed() -> None:
+def test_retention_keeps_uncommitted_records() -> None:
     world = World()
     log = grown(world, 60, retention_bytes=0)
     world.directory.retain(lambda log: 40)
@@ -70,7 +70,7 @@ def test_retention_spares_what_is_not_committed() -> None:
 
 
 @pytest.mark.parametrize("policy", [("compact",), ()])
-def test_a_log_without_the_policy_delete_loses_nothing_to_retention(
+def test_a_log_without_the_delete_policy_loses_nothing_to_retention(
     policy: tuple[str, ...],
 ) -> None:
     world = World()
@@ -91,7 +91,7 @@ def test_retired_files_are_renamed_at_once_and_unlinked_a_minute_later() -> None
     assert set(states) == {FileState.LIVE}
 
 
-def test_retention_goes_on_for_the_other_logs_where_one_cannot_roll_on_a_full_disk() -> None:
+def test_retention_continues_with_other_logs_where_one_cannot_roll_on_a_full_disk() -> None:
     world = World()
     log = grown(world, 20, retention_ms=1)
     other = world.log(VIEWS)
@@ -106,8 +106,8 @@ def test_retention_goes_on_for_the_other_logs_where_one_cannot_roll_on_a_full_di
     assert world.failures == []
 
 
-def test_a_segment_that_a_full_disk_keeps_from_being_renamed_goes_later() -> None:
-    """A longer name may need a block. It was forgotten, and its files stayed until a start."""
+def test_a_segment_that_cannot_be_renamed_on_a_full_disk_is_deleted_later() -> None:
+    """A longer name may need a block. Its files used to stay until the next start."""
     world = World()
     log = grown(world, 60, retention_bytes=2000)
     first = world.path_of(0, Suffix.LOG)
@@ -123,10 +123,10 @@ def test_a_segment_that_a_full_disk_keeps_from_being_renamed_goes_later() -> Non
 
 
 @pytest.mark.parametrize("suffix", [Suffix.INDEX, Suffix.TIME_INDEX])
-def test_a_segment_whose_index_a_full_disk_keeps_from_being_renamed_goes_with_its_log(
+def test_a_segment_whose_index_cannot_be_renamed_on_a_full_disk_is_deleted_whole(
     suffix: Suffix,
 ) -> None:
-    """It stayed in the log, without its file."""
+    """The segment used to stay in the log without its file."""
     world = World()
     log = grown(world, 60, retention_bytes=2000)
     index = world.path_of(0, suffix)
@@ -152,7 +152,7 @@ def test_retention_frees_a_full_disk() -> None:
     assert world.failures == []
 
 
-def test_a_partition_made_anew_keeps_its_files_from_the_retention_of_its_predecessor() -> None:
+def test_retention_of_a_deleted_partition_leaves_the_recreated_ones_files_alone() -> None:
     world = World()
     grown(world, 20, retention_bytes=0)
     world.directory.retain(lambda log: log.end_offset)
@@ -168,7 +168,7 @@ def test_a_partition_made_anew_keeps_its_files_from_the_retention_of_its_predece
     assert lines(world.open().logs[CLICKS]) == expected_lines(3)
 
 
-def test_a_partition_deleted_while_retention_saves_offsets_disturbs_nobody() -> None:
+def test_a_partition_may_be_deleted_while_retention_saves_offsets() -> None:
     world = World()
     grown(world, 20, retention_bytes=0)
     other = world.log(VIEWS)
@@ -199,7 +199,7 @@ def test_a_segment_dropped_while_a_full_disk_fails_its_flush_is_not_flushed_agai
     assert lines(log) == expected_lines(40, 20)
 
 
-def test_segments_below_the_start_go_with_the_next_retention() -> None:
+def test_segments_below_the_log_start_are_deleted_by_the_next_retention() -> None:
     world = World()
     log = grown(world, 30)
     second = log.segments[1].base_offset
@@ -213,7 +213,7 @@ def test_segments_below_the_start_go_with_the_next_retention() -> None:
 def test_retention_on_a_full_disk_leaves_no_hole_whatever_a_power_loss_keeps(
     is_flushed: bool,
 ) -> None:
-    """Its start offset found no room: what comes back must be joined to what stayed."""
+    """The start offset found no room: segments that reappear must adjoin those that stayed."""
     for seed in range(60):
         world = World(seed=seed)
         log = grown(world, 40)

@@ -1,4 +1,4 @@
-"""Retention and rolling: Kafka's rules one by one, and what must hold of every plan."""
+"""Planning retention and rolling (pure): Kafka's rules one by one, and invariants of every plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def limits(
 
 
 @pytest.mark.parametrize("retention_bytes", [-1, -2])
-def test_without_limits_nothing_goes(retention_bytes):
+def test_without_limits_nothing_is_deleted(retention_bytes):
     none = limits(retention_bytes=retention_bytes)
     assert plan_retention(segments(0, 0, 0), none, NOW_MS) == RetentionPlan()
 
@@ -53,23 +53,23 @@ def test_an_empty_list_of_segments_has_an_empty_plan():
     assert plan_retention([], limits(0, 0), NOW_MS) == RetentionPlan()
 
 
-def test_segments_whose_newest_record_is_too_old_go():
+def test_segments_whose_newest_record_is_too_old_are_deleted():
     plan = plan_retention(segments(0, 899_999, 900_000), limits(retention_ms=100_000), NOW_MS)
     assert plan == RetentionPlan((Deletion(0, TIME), Deletion(10, TIME)))
 
 
-def test_a_segment_exactly_of_the_retention_time_stays():
+def test_a_segment_exactly_as_old_as_retention_ms_stays():
     plan = plan_retention(segments(900_000, 0, 0), limits(retention_ms=100_000), NOW_MS)
     assert plan.delete == ()
 
 
-def test_the_first_segment_that_stays_keeps_older_ones_behind_it():
+def test_a_segment_that_stays_protects_the_ones_behind_it():
     plan = plan_retention(segments(0, NOW_MS, 0), limits(retention_ms=100_000), NOW_MS)
     assert plan.delete == (Deletion(0, TIME),)
 
 
 @pytest.mark.parametrize("timestamp", [None, -1])
-def test_a_segment_without_timestamps_counts_from_its_files_last_change(timestamp):
+def test_a_segment_without_timestamps_is_as_old_as_its_files_last_change(timestamp):
     old = SegmentFacts(0, 100, timestamp, NOW_MS - 100_001)
     young = SegmentFacts(10, 100, timestamp, NOW_MS - 100_000)
     active = SegmentFacts(20, 100, NOW_MS, NOW_MS)
@@ -77,24 +77,24 @@ def test_a_segment_without_timestamps_counts_from_its_files_last_change(timestam
     assert plan.delete == (Deletion(0, TIME),)
 
 
-def test_a_timestamp_in_the_future_holds_the_log():
+def test_a_timestamp_in_the_future_prevents_deletion_by_time():
     plan = plan_retention(segments(0, NOW_MS + 1, 0), limits(retention_ms=100_000), NOW_MS)
     assert plan == RetentionPlan((Deletion(0, TIME),))
 
 
-def test_size_still_deletes_what_a_future_timestamp_holds():
+def test_retention_by_size_ignores_timestamps_in_the_future():
     plan = plan_retention(segments(NOW_MS + 1, 0, 0), limits(100_000, 200), NOW_MS)
     assert plan.delete[0] == Deletion(0, SIZE)
 
 
-def test_a_segment_goes_by_size_if_the_rest_still_reaches_the_limit():
+def test_a_segment_is_deleted_by_size_if_the_rest_still_reaches_the_limit():
     assert plan_retention(segments(0, 0, 0), limits(retention_bytes=200), NOW_MS) == RetentionPlan(
         (Deletion(0, SIZE),)
     )
     assert plan_retention(segments(0, 0, 0), limits(retention_bytes=201), NOW_MS).delete == ()
 
 
-def test_an_expired_active_segment_is_rolled_before_it_goes():
+def test_an_expired_active_segment_is_rolled_before_it_is_deleted():
     plan = plan_retention(segments(0, 0, 0), limits(retention_ms=100_000), NOW_MS)
     assert plan == RetentionPlan(
         (Deletion(0, TIME), Deletion(10, TIME), Deletion(20, TIME)), roll_first=True
@@ -107,14 +107,14 @@ def test_an_empty_active_segment_stays_as_it_is():
     assert plan == RetentionPlan((Deletion(0, TIME), Deletion(10, TIME)))
 
 
-def test_nothing_goes_that_reaches_the_high_watermark():
+def test_no_segment_that_reaches_the_high_watermark_is_deleted():
     plan = plan_retention(segments(0, 0, 0), limits(100_000, 0, 30, high_watermark=19), NOW_MS)
     assert [base_offset for base_offset, _ in plan.delete] == [0]
     plan = plan_retention(segments(0, 0, 0), limits(100_000, 0, 30, high_watermark=29), NOW_MS)
     assert not plan.roll_first
 
 
-def test_segments_wholly_below_the_log_start_offset_go_whatever_the_limits():
+def test_segments_wholly_below_the_log_start_offset_are_deleted_whatever_the_limits():
     plan = plan_retention(segments(0, 0, 0), limits(log_start_offset=19), NOW_MS)
     assert plan == RetentionPlan((Deletion(0, BELOW_START),))
     plan = plan_retention(segments(0, 0, 0), limits(log_start_offset=20), NOW_MS)
@@ -133,7 +133,7 @@ def test_the_active_segment_stays_though_all_of_it_was_deleted():
     st.integers(0, 90),
     st.integers(0, 90),
 )
-def test_every_plan_is_one_prefix_and_each_deletion_has_a_ground(
+def test_every_plan_is_a_prefix_and_each_deletion_has_a_reason(
     shapes, retention_ms, retention_bytes, log_start_offset, high_watermark
 ):
     facts = [SegmentFacts(at * 10, size, ts, 50) for at, (size, ts) in enumerate(shapes)]
@@ -167,7 +167,7 @@ def roll(
     return choose_roll(size_bytes, incoming_bytes, 1100, is_expired, is_index_full, relative_offset)
 
 
-def test_a_segment_takes_what_fits_to_the_byte():
+def test_a_segment_is_filled_to_the_byte():
     assert roll(size_bytes=1000, incoming_bytes=100) is None
     assert roll(size_bytes=1000, incoming_bytes=101) == RollReason.SIZE
 
@@ -181,7 +181,7 @@ def test_a_full_index_rolls():
     assert roll(is_index_full=True) == RollReason.INDEX
 
 
-def test_an_offset_that_no_index_entry_can_hold_rolls_even_an_empty_segment():
+def test_an_offset_too_large_for_an_index_entry_rolls_even_an_empty_segment():
     assert roll(relative_offset=2**31 - 1) is None
     assert roll(relative_offset=2**31) == RollReason.OFFSET
     assert roll(size_bytes=0, relative_offset=2**31) == RollReason.OFFSET

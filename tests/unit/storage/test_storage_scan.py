@@ -1,4 +1,4 @@
-"""Walking through batches: both walks see the same, and stop at the first thing that is wrong."""
+"""Scanning batches: both kinds of scan agree, and stop at the first damage."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def damage_of(content: bytes, *, end: int | None = None, base_offset: int = 0) -
     size=st.integers(10, 800),
     read_bytes=st.sampled_from([61, 64, 200, 4096]),
 )
-def test_both_walks_give_every_batch_in_order(
+def test_both_scans_yield_every_batch_in_order(
     counts: list[int], size: int, read_bytes: int
 ) -> None:
     made = batches(counts, size)
@@ -58,7 +58,7 @@ def test_both_walks_give_every_batch_in_order(
     ]
 
 
-def test_a_walk_may_begin_and_end_at_any_batch() -> None:
+def test_a_scan_may_begin_and_end_at_any_batch() -> None:
     made = batches([2, 3, 4, 5])
     file = file_of(b"".join(made))
     start, end = len(made[0]), sum(map(len, made[:3]))
@@ -72,13 +72,13 @@ def test_a_walk_may_begin_and_end_at_any_batch() -> None:
     assert list(walk_batches(file, end, end, base_offset=0)) == []
 
 
-def test_a_batch_larger_than_a_read_is_walked_whole() -> None:
+def test_a_batch_larger_than_one_read_is_scanned_whole() -> None:
     (made,) = batches([1], 1_000_000)
     (batch,) = walk_batches(file_of(made), 0, len(made), base_offset=0)
     assert bytes(batch.data) == made
 
 
-def test_the_header_walk_reads_no_records() -> None:
+def test_the_header_scan_reads_no_records() -> None:
     made = batches([1] * 5, 100_000)
     world = World()
     file = world.disk.create("/d01/0.log")
@@ -88,7 +88,7 @@ def test_the_header_walk_reads_no_records() -> None:
     assert world.disk.calls["read"] == 5
 
 
-def test_damage_is_told_with_file_position_and_reason() -> None:
+def test_damage_is_reported_with_file_position_and_reason() -> None:
     made = batches([3, 3, 3])
     content = bytearray(b"".join(made))
     content[len(made[0]) + HEADER_SIZE] ^= 1
@@ -99,32 +99,32 @@ def test_damage_is_told_with_file_position_and_reason() -> None:
 
 
 @pytest.mark.parametrize("left", [1, 11, 12, 60, 61, 80])
-def test_a_walk_ends_at_a_batch_that_is_not_all_there(left: int) -> None:
+def test_a_scan_ends_at_an_incomplete_batch(left: int) -> None:
     made = batches([3, 3])
     content = made[0] + made[1][:left]
     assert damage_of(content).position == len(made[0])
 
 
-def test_a_file_that_is_shorter_than_said_is_damaged_where_it_ends() -> None:
+def test_a_file_shorter_than_expected_is_damaged_where_it_ends() -> None:
     made = batches([3, 3])
     content = b"".join(made)
     assert damage_of(content, end=len(content) + 100).position == len(content)
 
 
-def test_offsets_that_go_back_are_damage() -> None:
+def test_decreasing_offsets_are_damage() -> None:
     made = batches([3, 3])
     assert damage_of(made[1] + made[0]).position == len(made[1])
     assert damage_of(made[0], base_offset=1).position == 0
 
 
-def test_an_offset_beyond_what_a_segment_can_hold_is_damage() -> None:
+def test_an_offset_too_large_for_its_segment_is_damage() -> None:
     made = bytes(batch_of([b"x"], base_offset=2**31 + 5).data)
     assert damage_of(made).position == 0
     assert "can hold" in damage_of(made, base_offset=5).reason
     assert list(walk_batches(file_of(made), 0, len(made), base_offset=6))
 
 
-def test_each_batch_before_the_damage_is_given() -> None:
+def test_every_batch_before_the_damage_is_yielded() -> None:
     content = b"".join(batches([3, 3, 3]))[:-1]
     walk = walk_batches(file_of(content), 0, len(content), base_offset=0)
     assert [next(walk).header.base_offset for _ in range(2)] == [0, 3]
@@ -133,7 +133,7 @@ def test_each_batch_before_the_damage_is_given() -> None:
 
 
 @given(st.binary(max_size=400))
-def test_any_bytes_are_walked_to_their_end_or_to_where_the_damage_is(content: bytes) -> None:
+def test_any_bytes_are_scanned_to_their_end_or_to_reported_damage(content: bytes) -> None:
     made = batches([2])[0] + content
     walk, position, damage = walk_batches(file_of(made), 0, len(made), base_offset=0), 0, None
     try:

@@ -1,4 +1,4 @@
-"""What happens at intervals, and that it ends when it is told to."""
+"""Work at intervals: flushes, checkpoints, retention, closing idle files; and how it stops."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_recovery_points_are_saved_at_their_interval() -> None:
     assert b"clicks 0 3" in world.disk.read(path)
 
 
-def test_logs_that_rest_give_their_descriptors_back() -> None:
+def test_idle_logs_close_their_files() -> None:
     world = World(retention_check_interval_ms=1000)
     log = world.log()
     append(world, log, 3)
@@ -59,7 +59,7 @@ def test_logs_that_rest_give_their_descriptors_back() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-def test_without_descriptors_an_append_is_refused_and_idle_logs_give_theirs_back(
+def test_without_descriptors_an_append_is_refused_and_idle_logs_close_their_files(
     code: int,
 ) -> None:
     world = World()
@@ -79,7 +79,7 @@ def test_without_descriptors_an_append_is_refused_and_idle_logs_give_theirs_back
     assert world.failures == []
 
 
-def test_a_lack_of_descriptors_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lack_of_descriptors_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -107,8 +107,8 @@ def test_an_append_without_descriptors_leaves_no_hole() -> None:
     assert lines(log) == expected_lines(6)
 
 
-def test_an_append_after_a_start_does_not_want_for_the_descriptor_of_an_index() -> None:
-    """The batch was in the file and not in the log; the next stood behind it, with its offset."""
+def test_an_append_after_a_start_needs_no_descriptor_for_an_index() -> None:
+    """The batch used to be in the file but not in the log; the next one got the same offset."""
     world = World()
     log = world.log(index_interval_bytes=0)
     for _ in range(10):
@@ -124,7 +124,7 @@ def test_an_append_after_a_start_does_not_want_for_the_descriptor_of_an_index() 
     assert lines(log) == expected_lines(39)
 
 
-def test_retention_that_lacks_descriptors_looks_again() -> None:
+def test_retention_without_descriptors_is_retried() -> None:
     world = World(retention_check_interval_ms=1000)
     append(world, world.log(retention_ms=1), 3)
     world.restart()
@@ -140,7 +140,7 @@ def test_retention_that_lacks_descriptors_looks_again() -> None:
     assert world.failures == []
 
 
-def test_producers_are_forgotten_after_their_time() -> None:
+def test_producers_expire() -> None:
     world = World(producer_id_expiration_ms=10_000, producer_id_expiration_check_interval_ms=1000)
     log = world.log()
     append(world, log, 1, producer_id=1, producer_epoch=0, base_sequence=0)
@@ -152,7 +152,7 @@ def test_producers_are_forgotten_after_their_time() -> None:
     assert list(log.producers.producers) == [2]
 
 
-def test_each_work_comes_again_and_again_until_it_is_stopped() -> None:
+def test_each_task_repeats_until_it_is_stopped() -> None:
     world = World(flush_scheduler_interval_ms=100)
     log = world.log(flush_ms=0)
     schedule = scheduled(world)
@@ -176,7 +176,7 @@ def test_records_from_before_the_clock_was_set_back_are_flushed() -> None:
     assert log.recovery_point == 1
 
 
-def test_logs_that_come_and_go_are_looked_after() -> None:
+def test_the_schedule_covers_new_logs_and_skips_deleted_ones() -> None:
     world = World(flush_scheduler_interval_ms=100)
     append(world, world.log(CLICKS, flush_ms=0), 1)
     scheduled(world)
@@ -188,7 +188,7 @@ def test_logs_that_come_and_go_are_looked_after() -> None:
     assert world.failures == []
 
 
-def test_a_full_disk_stops_no_interval() -> None:
+def test_a_full_disk_stops_no_scheduled_work() -> None:
     world = World(flush_scheduler_interval_ms=100, retention_check_interval_ms=100)
     log = world.log(flush_ms=0, retention_bytes=300, segment_bytes=300, index_interval_bytes=0)
     scheduled(world)

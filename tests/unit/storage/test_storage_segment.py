@@ -1,4 +1,4 @@
-"""A segment: its indexes as it grows, look-ups against a walk, cutting, resting, retiring."""
+"""A segment: its indexes as it grows, lookups compared with a scan, truncation, retirement."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ growths = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), max_size=30)
 
 
 @given(growths=growths, interval=st.sampled_from([0, 60, 100, 300, 4096]), reload=st.booleans())
-def test_find_gives_the_first_batch_that_ends_at_or_behind_the_offset(
+def test_find_returns_the_first_batch_that_ends_at_or_behind_the_offset(
     growths: list[tuple[int, int]], interval: int, reload: bool
 ) -> None:
     bench = Bench(interval)
@@ -88,7 +88,7 @@ def test_an_index_entry_stands_for_more_than_the_interval_in_bytes() -> None:
         assert BASE + key == last_offsets[position]
 
 
-def test_time_entries_say_up_to_which_offset_nothing_is_younger() -> None:
+def test_a_time_index_entry_holds_the_offset_of_the_largest_timestamp_so_far() -> None:
     bench = Bench(0)
     for timestamp in (5, 9, 7, 9, 12, 1):
         bench.grow(timestamp=timestamp)
@@ -96,7 +96,7 @@ def test_time_entries_say_up_to_which_offset_nothing_is_younger() -> None:
     assert bench.segment.largest_timestamp == (12, BASE + 14)
 
 
-def test_sealing_completes_the_time_index_and_leaves_both_files() -> None:
+def test_sealing_completes_the_time_index_and_writes_both_files() -> None:
     bench = Bench(4096)
     bench.grow(timestamp=77)
     bench.segment.seal()
@@ -132,7 +132,7 @@ def test_the_end_offset_is_read_behind_the_last_index_entry() -> None:
     assert Segment.create(bench.disk, "/d01", 5, START_MS).read_end_offset() == 5
 
 
-def test_an_entry_that_points_nowhere_is_told_with_its_file() -> None:
+def test_an_index_entry_that_points_nowhere_is_reported_with_its_file() -> None:
     bench = grown()
     bench.segment.seal()
     overwrite(bench.disk, bench.path(Suffix.INDEX), struct.pack(">iiii", 2, 7, 88, 5))
@@ -140,14 +140,14 @@ def test_an_entry_that_points_nowhere_is_told_with_its_file() -> None:
         bench.loaded().find(BASE + 20)
 
 
-def test_indexes_made_anew_are_those_that_grew() -> None:
+def test_rebuilt_indexes_equal_those_that_grew() -> None:
     bench = grown(60)
     before = list(bench.segment.offset_index), list(bench.segment.time_index)
     bench.segment.rebuild_indexes(bench.interval)
     assert (list(bench.segment.offset_index), list(bench.segment.time_index)) == before
 
 
-def test_indexes_of_a_damaged_segment_reach_up_to_the_damage_and_its_size_stays() -> None:
+def test_rebuilt_indexes_of_a_damaged_segment_reach_the_damage_and_its_size_stays() -> None:
     bench = grown(60)
     size = bench.segment.size
     position = [place for place, _ in bench.segment.walk_headers()][40]
@@ -161,7 +161,7 @@ def test_indexes_of_a_damaged_segment_reach_up_to_the_damage_and_its_size_stays(
 
 
 @given(kept=st.integers(0, 30), interval=st.sampled_from([0, 100, 4096]))
-def test_a_cut_segment_ends_there_and_grows_from_there(kept: int, interval: int) -> None:
+def test_a_truncated_segment_ends_and_grows_from_the_cut(kept: int, interval: int) -> None:
     bench = grown(30, interval)
     positions = [place for place, _ in bench.segment.walk_headers()] + [bench.segment.size]
     bench.segment.cut(positions[kept])
@@ -181,7 +181,7 @@ def test_a_cut_segment_ends_there_and_grows_from_there(kept: int, interval: int)
     assert bench.segment.largest_timestamp == fresh.segment.largest_timestamp
 
 
-def test_a_resting_segment_holds_no_descriptor_and_serves_all_the_same() -> None:
+def test_a_resting_segment_holds_no_descriptor_and_can_still_be_read() -> None:
     bench = grown()
     bench.segment.rest()
     assert bench.segment._file is bench.segment.offset_index._file is None
@@ -207,7 +207,7 @@ def test_a_pinned_segment_keeps_its_file_open_until_the_last_user_is_done() -> N
         file.read(0, 10)
 
 
-def test_a_retired_segment_writes_no_index_any_more() -> None:
+def test_a_retired_segment_writes_no_index() -> None:
     bench = grown()
     assert len(bench.segment.offset_index) > 5
     writes = bench.disk.calls["write"]
@@ -216,17 +216,17 @@ def test_a_retired_segment_writes_no_index_any_more() -> None:
     assert bench.disk.list("/d01") == sorted(name.removeprefix("/d01/") for name in retired)
 
 
-# Look-ups that skip batches
+# Lookups that skip batches
 
 
 sizes = st.lists(st.sampled_from([10, 900, 4500, 9000, 20_000]), min_size=1, max_size=25)
 
 
 @given(sizes=sizes, gap=st.integers(0, 2), interval=st.sampled_from([0, 4096, 8192]))
-def test_batches_of_all_sizes_are_found_where_a_walk_finds_them(
+def test_batches_of_all_sizes_are_found_where_a_scan_finds_them(
     sizes: list[int], gap: int, interval: int
 ) -> None:
-    """Whether the next entry of the index is the batch that is wanted, or one behind it."""
+    """The next index entry may be the wanted batch or one behind it."""
     bench = Bench(interval)
     for size in sizes:
         bench.end += gap

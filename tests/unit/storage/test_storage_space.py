@@ -1,4 +1,4 @@
-"""Disk space: reserved ahead and given back, written out early, refused in time, and run out of."""
+"""Disk space: preallocation, early writeback, the reserve that must stay free, and full disks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def blocks(path: str) -> int:
     return os.stat(path).st_blocks * 512
 
 
-def test_disk_space_is_reserved_ahead_and_given_back_at_a_roll_and_at_the_end(
+def test_disk_space_is_reserved_ahead_and_released_at_a_roll_and_at_the_end(
     tmp_path: Path,
 ) -> None:
     world = on_real_disk(tmp_path, preallocation_step_bytes=1 << 20)
@@ -52,7 +52,7 @@ def test_disk_space_is_reserved_ahead_and_given_back_at_a_roll_and_at_the_end(
     assert blocks(last) <= log.active.size + 8192
 
 
-def test_disk_space_reserved_before_a_crash_is_given_back_at_the_next_clean_stop(
+def test_disk_space_reserved_before_a_crash_is_released_at_the_next_clean_stop(
     tmp_path: Path,
 ) -> None:
     world = on_real_disk(tmp_path, preallocation_step_bytes=1 << 20)
@@ -66,7 +66,7 @@ def test_disk_space_reserved_before_a_crash_is_given_back_at_the_next_clean_stop
     assert blocks(path) <= size + 8192
 
 
-def test_disk_space_that_a_refused_flush_kept_is_given_back_by_the_next() -> None:
+def test_disk_space_kept_by_a_refused_flush_is_released_by_the_next() -> None:
     world = World(preallocation_step_bytes=1 << 20)
     log = world.log()
     append(world, log, 3, size=1000)
@@ -87,8 +87,8 @@ def test_preallocate_reserves_the_whole_segment_at_once() -> None:
 
 
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_disk_space_reserved_ahead_is_none_of_what_must_stay_free(preallocate: bool) -> None:
-    """Many partitions would else take all of it, and no checkpoint could be saved any more."""
+def test_preallocation_does_not_use_the_space_that_must_stay_free(preallocate: bool) -> None:
+    """Otherwise many partitions could take all of it, and no checkpoint could be saved."""
     world = World(reserved_bytes=500_000, preallocation_step_bytes=1 << 20)
     world.open()
     world.disk.fill(1_000_000)
@@ -128,7 +128,7 @@ def test_no_writeback_is_started_without_a_step_or_an_interval_of_flushes(
 # A full or failing disk
 
 
-def test_an_append_that_does_not_fit_is_refused_and_the_log_goes_on_at_its_old_end() -> None:
+def test_an_append_that_does_not_fit_is_refused_and_the_next_takes_its_offset() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -142,7 +142,7 @@ def test_an_append_that_does_not_fit_is_refused_and_the_log_goes_on_at_its_old_e
     assert lines(log) == expected_lines(6)
 
 
-def test_a_roll_that_a_full_disk_refuses_can_be_tried_again() -> None:
+def test_a_roll_refused_by_a_full_disk_can_be_retried() -> None:
     world = World()
     log = world.log(segment_bytes=500, index_interval_bytes=0)
     append(world, log, 10)
@@ -154,7 +154,7 @@ def test_a_roll_that_a_full_disk_refuses_can_be_tried_again() -> None:
     assert lines(log) == expected_lines(35)
 
 
-def test_records_survive_a_roll_that_a_full_disk_refused() -> None:
+def test_records_survive_a_roll_refused_by_a_full_disk() -> None:
     world = World()
     log = world.log(segment_bytes=500, index_interval_bytes=0)
     append(world, log, 10)
@@ -169,8 +169,8 @@ def test_records_survive_a_roll_that_a_full_disk_refused() -> None:
     assert lines(world.open().logs[log.partition]) == expected_lines(36)
 
 
-def test_an_index_that_does_not_fit_on_the_disk_does_not_fail_the_append() -> None:
-    """The records are in the file by then: if they were refused, they would come twice."""
+def test_an_index_that_finds_no_room_does_not_fail_the_append() -> None:
+    """The records are in the file by then: a refusal would make the client send them twice."""
     world = World()
     log = world.log(index_interval_bytes=0)
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write" and "index" in call.path)
@@ -184,7 +184,7 @@ def test_an_index_that_does_not_fit_on_the_disk_does_not_fail_the_append() -> No
     assert lines(world.log()) == expected_lines(600)
 
 
-def test_an_append_on_a_disk_that_fails_says_so() -> None:
+def test_an_append_on_a_failing_disk_raises() -> None:
     world = World()
     log = world.log()
     append(world, log, 3)
@@ -219,7 +219,7 @@ def is_write(call: Call) -> bool:
 
 
 def full_at(n: int) -> bool:
-    """Live with a disk that has no room at write `n`; whether the life had so many."""
+    """Run the script with a full disk at write `n`; returns whether it had that many."""
     world = World(seed=n)
     life = Life(world)
     world.disk.fail(errno.ENOSPC, when=is_write, after_calls=n, forever=False)
@@ -231,7 +231,7 @@ def full_at(n: int) -> bool:
     return writes > n
 
 
-def test_a_disk_that_is_full_at_any_write_costs_that_step_and_nothing_else() -> None:
+def test_a_disk_full_at_any_one_write_fails_that_step_only() -> None:
     n = 0
     try:
         while full_at(n):
@@ -243,7 +243,7 @@ def test_a_disk_that_is_full_at_any_write_costs_that_step_and_nothing_else() -> 
 
 
 def full_from(n: int) -> bool:
-    """Live until the disk has no room from write `n` on, then start, read and make room again."""
+    """Run it until the disk is full from write `n` on, then start, read and make room again."""
     world = World(seed=n)
     life = Life(world)
     world.disk.fail(errno.ENOSPC, when=is_write, after_calls=n)
@@ -268,7 +268,7 @@ def full_from(n: int) -> bool:
     return True
 
 
-def test_a_disk_that_is_full_from_any_write_on_can_be_started_from_and_loses_nothing() -> None:
+def test_a_broker_starts_on_a_disk_that_became_full_at_any_write_and_loses_nothing() -> None:
     n = 0
     try:
         while full_from(n):
@@ -280,12 +280,12 @@ def test_a_disk_that_is_full_from_any_write_on_can_be_started_from_and_loses_not
 
 
 def filled(world: World) -> None:
-    """No byte is left."""
+    """Leave no byte free."""
     world.disk.fail(errno.ENOSPC, when=is_write)
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_a_full_disk_starts_and_is_read(is_clean: bool) -> None:
+def test_a_broker_starts_on_a_full_disk_and_serves_reads(is_clean: bool) -> None:
     world = World()
     log = world.log(segment_bytes=300, index_interval_bytes=0)
     for _ in range(20):
@@ -315,7 +315,7 @@ def test_a_full_disk_starts_and_is_read(is_clean: bool) -> None:
     assert world.failures == []
 
 
-def test_on_a_full_disk_reads_and_deletes_go_on() -> None:
+def test_on_a_full_disk_reads_and_deletions_continue() -> None:
     world = World()
     log = world.log(segment_bytes=300, index_interval_bytes=0)
     append(world, world.log(VIEWS), 3)
@@ -341,7 +341,7 @@ def test_on_a_full_disk_reads_and_deletes_go_on() -> None:
     assert world.failures == []
 
 
-def test_a_log_whose_files_found_no_room_has_them_once_there_is_room() -> None:
+def test_a_log_without_room_for_its_files_gets_them_once_there_is_room() -> None:
     n, was_refused = 0, True
     while was_refused:
         world = World()
@@ -362,7 +362,7 @@ def test_a_log_whose_files_found_no_room_has_them_once_there_is_room() -> None:
     assert n >= 4  # its directory, two calls for its metadata, its first segment
 
 
-def test_a_clean_stop_that_a_full_disk_refuses_costs_a_scan_and_no_record() -> None:
+def test_a_clean_stop_refused_by_a_full_disk_costs_a_scan_and_no_record() -> None:
     n, is_marked = 0, False
     while not is_marked:
         world = World(seed=n)

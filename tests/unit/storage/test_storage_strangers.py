@@ -1,4 +1,4 @@
-"""What people leave in a log directory: told of in one line, or refused in one."""
+"""Foreign entries in a log directory: reported in one log line, or refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage_world import CLICKS, World, append, expected_lines, lines, on_real_
 from kdist.errors import UserError
 
 
-def test_directories_that_are_no_partitions_are_left_alone_and_named_once(
+def test_directories_that_are_no_partitions_are_kept_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -44,7 +44,7 @@ def test_directories_that_are_no_partitions_are_left_alone_and_named_once(
 def test_a_partition_that_is_a_symbolic_link_is_refused(
     tmp_path: Path, name: str, is_there: bool
 ) -> None:
-    """Flushes did not reach its disk, and a broker that had deleted it could not be started."""
+    """Flushes would not reach its disk, and after its deletion a broker could not start."""
     (tmp_path / "d01").mkdir()
     world = on_real_disk(tmp_path / "d01")
     append(world, world.log(), 3)

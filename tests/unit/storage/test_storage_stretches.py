@@ -1,4 +1,4 @@
-"""A start goes through its log many batches at a time, and finds what a walk one by one finds.
+"""Recovery scans a log many batches at a time, and finds what a scan batch by batch finds.
 
 Logs of every kind of batch, damaged or not, are opened as after a crash: the end, epochs, producers
 and both indexes, byte for byte, are held against the same walk made here batch by batch.
@@ -99,7 +99,7 @@ class Writer:
 
 
 def damage(chance: random.Random, content: bytearray) -> None:
-    """Do to the file what a disk may do; some of it such that no checksum notices."""
+    """Damage the file as a disk may, in some cases so that no checksum detects it."""
     for _ in range(chance.choice([0, 0, 1, 1, 2])):
         starts = [0, *(at for at, _ in _headers_until_damage(content))]
         start = chance.choice(starts)
@@ -132,11 +132,11 @@ def _seal_again(content: bytearray, start: int) -> None:
             seal(view, 0, size)
 
 
-# One by one
+# The scan batch by batch
 
 
 class Found(NamedTuple):
-    """What is known of a log at the end of a walk."""
+    """What is known of a log at the end of a scan."""
 
     content: bytes
     end_offset: int
@@ -147,7 +147,7 @@ class Found(NamedTuple):
 
 
 def walked(content: bytes, recovery_point: int, interval: int, *, leaps: bool) -> Found:
-    """What a walk one by one finds: headers up to the recovery point, then whole batches."""
+    """What a scan batch by batch finds: headers up to the recovery point, then whole batches."""
     epochs, producers = LeaderEpochs(), ProducerStates()
     offsets, times = b"", b""
     since, largest, last_time = 0, (NO_TIMESTAMP, BASE), NO_TIMESTAMP
@@ -212,7 +212,7 @@ def take_producer(
             producers.end_transaction(header, header.last_offset, marker.coordinator_epoch)
 
 
-# And by a start
+# A start
 
 
 def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
@@ -247,7 +247,7 @@ def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
 @BOTH
 @given(seed=st.integers(0, 1 << 32))
 @example(seed=52)  # the end of a transaction that cannot be read
-def test_a_start_finds_what_a_walk_one_by_one_finds(codec: ModuleType, seed: int) -> None:
+def test_a_start_finds_what_a_scan_batch_by_batch_finds(codec: ModuleType, seed: int) -> None:
     chance = random.Random(seed)
     writer = Writer(chance, leaps=(leaps := chance.random() < 0.3))
     content = bytearray(b"".join(writer.batch() for _ in range(chance.randrange(1, 40))))
@@ -266,12 +266,12 @@ def test_a_start_finds_what_a_walk_one_by_one_finds(codec: ModuleType, seed: int
     assert started(world, codec, recovery_point) == expected  # now with the indexes of before
 
 
-# The walk alone
+# The scan alone
 
 
 @BOTH
 @given(seed=st.integers(0, 1 << 32))
-def test_the_walk_ends_where_one_by_one_it_ends_and_for_the_same_reason(
+def test_both_scans_end_at_the_same_place_and_for_the_same_reason(
     codec: ModuleType, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -298,7 +298,7 @@ def test_the_walk_ends_where_one_by_one_it_ends_and_for_the_same_reason(
 
 
 def until_damage(walk: Iterator[T]) -> tuple[list[T], str]:
-    """What is walked through, and what the damage is that ends it, if any."""
+    """The batches scanned, and the damage that ends the scan, if any."""
     found: list[T] = []
     try:
         found.extend(walk)
@@ -308,7 +308,7 @@ def until_damage(walk: Iterator[T]) -> tuple[list[T], str]:
 
 
 @pytest.mark.parametrize(("size", "reads"), [(100, 2), (100_000, 40)])
-def test_small_batches_are_read_together_and_of_large_ones_only_the_header(
+def test_small_batches_are_read_together_and_large_ones_by_their_header(
     size: int, reads: int
 ) -> None:
     world = World()

@@ -1,4 +1,4 @@
-"""A life of a log directory, lived again for each of its disk calls with that call going wrong."""
+"""A script of log operations, run again for each of its disk calls with a fault at that call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kdist.runtime.simulated_disk import PowerLoss
 
 
 def fail_at(n: int, *, forever: bool) -> bool:
-    """Live with a fault at call `n`; whether the life had so many."""
+    """Run the script with a fault at call `n`; returns whether it had that many."""
     world = World(seed=n)
     life, before = Life(world), len(world.disk.trace)
     world.disk.fail(after_calls=n, forever=forever)
@@ -32,7 +32,7 @@ def fail_at(n: int, *, forever: bool) -> bool:
 
 
 def crash_at(n: int, seed: int) -> bool:
-    """Live until the power goes at call `n`; whether the life had so many."""
+    """Run the script until a power loss at call `n`; returns whether it had that many."""
     world = World(seed=seed)
     life = Life(world)
     world.disk.crash_at(n)
@@ -45,7 +45,7 @@ def crash_at(n: int, seed: int) -> bool:
 
 
 def sweep(live: Callable[[int], bool], call: str, first: int) -> None:
-    """Live once for each call until there are no more; a failure says how to see it again."""
+    """Run once for each call until there are no more; a failure says how to reproduce it."""
     n = first
     try:
         while live(n):
@@ -57,23 +57,23 @@ def sweep(live: Callable[[int], bool], call: str, first: int) -> None:
 
 
 @pytest.mark.parametrize("forever", [False, True])
-def test_a_disk_that_fails_at_any_call_is_noticed_and_loses_nothing_confirmed(
+def test_a_disk_failure_at_any_call_is_noticed_and_loses_nothing_confirmed(
     forever: bool,
 ) -> None:
     sweep(partial(fail_at, forever=forever), f"fail_at(%d, {forever=})", 0)
 
 
-def test_power_lost_at_any_call_loses_nothing_confirmed() -> None:
+def test_a_power_loss_at_any_call_loses_nothing_confirmed() -> None:
     sweep(partial(crash_at, seed=0), "crash_at(%d, seed=0)", 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 20))
-def test_power_lost_at_any_call_loses_nothing_confirmed_whatever_chance_keeps(seed: int) -> None:
+def test_a_power_loss_at_any_call_loses_nothing_confirmed_whatever_survives(seed: int) -> None:
     sweep(partial(crash_at, seed=seed), f"crash_at(%d, {seed=})", 1)
 
 
-def test_a_start_that_loses_power_can_be_started_again() -> None:
+def test_recovery_interrupted_by_a_power_loss_can_be_repeated() -> None:
     """Recovery itself is interrupted at each of its calls."""
     n, is_done = 0, False
     while not is_done:

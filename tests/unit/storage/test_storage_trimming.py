@@ -1,4 +1,4 @@
-"""Cutting a log at either end: truncation and deleted records, and a power loss in between."""
+"""Truncation and DeleteRecords, which cut a log at its end and start, also with a power loss."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_truncation_drops_the_batch_that_holds_the_offset_and_all_behind_it(offs
 
 
 @pytest.mark.parametrize("offset", [0, 5, 23, 45])
-def test_truncation_outlasts_a_power_loss_once_it_was_confirmed(offset: int) -> None:
+def test_a_confirmed_truncation_survives_a_power_loss(offset: int) -> None:
     for seed in range(10):
         world = World(seed=seed)
         log = grown(world, 12)
@@ -70,7 +70,7 @@ def test_truncation_outlasts_a_power_loss_once_it_was_confirmed(offset: int) -> 
         assert lines(log) == expected_lines(offset - offset % 5)
 
 
-def test_truncation_takes_epochs_and_producers_back_to_where_they_were() -> None:
+def test_truncation_restores_epochs_and_producers() -> None:
     world = World()
     log = world.log(segment_bytes=400)
     for number in range(10):
@@ -96,7 +96,7 @@ def test_truncation_above_the_end_changes_nothing() -> None:
     assert lines(log) == expected_lines(15)
 
 
-def test_truncation_into_the_batch_that_the_start_lies_in_leaves_it_empty() -> None:
+def test_truncation_into_the_batch_of_the_log_start_leaves_the_log_empty() -> None:
     world, log = deleted_within_a_batch()
     world.truncate(log, 7)
     assert log.start_offset == log.end_offset == log.reserved_offset == 5
@@ -108,7 +108,7 @@ def test_truncation_into_the_batch_that_the_start_lies_in_leaves_it_empty() -> N
     assert (world.log().start_offset, world.log().end_offset) == (5, 8)
 
 
-def test_what_is_appended_below_a_truncated_offset_counts_as_unflushed() -> None:
+def test_records_appended_at_truncated_offsets_count_as_unflushed() -> None:
     """The batch that held the offset began below it: no recovery point may stay in there."""
     world = World()
     log = world.log(index_interval_bytes=0)
@@ -123,14 +123,14 @@ def test_what_is_appended_below_a_truncated_offset_counts_as_unflushed() -> None
     path = world.path_of(0, Suffix.LOG)
     content = world.disk.read(path)
     size = len(content) // 60
-    # One page of records never made it, the index did.
+    # One page of records was lost, the index was not.
     overwrite(world.disk, path, content[: 10 * size] + bytes(size) + content[11 * size :])
     log = world.open().logs[CLICKS]
     assert log.end_offset == 10
     assert lines(log) == expected_lines(10)
 
 
-def test_a_flush_asked_for_during_a_truncation_that_a_full_disk_refuses_is_done() -> None:
+def test_a_flush_requested_during_a_refused_truncation_is_done() -> None:
     world = World()
     log = grown(world, 3)
     append(world, log, 1)
@@ -146,7 +146,7 @@ def test_a_flush_asked_for_during_a_truncation_that_a_full_disk_refuses_is_done(
     assert log.recovery_point == 16
 
 
-def test_a_truncation_right_after_a_roll_leaves_no_snapshot_of_what_is_gone() -> None:
+def test_a_truncation_right_after_a_roll_leaves_no_snapshot_beyond_the_end() -> None:
     world = World()
     log = grown(world, 4)
     append(world, log, 1, producer_id=3, producer_epoch=0, base_sequence=0)
@@ -156,7 +156,7 @@ def test_a_truncation_right_after_a_roll_leaves_no_snapshot_of_what_is_gone() ->
     assert all(offset <= log.end_offset for offset in snapshots(world))
 
 
-def test_truncation_on_a_full_disk_ends_with_an_answer() -> None:
+def test_truncation_on_a_full_disk_still_calls_back() -> None:
     world = World()
     log = grown(world, 6)
     append(world, log, 1)
@@ -169,7 +169,7 @@ def test_truncation_on_a_full_disk_ends_with_an_answer() -> None:
     assert world.failures == []
 
 
-def test_truncation_goes_on_where_only_the_index_finds_no_room() -> None:
+def test_truncation_succeeds_where_only_the_index_finds_no_room() -> None:
     world = World()
     log = world.log(index_interval_bytes=0)
     for _ in range(12):
@@ -221,10 +221,10 @@ def test_deleted_records_stay_deleted_where_a_power_loss_interrupts_a_truncation
 
 
 @pytest.mark.parametrize("refused", range(6))
-def test_what_is_appended_after_a_truncation_below_the_start_outlasts_a_power_loss(
+def test_records_appended_after_a_truncation_below_the_start_survive_a_power_loss(
     refused: int,
 ) -> None:
-    """Whichever of its checkpoints finds no room; it is then asked for again."""
+    """Whichever of its checkpoints finds no room; the truncation is then requested again."""
     world, log = deleted_within_a_batch()
     world.disk.fail(
         errno.ENOSPC,
@@ -245,7 +245,7 @@ def test_what_is_appended_after_a_truncation_below_the_start_outlasts_a_power_lo
     assert lines(log) == expected_lines(first + 3, first)
 
 
-def test_a_log_that_finds_no_room_to_begin_anew_is_still_there() -> None:
+def test_a_log_without_room_for_a_new_first_segment_is_kept() -> None:
     world, log = deleted_within_a_batch()
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "create" and "/0000" in call.path)
     flushed: list[BaseException | None] = []
@@ -276,7 +276,7 @@ def test_a_log_deleted_during_its_truncation_is_deleted() -> None:
     assert world.failures == []
 
 
-def test_a_truncation_asked_for_during_another_one_follows_it() -> None:
+def test_a_truncation_requested_during_another_follows_it() -> None:
     world = World()
     log = grown(world, 12)
     heard: list[BaseException | None] = []
@@ -289,7 +289,7 @@ def test_a_truncation_asked_for_during_another_one_follows_it() -> None:
     assert log.recovery_point == 20
 
 
-def test_a_segment_that_was_sealed_twice_is_forgotten_whole_when_it_goes() -> None:
+def test_a_segment_sealed_twice_is_forgotten_completely_when_removed() -> None:
     """A truncation made it the active one again before it was flushed."""
     world = World()
     log = world.log()
@@ -312,7 +312,7 @@ def test_a_segment_that_was_sealed_twice_is_forgotten_whole_when_it_goes() -> No
 # Deleted records
 
 
-def test_deleted_records_are_not_read_again() -> None:
+def test_deleted_records_cannot_be_read() -> None:
     world = World()
     log = grown(world, 6)
     world.delete_records(log, 12)
@@ -357,7 +357,7 @@ def test_records_cannot_be_deleted_beyond_the_end() -> None:
     assert log.start_offset == 0
 
 
-def test_a_start_offset_never_moves_back() -> None:
+def test_the_log_start_offset_never_moves_back() -> None:
     world = World()
     log = grown(world, 2)
     world.delete_records(log, 7)
@@ -365,7 +365,7 @@ def test_a_start_offset_never_moves_back() -> None:
     assert log.start_offset == 7
 
 
-def test_the_epoch_that_the_start_lies_in_begins_there() -> None:
+def test_the_epoch_of_the_log_start_begins_there() -> None:
     world = World()
     log = world.log()
     for epoch in range(3):

@@ -1,6 +1,6 @@
-"""A truncation that the disk refuses at some step: the log is whole, and is cut in the end.
+"""A truncation that the disk refuses at some step leaves a whole log, which can be cut again.
 
-Each step is refused in turn. Then the log is asked again, or goes on from where it ends.
+Each step is refused in turn. Then the truncation is retried, or the log grows from its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REFUSALS = {errno.ENOSPC: may_be_full, errno.EMFILE: may_lack_descriptors}
 
 
 class History:
-    """A log of batches of one producer in many segments, and what each offset holds by now."""
+    """A log of one producer's batches in many segments, and the value expected at each offset."""
 
     def __init__(self, seed: int = 0) -> None:
         self.world = World(seed=seed)
@@ -42,7 +42,7 @@ class History:
         self.values: list[bytes] = []
 
     def append(self, batches: int = 1) -> None:
-        """Values are other ones than those that had their offsets before."""
+        """Append values that differ from those that had their offsets before."""
         for _ in range(batches):
             start, now_ms = self.log.end_offset, self.world.clock.now_ms()
             self.world.clock.advance_ms(7)
@@ -58,7 +58,7 @@ class History:
         self.log = self.world.open().logs[CLICKS]
 
     def check(self) -> None:
-        """The log holds what was appended up to its end, and knows all that goes with it."""
+        """The log holds what was appended up to its end, with its epochs, producers and indexes."""
         log = self.log
         end = log.end_offset
         assert end == log.reserved_offset
@@ -82,7 +82,7 @@ def cut_log(seed: int = 0, *, is_flushed: bool = True) -> History:
 
 
 def is_refused(history: History, offset: int) -> bool:
-    """Ask for a truncation; whether the disk had no room for it."""
+    """Request a truncation; returns whether the disk had no room for it."""
     try:
         history.world.truncate(history.log, offset)
     except DiskFull:
@@ -104,7 +104,7 @@ def sweep(refuse: Callable[[int], bool]) -> None:
 @pytest.mark.parametrize("is_asked_again", [False, True])
 @pytest.mark.parametrize(("offset", "is_flushed"), [(12, False), (12, True), (47, True)])
 @pytest.mark.parametrize("code", REFUSALS)
-def test_a_refused_truncation_leaves_a_log_that_is_whole_and_can_be_cut_again(
+def test_a_refused_truncation_leaves_a_whole_log_that_can_be_cut_again(
     code: int, offset: int, is_flushed: bool, is_asked_again: bool
 ) -> None:
     def refuse(n: int) -> bool:
@@ -178,7 +178,7 @@ def test_a_refused_truncation_into_the_batch_of_the_start_shows_no_deleted_recor
 
 
 @pytest.mark.parametrize(("offset", "is_flushed"), [(12, False), (12, True), (47, True)])
-def test_a_truncation_that_loses_power_at_any_step_leaves_a_log_that_is_whole(
+def test_a_power_loss_at_any_step_of_a_truncation_leaves_a_whole_log(
     offset: int, is_flushed: bool
 ) -> None:
     def lose(n: int) -> bool:
@@ -205,8 +205,8 @@ def test_a_truncation_that_loses_power_at_any_step_leaves_a_log_that_is_whole(
     sweep(lose)
 
 
-def test_after_a_truncation_whose_sync_failed_no_flush_confirms_anything() -> None:
-    """The pages that the sync lost may be those of records in front of the cut."""
+def test_after_a_failed_sync_in_a_truncation_no_flush_confirms_anything() -> None:
+    """The pages that the failed sync lost may hold records before the cut."""
     history = cut_log(is_flushed=False)
     world, log, heard = history.world, history.log, list[BaseException | None]()
     path = world.path_of(log.active.base_offset, Suffix.LOG)
@@ -219,7 +219,7 @@ def test_after_a_truncation_whose_sync_failed_no_flush_confirms_anything() -> No
     assert len(world.failures) == 1
 
 
-def test_a_truncation_that_meets_a_damaged_batch_says_so_and_changes_nothing() -> None:
+def test_a_truncation_that_meets_a_damaged_batch_fails_and_changes_nothing() -> None:
     history = cut_log()
     world, log = history.world, history.log
     for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):
