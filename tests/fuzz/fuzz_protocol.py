@@ -45,7 +45,7 @@ from kdist.protocol.headers import RequestHeader
 from kdist.protocol.versions import TABLE
 
 FRAME_BYTES_MAX = 1 << 20
-# The dearest input byte is a tagged section's: two of them make a dict entry of an int and bytes.
+# Tagged sections take the most memory: two bytes of input become a dict entry of int and bytes.
 BYTES_PER_INPUT_BYTE = 150
 ALLOWANCE_BYTES = 20_000
 MEASURED = 50  # one input in so many runs under tracemalloc, which is slow
@@ -87,7 +87,7 @@ class Report(NamedTuple):
 
 
 def damage(frame: bytes, chance: random.Random) -> bytes:
-    """`frame` with one to four wounds, or unharmed now and then."""
+    """`frame` damaged in one to four places, or sometimes unchanged."""
     wounded = bytearray(frame)
     for _ in range(chance.randrange(5)):
         at = chance.randrange(len(wounded) + 1)
@@ -107,7 +107,7 @@ def damage(frame: bytes, chance: random.Random) -> bytes:
 
 
 def make_attack(chance: random.Random) -> Attack:
-    """A random decoder and something for it to choke on."""
+    """A random decoder and a damaged input for it."""
     target = chance.choice(("message", "message", "request", "response", "versioned", "framing"))
     arguments: tuple[Any, ...] = ()
     if target == "message":
@@ -134,7 +134,7 @@ def make_attack(chance: random.Random) -> Attack:
 
 
 def decode(attack: Attack) -> None:
-    """Feed the decoder; whatever it raises comes out."""
+    """Run the decoder on the input; errors pass through."""
     if attack.target == "message":
         [case] = attack.arguments
         codec_for(*case).decode(memoryview(attack.frame), 0)
@@ -173,7 +173,7 @@ def allocated_bytes(attack: Attack) -> int:
 
 
 def run(seconds: float, seed: int) -> Report:
-    """Attack until the time is up; AssertionError with the seed and the input at a failure."""
+    """Run until the time is up; a failure is an AssertionError with the seed and the input."""
     chance = random.Random(seed)
     end = time.monotonic() + seconds
     inputs = accepted = 0

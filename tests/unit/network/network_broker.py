@@ -1,4 +1,4 @@
-"""A broker that answers what its clients' tests ask, and those who ask."""
+"""A broker for the tests of the client's connection, and the requests that they send to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kdist.protocol.versions import advertised_versions
 
 
 class Broker(Answering):
-    """Answers heartbeats with a throttle time of their generation; some of them when told to."""
+    """Answers heartbeats with their generation as the throttle time; some only when told to."""
 
     def __init__(self, versions: list[ApiVersion] | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Two networks with one face, a handler that answers as it is told, and a peer that sends bytes."""
+"""Both networks behind one interface, a handler that tests control, and a peer of raw bytes."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class Served:
 
 
 class RawPeer(asyncio.BufferedProtocol):
-    """The other side, which sends any bytes and keeps what comes."""
+    """A client that sends any bytes and keeps what it receives."""
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -176,7 +176,7 @@ class RawPeer(asyncio.BufferedProtocol):
         self.transport.write(b"".join(map(framed, contents)))
 
     def ends(self) -> list[int]:
-        """Where the whole frames that came end."""
+        """Where the complete frames received so far end."""
         found, start = [], 0
         while start + 4 <= len(self.received):
             (size,) = struct.unpack_from(">i", self.received, start)
@@ -186,12 +186,12 @@ class RawPeer(asyncio.BufferedProtocol):
         return found
 
     def frames(self) -> list[bytes]:
-        """The whole frames that came."""
+        """The complete frames received so far."""
         starts = [0, *self.ends()]
         return [bytes(self.received[start + 4 : end]) for start, end in itertools.pairwise(starts)]
 
     async def answers(self, count: int) -> list[bytes]:
-        """Wait for `count` frames; all of them."""
+        """Wait for `count` frames, and return all received."""
         await until(lambda: len(self.ends()) >= count)
         return self.frames()
 

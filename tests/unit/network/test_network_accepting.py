@@ -1,4 +1,4 @@
-"""Accepting on real sockets: what inherits what, and what happens when descriptors run out."""
+"""Accepting on real sockets: socket options, congestion control, and running out of descriptors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @contextlib.contextmanager
 def no_descriptors_left() -> Iterator[None]:
-    """All that this process may have are taken."""
+    """Take all descriptors that this process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken: list[int] = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
@@ -40,7 +40,7 @@ def no_descriptors_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_connections_wait_while_there_is_no_descriptor_for_them(
+def test_connections_wait_while_no_descriptor_is_left(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "_PAUSE_S", 0.02)
@@ -68,7 +68,7 @@ def test_connections_wait_while_there_is_no_descriptor_for_them(
     world.run(scenario())
 
 
-def test_a_server_that_is_closed_while_it_pauses_accepts_no_more(
+def test_a_server_closed_during_its_pause_accepts_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepting, "_PAUSE_S", 0.02)
@@ -105,10 +105,10 @@ def test_accepted_connections_send_without_delay_and_are_kept_alive(world: World
     world.run(scenario())
 
 
-def test_who_listens_a_moment_later_than_another_process_is_told_in_a_sentence(
+def test_listening_just_after_another_process_fails_with_a_sentence(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both may have the port as long as neither listens, as of brokers that start together."""
+    """Both may bind the port as long as neither listens, as when brokers start together."""
     create, others = world.loop.create_server, list[socket.socket]()
 
     async def create_beside(*given: Any, **named: Any) -> Any:
@@ -132,10 +132,10 @@ def test_who_listens_a_moment_later_than_another_process_is_told_in_a_sentence(
 
 
 @pytest.mark.parametrize(("own_host", "is_paced"), [("127.0.0.1", False), ("127.0.0.2", True)])
-def test_only_connections_between_two_addresses_are_paced(
+def test_only_connections_between_different_addresses_are_paced(
     world: World, own_host: str, is_paced: bool
 ) -> None:
-    """BBR paces by a timer for each packet: work for nothing where no network is between."""
+    """BBR paces by a timer for each packet: wasted work where there is no network in between."""
 
     async def scenario() -> None:
         async with Served(world) as served:
@@ -154,10 +154,8 @@ def test_only_connections_between_two_addresses_are_paced(
     world.run(scenario())
 
 
-def test_what_listens_or_connects_was_never_paced(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A kernel paces for ever what BBR had when it was connected."""
+def test_sockets_listen_and_connect_unpaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel keeps pacing a socket that BBR controlled when it was connected."""
     found: list[bytes] = []
 
     class Watched(socket.socket):
@@ -181,10 +179,10 @@ def test_what_listens_or_connects_was_never_paced(
     assert found == [UNPACED, UNPACED]
 
 
-def test_a_host_that_leaves_no_choice_of_congestion_control_is_served(
+def test_without_a_choice_of_congestion_control_connections_are_served(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its administrator may allow none but the default one."""
+    """The host's administrator may allow only the default one."""
     monkeypatch.setattr(pacing, "UNPACED", b"not-allowed")
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The client's connection: answers find those who asked, and every ending is heard."""
+"""The client's connection: answers are matched with requests, and every ending fails the rest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-def test_many_at_once_each_get_their_answer(world: World) -> None:
+def test_concurrent_requests_each_get_their_own_answer(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Broker()) as served:
             client = await connect(served, in_flight_max=7)
@@ -45,7 +45,7 @@ def test_many_at_once_each_get_their_answer(world: World) -> None:
     world.run(scenario())
 
 
-def test_no_more_than_the_allowed_requests_are_under_way(world: World) -> None:
+def test_no_more_than_in_flight_max_requests_are_in_flight(world: World) -> None:
     async def scenario() -> None:
         broker = Broker()
         async with Served(world, broker) as served:
@@ -67,7 +67,7 @@ def test_no_more_than_the_allowed_requests_are_under_way(world: World) -> None:
     world.run(scenario())
 
 
-def test_who_waits_for_room_hears_of_the_connections_end(world: World) -> None:
+def test_requests_that_wait_to_be_sent_fail_when_the_connection_ends(world: World) -> None:
     async def scenario() -> None:
         broker = Broker()
         async with Served(world, broker) as served:
@@ -84,7 +84,7 @@ def test_who_waits_for_room_hears_of_the_connections_end(world: World) -> None:
     world.run(scenario())
 
 
-def test_large_answers_stay_what_they_were_while_others_come(world: World) -> None:
+def test_kept_records_do_not_change_while_later_answers_arrive(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Broker()) as served:
             client = await connect(served)
@@ -126,7 +126,7 @@ def test_negotiation_finds_the_highest_common_versions(world: World) -> None:
     world.run(scenario())
 
 
-def test_negotiation_with_an_older_broker_asks_again_in_its_version(world: World) -> None:
+def test_negotiation_with_an_older_broker_retries_at_its_version(world: World) -> None:
     async def scenario() -> None:
         broker = Broker([api(18, 0, 2), api(12, 0, 1)])
         async with Served(world, broker) as served:
@@ -140,7 +140,7 @@ def test_negotiation_with_an_older_broker_asks_again_in_its_version(world: World
     world.run(scenario())
 
 
-def test_a_request_without_an_answer_leaves_the_order_of_the_others(world: World) -> None:
+def test_a_request_without_an_answer_does_not_shift_the_others(world: World) -> None:
     async def scenario() -> None:
         broker = Broker()
         async with Served(world, broker) as served:
@@ -159,7 +159,7 @@ def test_a_request_without_an_answer_leaves_the_order_of_the_others(world: World
 
 
 @pytest.mark.parametrize("ending", ["server closes", "client closes", "garbage"])
-def test_when_the_connection_ends_all_who_wait_hear_it(world: World, ending: str) -> None:
+def test_when_the_connection_ends_all_waiting_requests_fail(world: World, ending: str) -> None:
     async def scenario() -> None:
         broker = Broker()
         async with Served(world, broker) as served:
@@ -185,7 +185,7 @@ def test_when_the_connection_ends_all_who_wait_hear_it(world: World, ending: str
     world.run(scenario())
 
 
-def test_a_request_that_is_not_answered_in_time_ends_the_connection(world: World) -> None:
+def test_a_request_timeout_ends_the_connection(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Broker()) as served:
             client = await connect(served)
@@ -201,7 +201,7 @@ def test_a_request_that_is_not_answered_in_time_ends_the_connection(world: World
     world.run(scenario())
 
 
-def test_each_request_has_its_own_limit_and_one_that_was_answered_has_none(world: World) -> None:
+def test_each_request_has_its_own_timeout_which_ends_with_its_answer(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Broker()) as served:
             client = await connect(served)
@@ -220,7 +220,7 @@ def test_each_request_has_its_own_limit_and_one_that_was_answered_has_none(world
 
 
 class Resolving(TurnLoop):
-    """Says that every host has two addresses, of which nobody listens at the first."""
+    """Resolves every host to two addresses, with nobody listening at the first."""
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
         addresses = [("127.0.0.2", port), ("127.0.0.1", port)] if host == "two" else [(host, port)]
@@ -241,7 +241,7 @@ def test_a_host_is_reached_at_the_first_of_its_addresses_that_answers() -> None:
         world.run(scenario())
 
 
-def test_who_is_cancelled_does_not_take_the_next_ones_answer(world: World) -> None:
+def test_a_cancelled_request_does_not_take_the_next_ones_answer(world: World) -> None:
     async def scenario() -> None:
         broker = Broker()
         async with Served(world, broker) as served:
@@ -278,7 +278,7 @@ def test_a_number_or_text_that_cannot_be_encoded_is_the_callers_mistake(world: W
 
 
 @pytest.mark.parametrize("turns", range(6))
-def test_who_is_cancelled_as_a_connection_fails_is_cancelled(turns: int) -> None:
+def test_a_connect_cancelled_as_it_fails_is_cancelled(turns: int) -> None:
     async def scenario() -> None:
         loop, settings = asyncio.get_running_loop(), ClientSettings("test")
         refused = loop.create_future()
@@ -302,7 +302,7 @@ def test_who_is_cancelled_as_a_connection_fails_is_cancelled(turns: int) -> None
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64, "\udcff"])
-def test_what_cannot_be_a_hosts_name_is_nobody_who_answers(host: str) -> None:
+def test_an_invalid_host_name_is_a_network_exception(host: str) -> None:
     async def scenario() -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
         with pytest.raises(ApiError, match="NETWORK_EXCEPTION: cannot connect to"):
@@ -312,8 +312,10 @@ def test_what_cannot_be_a_hosts_name_is_nobody_who_answers(host: str) -> None:
 
 
 @pytest.mark.parametrize("asking", ["send", "tell"])
-def test_who_finds_no_room_hears_of_a_broker_that_does_nothing(world: World, asking: str) -> None:
-    """Those whose requests are under way wait no more: their limits end nothing."""
+def test_a_request_that_waits_to_be_sent_times_out_on_a_silent_broker(
+    world: World, asking: str
+) -> None:
+    """The request in flight was cancelled: its timeout does not end the connection."""
 
     async def scenario() -> None:
         async with Served(world, Broker()) as served:
@@ -329,7 +331,9 @@ def test_who_finds_no_room_hears_of_a_broker_that_does_nothing(world: World, ask
     world.run(scenario())
 
 
-def test_who_finds_no_room_waits_on_while_others_are_answered(world: World) -> None:
+def test_a_request_that_waits_to_be_sent_keeps_waiting_while_others_are_answered(
+    world: World,
+) -> None:
     async def scenario() -> None:
         broker = Broker()
         async with Served(world, broker) as served:
@@ -347,7 +351,7 @@ def test_who_finds_no_room_waits_on_while_others_are_answered(world: World) -> N
     world.run(scenario())
 
 
-def test_what_goes_wrong_as_an_answer_is_read_is_heard_by_who_waits(
+def test_an_error_while_reading_an_answer_fails_all_waiting_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def lack_memory(*_: object) -> None:

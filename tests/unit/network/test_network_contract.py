@@ -30,7 +30,7 @@ def test_a_request_is_answered(world: World) -> None:
     world.run(scenario())
 
 
-def test_frames_that_come_byte_by_byte_are_whole(world: World) -> None:
+def test_frames_received_byte_by_byte_are_whole(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
@@ -83,7 +83,7 @@ def test_answers_given_out_of_order_leave_in_order(world: World) -> None:
     world.run(scenario())
 
 
-def test_an_answer_may_be_many_pieces(world: World) -> None:
+def test_an_answer_may_consist_of_many_pieces(world: World) -> None:
     class Pieces(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             whole = framed(bytes(frame) * 1000)
@@ -100,7 +100,7 @@ def test_an_answer_may_be_many_pieces(world: World) -> None:
     world.run(scenario())
 
 
-def test_what_one_turn_received_is_still_there_when_its_hooks_run(world: World) -> None:
+def test_a_turns_frames_stay_in_place_until_its_hooks_have_run(world: World) -> None:
     class Collecting(Answering):
         def __init__(self) -> None:
             super().__init__()
@@ -175,7 +175,7 @@ def test_file_ranges_without_a_descriptor_are_copied_and_released(world: World) 
     world.run(scenario())
 
 
-def test_a_reader_that_takes_nothing_is_held_and_goes_on_later(world: World) -> None:
+def test_a_connection_whose_peer_reads_nothing_is_held_and_resumes_later(world: World) -> None:
     class Large(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             self.seen.append(bytes(frame))
@@ -200,7 +200,7 @@ def test_a_reader_that_takes_nothing_is_held_and_goes_on_later(world: World) -> 
     world.run(scenario())
 
 
-def test_too_many_requests_that_wait_hold_the_connection(world: World) -> None:
+def test_too_many_unanswered_requests_hold_the_connection(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             served.listener.limits = served.listener.limits._replace(in_flight_max=10)
@@ -237,7 +237,7 @@ def test_a_protocol_error_closes_that_connection_only(
     world.run(scenario())
 
 
-def test_what_was_asked_before_a_protocol_error_is_answered(world: World) -> None:
+def test_requests_before_a_protocol_error_are_answered(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
@@ -256,7 +256,7 @@ def test_what_was_asked_before_a_protocol_error_is_answered(world: World) -> Non
     world.run(scenario())
 
 
-def test_a_refused_connection_does_not_wait_for_ever(
+def test_a_connection_refused_for_a_protocol_error_is_closed_in_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kdist.network.connection._REFUSED_S", 0.05)
@@ -271,7 +271,7 @@ def test_a_refused_connection_does_not_wait_for_ever(
     world.run(scenario())
 
 
-def test_a_refused_connection_does_not_wait_for_a_reader_that_takes_nothing(
+def test_a_refused_connection_does_not_wait_for_a_peer_that_reads_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kdist.network.connection._REFUSED_S", 0.05)
@@ -288,7 +288,7 @@ def test_a_refused_connection_does_not_wait_for_a_reader_that_takes_nothing(
     world.run(scenario())
 
 
-def test_a_frame_over_the_limit_closes_the_connection_before_it_comes(world: World) -> None:
+def test_an_oversized_frame_closes_the_connection_before_its_content_arrives(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, socket_request_max_bytes=1000) as served:
             for start in (b"\x00\x00\x03\xe9", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"GET "):
@@ -301,7 +301,7 @@ def test_a_frame_over_the_limit_closes_the_connection_before_it_comes(world: Wor
     world.run(scenario())
 
 
-def test_answers_for_a_peer_that_is_gone_are_let_go(world: World) -> None:
+def test_answers_for_a_disconnected_peer_are_released(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
@@ -316,7 +316,7 @@ def test_answers_for_a_peer_that_is_gone_are_let_go(world: World) -> None:
     world.run(scenario())
 
 
-def test_a_port_that_is_taken_is_said_in_a_sentence(world: World) -> None:
+def test_a_taken_port_is_reported_in_a_sentence(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             other = Served(world)
@@ -326,7 +326,7 @@ def test_a_port_that_is_taken_is_said_in_a_sentence(world: World) -> None:
     world.run(scenario())
 
 
-def test_a_client_that_nobody_answers_says_where(world: World) -> None:
+def test_a_refused_connect_names_the_address(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             port = served.port

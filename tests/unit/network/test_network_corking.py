@@ -1,4 +1,4 @@
-"""Answers with records in the middle leave in full packets, and nothing stays behind."""
+"""Corking: answers with records in the middle leave in full packets, and nothing stays behind."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def expected(*asked: tuple[int, int, int]) -> list[bytes]:
 def exchange(
     world: World, path: Path, *asked: tuple[int, int, int], cold_from: int = len(CONTENT)
 ) -> list[int]:
-    """Ask for all at once; how the socket was corked and uncorked."""
+    """Request all at once; returns how the socket was corked and uncorked."""
     handler = Fetching(File(str(path / "log"), cold_from))
 
     async def scenario() -> None:
@@ -104,11 +104,11 @@ def exchange(
     return handler.corked
 
 
-def test_what_stands_behind_the_records_leaves_with_them(world: World, tmp_path: Path) -> None:
+def test_bytes_behind_the_records_leave_with_them(world: World, tmp_path: Path) -> None:
     assert exchange(world, tmp_path, (7, 1_000_000, 3)) == [1, 0]
 
 
-def test_answers_that_leave_together_are_corked_once(world: World, tmp_path: Path) -> None:
+def test_answers_sent_together_are_corked_once(world: World, tmp_path: Path) -> None:
     asked = [(0, 20_000, 3), (20_000, 30_000, 3), (50_000, 9_000, 5)]
     assert exchange(world, tmp_path, *asked) == [1, 0]
 
@@ -123,8 +123,8 @@ def test_records_with_nothing_behind_them_need_no_cork(world: World, tmp_path: P
     assert exchange(world, tmp_path, (7, 1_000_000, 0)) == []
 
 
-def test_nothing_is_held_back_while_the_disk_is_asked(world: World, tmp_path: Path) -> None:
-    """What stands before records that are cold leaves at once."""
+def test_nothing_is_held_back_during_a_cold_read(world: World, tmp_path: Path) -> None:
+    """The bytes before cold records leave at once."""
     assert exchange(world, tmp_path, (0, 1_500_000, 3), cold_from=0) == []
     other = tmp_path / "other"
     other.mkdir()
@@ -190,7 +190,7 @@ def exchange_with(
 
 @pytest.mark.parametrize("taken", [NO_ROOM, 2])
 @pytest.mark.parametrize("name", ["head", "range", "tail"])
-def test_what_the_kernel_leaves_of_an_answer_follows_in_order(
+def test_a_partial_send_is_continued_in_order(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, taken: int | OSError
 ) -> None:
     found, released = exchange_with(world, tmp_path, monkeypatch, Step(name, taken))
@@ -198,14 +198,14 @@ def test_what_the_kernel_leaves_of_an_answer_follows_in_order(
 
 
 @pytest.mark.parametrize("name", ["head", "range", "tail"])
-def test_an_answer_that_fails_in_its_middle_is_let_go_once(
+def test_an_answer_that_fails_in_its_middle_is_released_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     found, released = exchange_with(world, tmp_path, monkeypatch, Step(name, RESET))
     assert (found, released) == (None, 1)
 
 
-def test_an_answer_whose_file_was_cut_ends_its_connection(
+def test_an_answer_whose_file_was_truncated_ends_its_connection(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_transport, "FILE_PIECE_BYTES", 0)  # as at the end of a file

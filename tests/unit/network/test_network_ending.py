@@ -36,7 +36,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-def test_a_peer_that_ends_its_side_after_asking_is_answered(world: World) -> None:
+def test_a_peer_that_closes_its_sending_side_is_still_answered(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
@@ -49,10 +49,10 @@ def test_a_peer_that_ends_its_side_after_asking_is_answered(world: World) -> Non
     world.run(scenario())
 
 
-def test_a_refusal_comes_behind_what_the_end_of_the_turn_answers(world: World) -> None:
+def test_a_refusal_takes_effect_after_the_answers_of_the_turns_end(world: World) -> None:
     class Gathering(Answering):
         def on_connect(self, connection: Connection) -> None:
-            """It is noted with each of its frames."""
+            """`on_frame` notes the connection with each frame."""
 
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             self.connected.append(connection)
@@ -75,7 +75,7 @@ def test_a_refusal_comes_behind_what_the_end_of_the_turn_answers(world: World) -
     world.run(scenario())
 
 
-def test_a_close_that_is_cancelled_as_the_last_connection_goes_is_cancelled(world: World) -> None:
+def test_a_close_cancelled_as_the_last_connection_ends_is_cancelled(world: World) -> None:
     async def scenario() -> None:
         served = Served(world)
         await served.__aenter__()
@@ -98,7 +98,7 @@ def test_a_close_that_is_cancelled_as_the_last_connection_goes_is_cancelled(worl
     world.run(scenario())
 
 
-def test_closing_answers_what_is_under_way_and_accepts_no_more(world: World) -> None:
+def test_closing_answers_requests_in_flight_and_accepts_no_more(world: World) -> None:
     async def scenario() -> None:
         served = Served(world)
         await served.__aenter__()
@@ -132,8 +132,8 @@ def test_closing_does_not_wait_longer_than_the_drain_time(world: World) -> None:
     world.run(scenario())
 
 
-def test_an_answer_to_who_has_gone_is_dropped(world: World) -> None:
-    """As that of a produce of this turn, whose end the peer did not await."""
+def test_an_answer_to_a_disconnected_peer_is_dropped(world: World) -> None:
+    """As for a produce whose client disconnected before the end of the turn."""
 
     async def scenario() -> None:
         async with Served(world) as served:
@@ -150,7 +150,7 @@ def test_an_answer_to_who_has_gone_is_dropped(world: World) -> None:
     world.run(scenario())
 
 
-def test_a_handler_that_closes_a_connection_leaves_nothing_of_it(world: World) -> None:
+def test_a_connection_closed_by_its_handler_leaves_nothing_behind(world: World) -> None:
     class Closing(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             self.seen.append(bytes(frame))
@@ -168,7 +168,7 @@ def test_a_handler_that_closes_a_connection_leaves_nothing_of_it(world: World) -
     assert world.server.turn.buffers.taken_bytes == 0
 
 
-def test_what_was_written_before_a_close_arrives(world: World) -> None:
+def test_bytes_written_before_a_close_arrive(world: World) -> None:
     content = bytes(range(256)) * 20_000
 
     class Parting(RawPeer):
@@ -200,10 +200,10 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_a_connection_that_is_gone_does_not_wait_for_the_garbage_collector(
+def test_a_closed_connection_is_freed_without_the_garbage_collector(
     socket_world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is tuned to come rarely: hundreds of bytes of each connection would pile up until then."""
+    """It is tuned to run rarely: until then each closed connection would hold hundreds of bytes."""
     handler = Answering()
     seen: list[weakref.ref[Connection]] = []
     handler.on_connect = lambda connection: seen.append(weakref.ref(connection))  # type: ignore[method-assign]
@@ -228,7 +228,7 @@ def test_a_connection_that_is_gone_does_not_wait_for_the_garbage_collector(
 
 
 class _Range:
-    """One that counts how often it was let go."""
+    """A file range that counts how often it was released."""
 
     size, position, is_cold = COPIED_BYTES_MAX + 1, 0, False
 
@@ -243,13 +243,13 @@ class _Range:
 
 
 class _Transport(asyncio.Transport):
-    """One that nothing is written to."""
+    """A transport that writes nothing."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
 
-def test_nothing_follows_an_answer_whose_file_was_cut_while_it_was_sent(
+def test_nothing_follows_an_answer_whose_file_was_truncated_while_it_was_sent(
     socket_world: World, tmp_path: Path
 ) -> None:
     """Though the turn may end early, for want of room, and more of the peer's come in the same."""
@@ -281,7 +281,7 @@ def test_nothing_follows_an_answer_whose_file_was_cut_while_it_was_sent(
     file.close()
 
 
-def test_an_answer_given_between_a_failed_send_and_the_end_is_let_go() -> None:
+def test_an_answer_given_between_a_failed_send_and_the_end_is_released() -> None:
     sender = Sender(_Transport(), NetworkMetrics(), lambda: None, InlineTasks())
     before, between = _Range(), _Range()
     sender.put([cast(FileRange, before)])

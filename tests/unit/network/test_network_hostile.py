@@ -1,4 +1,4 @@
-"""Peers that mean no good: others are served, and nothing grows."""
+"""Hostile peers: others are served, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_half_open_connections_hold_no_buffers(world: World) -> None:
     world.run(scenario())
 
 
-def test_a_reader_that_never_reads_bounds_what_waits_for_it(world: World) -> None:
+def test_answers_for_a_peer_that_never_reads_are_bounded(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             bad, good = await served.peer(), await served.peer()

@@ -1,4 +1,4 @@
-"""Whether a silent peer is still there: the kernel asks, as who waits for minutes sends nothing."""
+"""TCP keepalive: a client may wait for minutes and send nothing, so the kernel probes the peer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kdist.network.client import Client, ClientSettings
 from kdist.network.world import DEAD_S
 
 
-def test_who_connects_hears_within_a_minute_that_the_peers_host_is_gone() -> None:
+def test_a_client_detects_a_dead_host_within_a_minute() -> None:
     for world in real_world():
 
         async def scenario(world: World = world) -> None:

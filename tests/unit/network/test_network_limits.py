@@ -1,4 +1,4 @@
-"""How many may connect, and who is closed for being idle, on both networks."""
+"""Limits of connections, and closing of idle ones, on both networks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-def test_a_connection_over_max_connections_is_closed_as_it_comes(world: World) -> None:
+def test_a_connection_over_max_connections_is_closed_at_once(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, max_connections=2) as served:
             first, second = await served.peer(), await served.peer()
@@ -66,7 +66,7 @@ def test_idle_and_unfinished_connections_time_out_and_waiting_ones_do_not(world:
     world.run(scenario())
 
 
-def test_a_reader_that_takes_nothing_for_the_idle_time_is_closed(world: World) -> None:
+def test_a_peer_that_reads_nothing_for_the_idle_time_is_closed(world: World) -> None:
     class Huge(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             connection.reserve().send((framed(bytes(32 << 20)),))

@@ -1,4 +1,4 @@
-"""Requests that are to find others done are handed over then, and not before, in their order."""
+"""Requests that must see earlier ones done are handed over once these are, and in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-def test_a_barred_connection_hands_over_the_next_request_when_it_may(world: World) -> None:
+def test_a_barred_connection_hands_over_no_request_until_it_is_unbarred(world: World) -> None:
     class Barring(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             super().on_frame(connection, frame)
@@ -44,7 +44,7 @@ def test_a_barred_connection_hands_over_the_next_request_when_it_may(world: Worl
 
 
 class Keeping(Answering):
-    """Requests that are parked are late; others than these are to find them done."""
+    """Parked requests are late; all others must see them done."""
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         if connection.late and frame[:4] != b"park":
@@ -54,20 +54,20 @@ class Keeping(Answering):
             connection.late += 1
 
     def end(self) -> None:
-        """The oldest that is parked is done."""
+        """Complete the oldest parked request."""
         reply, content = self.parked.pop(0)
         reply.send((framed(content),))
         self.connected[0].end_late()
 
 
 async def parked(handler: Keeping, peer: RawPeer, *behind: bytes) -> None:
-    """Send two requests that are late, and what is behind them."""
+    """Send two late requests, and others behind them."""
     peer.send(b"park 1", b"park 2", *behind)
     await until(lambda: len(handler.parked) == 2)
     await asyncio.sleep(0.02)
 
 
-def test_a_request_and_those_behind_it_wait_for_all_that_are_late(world: World) -> None:
+def test_a_request_and_those_behind_it_wait_for_all_late_ones(world: World) -> None:
     async def scenario() -> None:
         handler = Keeping()
         async with Served(world, handler) as served:
@@ -90,7 +90,7 @@ def test_a_request_and_those_behind_it_wait_for_all_that_are_late(world: World) 
     world.run(scenario())
 
 
-def test_a_request_that_is_refused_after_all_ends_its_connection(world: World) -> None:
+def test_a_waiting_request_that_is_refused_ends_its_connection(world: World) -> None:
     async def scenario() -> None:
         handler = Keeping()
         async with Served(world, handler) as served:
@@ -107,7 +107,7 @@ def test_a_request_that_is_refused_after_all_ends_its_connection(world: World) -
     world.run(scenario())
 
 
-def test_a_request_that_still_waits_goes_with_its_connection(world: World) -> None:
+def test_a_waiting_request_is_dropped_with_its_connection(world: World) -> None:
     async def scenario() -> None:
         handler = Keeping()
         async with Served(world, handler) as served:
@@ -123,7 +123,7 @@ def test_a_request_that_still_waits_goes_with_its_connection(world: World) -> No
     world.run(scenario())
 
 
-def test_a_connection_has_no_more_attributes_than_share_their_names(world: World) -> None:
+def test_a_connection_has_few_enough_attributes_for_a_key_sharing_dict(world: World) -> None:
     """From 30 on (CPython 3.11) each has a dict of its own: 1.3 KB more, and slower to look up."""
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The answer that a turn sends by itself: its order among others, and what goes wrong."""
+"""Answers sent as one piece at the end of a turn: their order among others, and failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def world() -> Iterator[World]:
 
 
 class Sends:
-    """Stands before a connection's socket: `sizes` were to be sent; `refuse` may do so instead."""
+    """Wraps a connection's sends: keeps their `sizes`; `refuse`, if set, replaces them."""
 
     def __init__(self, connection: Connection) -> None:
         self.sizes: list[int] = []
@@ -46,7 +46,7 @@ class Leaving(Answering):
         self._leave(connection)
 
 
-def test_the_piece_is_before_what_is_asked_after_it_and_waits(world: World) -> None:
+def test_a_turns_piece_precedes_answers_to_later_requests(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
@@ -59,7 +59,7 @@ def test_the_piece_is_before_what_is_asked_after_it_and_waits(world: World) -> N
     world.run(scenario())
 
 
-def test_answers_of_a_turn_leave_as_one_piece(world: World) -> None:
+def test_answers_of_a_turn_are_sent_in_one_piece(world: World) -> None:
     async def scenario() -> None:
         async with Served(world) as served:
             peer = await served.peer()
@@ -77,7 +77,7 @@ def test_answers_of_a_turn_leave_as_one_piece(world: World) -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
-def test_what_the_kernel_leaves_of_a_piece_goes_before_all_that_follows(
+def test_the_rest_of_a_partly_sent_piece_precedes_all_that_follows(
     world: World, taken: int
 ) -> None:
     async def scenario() -> None:
@@ -97,7 +97,7 @@ def test_what_the_kernel_leaves_of_a_piece_goes_before_all_that_follows(
     world.run(scenario())
 
 
-def test_a_piece_that_the_kernel_has_no_room_for_now_is_sent_later(world: World) -> None:
+def test_a_piece_that_finds_a_full_socket_buffer_is_sent_later(world: World) -> None:
     def refuse(_data: bytes) -> int:
         raise BlockingIOError(errno.EAGAIN, "no room")
 
@@ -112,7 +112,7 @@ def test_a_piece_that_the_kernel_has_no_room_for_now_is_sent_later(world: World)
     world.run(scenario())
 
 
-def test_a_socket_that_fails_loses_its_connection_and_no_other(world: World) -> None:
+def test_a_failing_socket_ends_its_connection_and_no_other(world: World) -> None:
     def refuse(_data: bytes) -> int:
         raise ConnectionResetError(errno.ECONNRESET, "reset")
 
@@ -132,7 +132,7 @@ def test_a_socket_that_fails_loses_its_connection_and_no_other(world: World) -> 
 
 
 def test_nothing_follows_an_answer_that_could_not_be_sent(world: World) -> None:
-    """There may be no memory for it now, and some for the next, if the turn ends early."""
+    """It may lack memory now where the next does not, if the turn ends early."""
 
     class Ending(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
@@ -154,7 +154,7 @@ def test_nothing_follows_an_answer_that_could_not_be_sent(world: World) -> None:
     world.run(scenario())
 
 
-def test_who_is_finished_in_the_turn_of_its_answer_still_gets_it(world: World) -> None:
+def test_a_connection_finished_in_the_turn_of_its_answer_still_gets_it(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Leaving(Connection.finish)) as served:
             peer = await served.peer()
@@ -165,7 +165,7 @@ def test_who_is_finished_in_the_turn_of_its_answer_still_gets_it(world: World) -
     world.run(scenario())
 
 
-def test_who_is_closed_in_the_turn_of_its_answer_gets_nothing(world: World) -> None:
+def test_a_connection_closed_in_the_turn_of_its_answer_gets_nothing(world: World) -> None:
     async def scenario() -> None:
         async with Served(world, Leaving(Connection.close)) as served:
             peer = await served.peer()

@@ -1,4 +1,4 @@
-"""Frames out of bytes however they come, and the buffers that this takes."""
+"""Splitting received bytes into frames, however they arrive, and the buffers this takes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Receiver(FrameReceiver):
         self.refused.append(error)
 
     def receive(self, data: bytes, at_most: int) -> None:
-        """As a transport does it, `at_most` bytes at a time."""
+        """Receive as a transport does, `at_most` bytes at a time."""
         while data and not self._is_held:
             buffer = self.get_buffer(-1)
             size = min(len(buffer), len(data), at_most)
@@ -67,7 +67,7 @@ def new_turn() -> Turn:
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=20), st.integers(1, 5000), st.integers(0, 30))
-def test_frames_come_whole_however_their_bytes_come(
+def test_frames_are_whole_however_their_bytes_arrive(
     contents: list[bytes], at_most: int, turn_every: int
 ) -> None:
     turn = new_turn()
@@ -99,7 +99,7 @@ def test_a_held_connection_loses_nothing(contents: list[bytes], hold_after: int)
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_frames_refused_or_unfinished_and_hold_little(data: bytes) -> None:
+def test_random_bytes_are_frames_refused_or_incomplete_and_hold_little_memory(data: bytes) -> None:
     turn = new_turn()
     receiver = Receiver(turn)
     receiver.receive(data, 64)
@@ -111,7 +111,7 @@ def test_random_bytes_are_frames_refused_or_unfinished_and_hold_little(data: byt
     assert turn.buffers.taken_bytes == 0
 
 
-def test_views_hold_until_the_turn_ends(turn: Turn) -> None:
+def test_views_stay_valid_until_the_turn_ends(turn: Turn) -> None:
     receivers = [Receiver(turn) for _ in range(10)]
     for number, receiver in enumerate(receivers):
         receiver.receive(framed(bytes((number,)) * 3000) * 3, 2500)
@@ -128,7 +128,7 @@ def test_a_turn_that_has_no_space_left_ends_early(turn: Turn) -> None:
     assert len(receiver.frames) == SPACE_BYTES // 1024 * 3
 
 
-def test_a_large_size_alone_takes_little(turn: Turn) -> None:
+def test_a_large_size_field_alone_takes_little_memory(turn: Turn) -> None:
     receivers = [Receiver(turn) for _ in range(1000)]
     for receiver in receivers:
         receiver.receive(FRAME_BYTES_MAX.to_bytes(4, "big") + b"x", 5)
@@ -148,7 +148,7 @@ class Counting(Buffers):
         return super().take(size)
 
 
-def test_a_frame_of_many_megabytes_is_copied_once_it_is_known_to_come_and_no_more(
+def test_a_huge_frame_gets_its_full_buffer_only_once_much_of_it_arrived(
     turn: Turn,
 ) -> None:
     turn.buffers = counting = Counting()
@@ -170,7 +170,7 @@ def test_connections_between_frames_hold_no_buffer(turn: Turn) -> None:
     assert turn.buffers.free_bytes <= 4096
 
 
-def test_free_buffers_are_bounded_and_used_again() -> None:
+def test_free_buffers_are_bounded_and_reused() -> None:
     buffers = Buffers()
     taken = [buffers.take(1_000_000) for _ in range(100)]
     assert buffers.taken_bytes == sum(map(len, taken))
@@ -184,7 +184,7 @@ def test_free_buffers_are_bounded_and_used_again() -> None:
     assert buffers.free_bytes == free - len(again)
 
 
-def test_a_buffer_that_was_lent_is_taken_again_once_nobody_sees_it() -> None:
+def test_a_lent_buffer_is_reused_once_no_view_of_it_is_left() -> None:
     buffers = Buffers()
     lent = buffers.take(1_000_000)
     lent[:4] = b"mark"
@@ -198,10 +198,10 @@ def test_a_buffer_that_was_lent_is_taken_again_once_nobody_sees_it() -> None:
     assert buffers.free_bytes == 0
 
 
-def test_a_buffer_that_is_seen_is_nobodys_however_python_counts_references(
+def test_a_buffer_with_a_view_is_not_reused_however_python_counts_references(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As Python 3.14 does, which does not count what a call borrows from a local name."""
+    """Python 3.14 does not count a reference that a call borrows from a local name."""
     count = sys.getrefcount
     with monkeypatch.context() as patch:
         patch.setattr(sys, "getrefcount", lambda thing: count(thing) - 2)
@@ -215,7 +215,9 @@ def test_a_buffer_that_is_seen_is_nobodys_however_python_counts_references(
     importlib.reload(counting_less)
 
 
-def test_a_buffer_that_there_is_no_memory_for_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_without_memory_for_it_does_not_count_as_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(_: int) -> None:
         raise OSError(errno.ENOMEM, "no memory")
 
@@ -226,7 +228,7 @@ def test_a_buffer_that_there_is_no_memory_for_is_not_taken(monkeypatch: pytest.M
     assert pool.taken_bytes == 0
 
 
-def test_of_lent_buffers_only_so_many_are_waited_for() -> None:
+def test_the_number_of_lent_buffers_kept_for_reuse_is_bounded() -> None:
     buffers = Buffers()
     kept = [buffers.take(1_000_000) for _ in range(100)]
     for each in kept:
@@ -253,7 +255,7 @@ def test_a_hook_that_was_removed_is_not_called(turn: Turn) -> None:
     assert called == ["hook"]
 
 
-def test_a_turn_ends_by_itself_once_its_loop_has_read_all() -> None:
+def test_a_turn_ends_by_itself_once_its_loop_has_read_everything() -> None:
     loop = VirtualLoop(VirtualClock())
     turn = Turn(loop)
     called: list[int] = []
@@ -266,7 +268,7 @@ def test_a_turn_ends_by_itself_once_its_loop_has_read_all() -> None:
     loop.close()
 
 
-def test_who_has_sent_a_large_frame_gets_room_for_the_next_at_once(turn: Turn) -> None:
+def test_after_a_large_frame_the_next_gets_a_full_buffer_at_once(turn: Turn) -> None:
     receiver = Receiver(turn)
     frame = framed(bytes(300_000))
     receiver.receive(frame, len(frame))
@@ -279,7 +281,7 @@ def test_who_has_sent_a_large_frame_gets_room_for_the_next_at_once(turn: Turn) -
     assert turn.buffers.taken_bytes == 0
 
 
-def test_the_rest_of_a_frame_that_is_no_larger_has_room_at_once(turn: Turn) -> None:
+def test_after_a_large_frame_one_no_larger_gets_a_full_buffer_at_once(turn: Turn) -> None:
     receiver = Receiver(turn)
     frame = framed(bytes(200_000))
     receiver.receive(frame, len(frame))
@@ -290,7 +292,7 @@ def test_the_rest_of_a_frame_that_is_no_larger_has_room_at_once(turn: Turn) -> N
     assert len(receiver.frames) == 3
 
 
-def test_what_is_given_for_large_frames_is_bounded(turn: Turn) -> None:
+def test_memory_for_large_frames_is_bounded(turn: Turn) -> None:
     receivers = [Receiver(turn) for _ in range(100)]
     for receiver in receivers:
         receiver.receive(framed(bytes(1_000_000)), 1 << 18)

@@ -1,4 +1,4 @@
-"""What only a simulated network does: partitions, crashes, resets, and all of it again by seed."""
+"""What only a simulated network does: partitions, crashes, resets, all reproducible by a seed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_connecting_through_a_partition_waits_for_its_end_or_times_out(
     simulation.run(scenario)
 
 
-def test_hosts_on_one_side_of_a_partition_hear_each_other(simulation: Simulation) -> None:
+def test_hosts_on_one_side_of_a_partition_reach_each_other(simulation: Simulation) -> None:
     async def scenario(served: Served) -> None:
         simulation.network.partition({"server", "client"}, {"other"})
         peer = await served.peer()
@@ -92,7 +92,7 @@ def test_hosts_on_one_side_of_a_partition_hear_each_other(simulation: Simulation
 @pytest.mark.parametrize(
     ("is_power_lost", "is_sending"), [(False, False), (True, False), (True, True)]
 )
-def test_a_crash_ends_connections_and_a_lack_of_power_once_a_kernel_asks_or_somebody_sends(
+def test_a_crash_ends_connections_at_once_and_a_power_loss_by_a_send_or_keepalive(
     simulation: Simulation, is_power_lost: bool, is_sending: bool
 ) -> None:
     async def scenario(served: Served) -> None:
@@ -116,7 +116,7 @@ def test_a_crash_ends_connections_and_a_lack_of_power_once_a_kernel_asks_or_some
 
 
 @pytest.mark.parametrize("ending", ["abort", "crash"])
-def test_who_is_cut_off_does_not_hear_that_its_peer_is_gone(
+def test_a_partitioned_host_does_not_notice_that_its_peer_is_gone(
     simulation: Simulation, ending: str
 ) -> None:
     async def scenario(served: Served) -> None:
@@ -136,7 +136,7 @@ def test_who_is_cut_off_does_not_hear_that_its_peer_is_gone(
     simulation.run(scenario)
 
 
-def test_resets_by_chance_are_heard_on_both_ends() -> None:
+def test_random_resets_are_seen_on_both_ends() -> None:
     simulation = Simulation(conditions=Conditions(reset_share=0.2))
 
     async def scenario(served: Served) -> None:
@@ -153,7 +153,7 @@ def test_resets_by_chance_are_heard_on_both_ends() -> None:
 
 
 def history(seed: int) -> list[tuple[float, bytes]]:
-    """When each request was seen, on a network that cuts and delays."""
+    """When each request arrived, on a network that resets and delays."""
     simulation = Simulation(seed, Conditions(delay_ms_max=50))
     seen: list[tuple[float, bytes]] = []
 
@@ -204,7 +204,7 @@ def test_bytes_arrive_in_order_whatever_the_network_does(
     simulation.loop.close()
 
 
-def test_a_writer_faster_than_its_reader_is_told_to_pause(simulation: Simulation) -> None:
+def test_a_writer_faster_than_its_reader_is_paused(simulation: Simulation) -> None:
     class Writer(RawPeer):
         paused = 0
         resumed = 0

@@ -292,7 +292,7 @@ def test_a_broker_starts_on_a_full_disk_and_serves_reads(is_clean: bool) -> None
         world.clock.advance_ms(1)
         append(world, log, 3)
     newest = world.clock.now_ms()
-    if not is_clean:  # and its indexes are to be made anew
+    if not is_clean:  # and its indexes are to be rebuilt
         world.disk.remove(world.path_of(0, Suffix.INDEX))
     world.flush(log)
     world.stop() if is_clean else world.kill()
