@@ -1,4 +1,4 @@
-"""A broker's replicas on a simulated disk, in virtual time, for the tests of what stands on them.
+"""A broker's replicas on a simulated disk, in virtual time, for the tests of the rooms above.
 
 `World` tells them what a controller would; `Turns` stands for the turns of the network's loop: what
 is to happen at the end of one happens there, and what a request's bytes were is gone after it.
@@ -131,10 +131,10 @@ class World:
         self.open()
 
     def settle(self, ms: float = 50) -> None:
-        """Let what was asked for happen."""
+        """Run what was requested."""
         self.tasks.run_for_ms(ms)
 
-    # What a controller says
+    # The controller's requests
 
     def tell(
         self,
@@ -174,7 +174,7 @@ class World:
     def lead(
         self, key: TopicPartition = CLICKS, *, replicas: Sequence[int] = (BROKER,), **topic: Any
     ) -> Partition:
-        """A partition that this broker leads, made if need be; it alone is in sync."""
+        """A partition that this broker leads, created if need be, the only replica in sync."""
         if topic:
             self.topic = replace(self.topic, **topic)
         if key not in self.replicas.partitions:

@@ -1,4 +1,4 @@
-"""When the page cache is asked whether records are there, and when that is known."""
+"""Cold reads: when the page cache is probed for records, and when their presence is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class Bench:
-    """Two logs of six batches of a mebibyte and a little, and what is known of them."""
+    """Two logs of six batches of a little over a MiB each, and what is known of them."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -29,7 +29,7 @@ class Bench:
         return partition.log
 
     def asked(self, log: Log, offset: int, bytes_max: int = MIB) -> int:
-        """How often the page cache is asked about this read, all of which is there."""
+        """How often the page cache is probed for this read, all of which is cached."""
         before = self.world.disk.calls["read_cached"]
         assert not self.is_cold(log, offset, bytes_max)
         return self.world.disk.calls["read_cached"] - before
@@ -41,7 +41,7 @@ class Bench:
         return is_cold
 
     def forget(self, start: int, end: int) -> None:
-        """Have the pages from `start` to `end`, in bytes, leave the cache."""
+        """Evict the pages from `start` to `end`, in bytes."""
         content = self.log.active.file._content  # type: ignore[attr-defined]
         content.cold.update(range(start >> 12, end >> 12))
 
@@ -51,14 +51,14 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_read_is_asked_for_at_few_points_and_then_known(bench: Bench) -> None:
+def test_a_read_is_probed_at_few_points_and_then_known(bench: Bench) -> None:
     assert 2 <= bench.asked(bench.log, 0) <= 4
     assert bench.asked(bench.log, 0) == 0
     assert bench.asked(bench.log, 0, 100_000) == 0
     assert bench.asked(bench.other, 0) > 0
 
 
-def test_an_index_that_somebody_cut_is_for_who_reads(bench: Bench) -> None:
+def test_a_truncated_index_is_left_to_the_read_itself(bench: Bench) -> None:
     log = bench.log
     log.rest()
     file = bench.world.disk.open(log.active.offset_index.path)
@@ -71,18 +71,18 @@ def test_an_index_that_somebody_cut_is_for_who_reads(bench: Bench) -> None:
     part.release()
 
 
-def test_who_reads_on_is_asked_for_what_is_new(bench: Bench) -> None:
+def test_a_sequential_reader_is_probed_only_for_new_pages(bench: Bench) -> None:
     asked = [bench.asked(bench.log, offset) for offset in range(6)]
     assert sum(asked) <= 1 + 2 * 6 + 6
     assert [bench.asked(bench.log, offset) for offset in range(6)] == [0] * 6
 
 
-def test_what_is_before_a_known_place_is_asked_for(bench: Bench) -> None:
+def test_records_before_a_known_position_are_probed(bench: Bench) -> None:
     bench.asked(bench.log, 1)
     assert bench.asked(bench.log, 0, 1) > 0
 
 
-def test_what_was_known_is_asked_for_again_a_second_later(bench: Bench) -> None:
+def test_known_positions_are_probed_again_after_a_second(bench: Bench) -> None:
     first = bench.asked(bench.log, 0)
     bench.world.clock.advance_ms(999)
     assert bench.asked(bench.log, 0) == 0
@@ -93,7 +93,7 @@ def test_what_was_known_is_asked_for_again_a_second_later(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("start", [0, MIB // 2, MIB - 4096])
-def test_records_that_are_not_there_are_found_and_not_remembered(bench: Bench, start: int) -> None:
+def test_cold_records_are_detected_and_not_remembered(bench: Bench, start: int) -> None:
     bench.forget(start, start + MIB)
     assert bench.is_cold(bench.log, 0)
     assert bench.is_cold(bench.log, 0)
@@ -101,12 +101,12 @@ def test_records_that_are_not_there_are_found_and_not_remembered(bench: Bench, s
     assert not bench.is_cold(bench.log, 0)
 
 
-def test_what_is_asked_for_at_the_tail_is_known_to_be_there(bench: Bench) -> None:
+def test_records_at_the_tail_are_known_to_be_cached(bench: Bench) -> None:
     append(bench.world, bench.world.lead(), b"new")
     assert bench.asked(bench.log, bench.log.end_offset - 1) == 0
 
 
-def test_little_is_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_positions_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold, "_REMEMBERED_BLOCKS_MAX", 4)
     for offset in (0, 1, 2, 3, 4, 5) * 3:
         bench.asked(bench.log, offset)

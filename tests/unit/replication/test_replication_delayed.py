@@ -1,4 +1,4 @@
-"""Delayed operations: each ends once, by a change, by the clock, or with its client."""
+"""Delayed operations: each ends once, by a change, by its timeout, or with its client."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_change_that_is_not_enough_leaves_it_waiting(stage: Stage) -> None:
     assert [how for how, _ in visit.ended] == ["done"]
 
 
-def test_many_changes_in_one_turn_are_one_attempt(stage: Stage) -> None:
+def test_many_changes_in_one_turn_cause_one_attempt(stage: Stage) -> None:
     place = Place()
     visit = stage.wait(place)
     for _ in range(10):
@@ -107,13 +107,13 @@ def test_many_changes_in_one_turn_are_one_attempt(stage: Stage) -> None:
     assert visit.attempts == 1
 
 
-def test_what_nobody_watches_wakes_nobody(stage: Stage) -> None:
+def test_an_unwatched_change_wakes_no_operation(stage: Stage) -> None:
     stage.waiting.changed(Place())
     stage.tasks.run_until_idle()
     assert stage.clock.monotonic_ns() == 0
 
 
-def test_a_client_that_is_gone_gets_no_answer_and_leaves_nothing_behind(stage: Stage) -> None:
+def test_a_disconnected_client_gets_no_answer_and_leaves_nothing_behind(stage: Stage) -> None:
     place, client, other = Place(), object(), object()
     gone = [stage.wait(place, client=client) for _ in range(3)]
     kept = stage.wait(place, client=other)
@@ -126,13 +126,13 @@ def test_a_client_that_is_gone_gets_no_answer_and_leaves_nothing_behind(stage: S
     assert not stage.waiting._clients
 
 
-def test_a_shorter_wait_than_the_others_is_up_in_time(stage: Stage) -> None:
+def test_a_timeout_shorter_than_the_others_expires_in_time(stage: Stage) -> None:
     visits = [stage.wait(Place(), timeout_ms=ms) for ms in (300, 5, 100, 0)]
     stage.tasks.run_for_ms(1000)
     assert [visit.ended[0][1] for visit in visits] == [301, 6, 101, 1]
 
 
-def test_one_that_begins_to_wait_while_others_expire_is_up_in_time(stage: Stage) -> None:
+def test_an_operation_added_while_others_expire_expires_in_time(stage: Stage) -> None:
     later: list[Visit] = []
 
     class Renewing(Visit):
@@ -191,8 +191,8 @@ def test_whatever_happens_each_operation_ends_exactly_once(data: st.DataObject) 
     assert not any(place.watchers for place in places)
 
 
-def test_deadlines_that_are_weeks_away_leave_nothing_behind_when_operations_end() -> None:
-    """A client that gives its fetches such a time, and is answered at once, is no leak."""
+def test_ended_operations_with_deadlines_weeks_away_leave_nothing_behind() -> None:
+    """A client whose fetches have such a timeout, and are answered at once, causes no leak."""
     stage = Stage()
     place = Place()
     patient = stage.wait(Place(), timeout_ms=60_000)

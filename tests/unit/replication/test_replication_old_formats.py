@@ -1,4 +1,4 @@
-"""Answers for old consumers: what making one leaves behind for the next."""
+"""Down-converted answers: the memory they reuse, and how much is read for them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_a_megabyte_for_an_old_consumer_comes_from_memory_that_the_last_one_had() -> None:
-    """A new one of empty pages is 250 page faults. With another libc than glibc: as that likes."""
+def test_a_down_converted_answer_reuses_the_memory_of_the_last_one() -> None:
+    """A megabyte of new pages takes 250 page faults. This depends on glibc's allocator."""
     program = [sys.executable, "-c", _PROGRAM]
     faults = int(subprocess.run(program, capture_output=True, check=True, text=True).stdout)
     assert faults < 50 * ANSWERS
 
 
 class Part:
-    """A slice that notes how much of it was read."""
+    """A slice that counts the bytes read from it."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -60,7 +60,7 @@ def test_no_more_is_read_than_may_be_converted() -> None:
     assert len(list(iter_messages(sent))) == 900
 
 
-def test_a_first_batch_beyond_what_may_be_converted_comes_whole() -> None:
+def test_a_first_batch_above_the_limit_is_converted_whole() -> None:
     batch = bytes(build_batch([bytes(1000)] * 100, timestamp_ms=0))
     sent = message_set_of(cast(Slice, Part(batch * 3)), 1, 0, Budget(bytes=1000))
     assert len(list(iter_messages(sent))) == 100

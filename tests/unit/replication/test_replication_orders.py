@@ -1,4 +1,4 @@
-"""Orders of the controller that overtake the disk, and those that are fenced off."""
+"""Controller requests that arrive faster than the disk follows, and those that are fenced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.replication.replication_world import (
     stop_request,
 )
 
-# --- any order of orders --------------------------------------------------------------------------
+# --- any sequence of requests ---------------------------------------------------------------------
 
 
 @settings(max_examples=80, deadline=None)
@@ -32,10 +32,10 @@ from tests.unit.replication.replication_world import (
     ),
     st.integers(0, 99),
 )
-def test_orders_that_overtake_the_disk_leave_what_the_last_ones_say(
+def test_requests_faster_than_the_disk_end_in_the_state_of_the_last_ones(
     steps: list[tuple[str, int]], seed: int
 ) -> None:
-    """The model: the topic id of each partition that the controller has made and not deleted."""
+    """The model: the topic id of each partition that the controller created and did not delete."""
     world = World(seed=seed)
     model: dict[TopicPartition, uuid.UUID] = {}
     answered: list[int] = []
@@ -65,7 +65,7 @@ def test_orders_that_overtake_the_disk_leave_what_the_last_ones_say(
     assert not world.failures
 
 
-def test_a_deletion_of_many_partitions_holds_the_loop_for_a_few_at_a_time() -> None:
+def test_many_partitions_are_deleted_a_few_per_turn_of_the_loop() -> None:
     world = World()
     many = [TopicPartition("clicks", number) for number in range(120)]
     for key in many:
@@ -103,7 +103,7 @@ def test_a_deletion_of_many_partitions_holds_the_loop_for_a_few_at_a_time() -> N
         (1, 4, Error.STALE_BROKER_EPOCH),
     ],
 )
-def test_updates_of_metadata_are_fenced_as_orders_are(
+def test_metadata_updates_are_fenced_like_other_requests(
     controller_epoch: int, broker_epoch: int, error: Error
 ) -> None:
     request = UpdateMetadataRequest(
@@ -115,10 +115,10 @@ def test_updates_of_metadata_are_fenced_as_orders_are(
     assert fence(request, 1, 5) is error
 
 
-# --- all there is ---------------------------------------------------------------------------------
+# --- full requests --------------------------------------------------------------------------------
 
 
-def test_what_a_full_order_does_not_name_is_led_no_more_and_stays_on_disk() -> None:
+def test_partitions_missing_from_a_full_request_are_resigned_and_kept_on_disk() -> None:
     world = World()
     keys = [TopicPartition(name, 0) for name in ("clicks", "gone", "doubtful")]
     for key in keys:
@@ -133,5 +133,5 @@ def test_what_a_full_order_does_not_name_is_led_no_more_and_stays_on_disk() -> N
         world.settle()
         assert [world.replicas.partitions[key].is_leader for key in keys] == led
     assert [world.directory.logs[key].end_offset for key in keys] == [1, 1, 1]
-    assert error_of(world.tell(keys[1])) is Error.NONE  # its znodes are made anew, from epoch 0 on
+    assert error_of(world.tell(keys[1])) is Error.NONE  # its znodes are recreated, from epoch 0 on
     assert world.replicas.partitions[keys[1]].is_leader

@@ -1,4 +1,4 @@
-"""One partition: what it takes, what it shows to whom, and who waits for its high watermark."""
+"""One partition: appends, what it exposes to whom, and waiting for its high watermark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def partition(world: World) -> Partition:
 
 @pytest.fixture
 def careful(world: World) -> Partition:
-    """A partition that shows only what is flushed."""
+    """A partition that exposes flushed records only."""
     return world.lead(flush_before_expose=True)
 
 
@@ -79,13 +79,13 @@ def test_a_batch_larger_than_a_segment_is_refused(world: World) -> None:
     assert refusal(partition, batch([bytes(300)])) is Error.RECORD_LIST_TOO_LARGE
 
 
-def test_what_fits_a_segment_once_it_is_compressed_is_taken(world: World) -> None:
+def test_a_batch_that_fits_a_segment_once_compressed_is_accepted(world: World) -> None:
     partition = world.lead(segment_bytes=200, compression_type="gzip")
     assert append(world, partition, bytes(300)) == 0
     assert partition.log.size < 200
 
 
-def test_what_outgrows_a_segment_by_its_conversion_is_refused(world: World) -> None:
+def test_a_batch_that_outgrows_a_segment_by_conversion_is_refused(world: World) -> None:
     partition = world.lead(segment_bytes=200, compression_type="uncompressed")
     packed = build_batch([bytes(300)], timestamp_ms=START_MS, codec=Codec.GZIP)
     assert len(packed) < 200
@@ -98,7 +98,7 @@ def test_acks_all_needs_min_insync_replicas(world: World) -> None:
     assert append(world, partition, b"a") == 0  # acks=1 does not ask for them
 
 
-def test_acks_all_asks_for_no_more_replicas_than_there_are(world: World) -> None:
+def test_acks_all_needs_no_more_replicas_than_are_assigned(world: World) -> None:
     partition = world.lead(min_insync_replicas=2)
     appended = partition.append(batch([b"a"]), 9, -1, START_MS, lambda _: None)
     assert appended is not None
@@ -135,7 +135,7 @@ def test_rules_follow_from_the_topics_settings(
     ("epoch", "error"),
     [(-1, None), (5, None), (4, Error.FENCED_LEADER_EPOCH), (6, Error.UNKNOWN_LEADER_EPOCH)],
 )
-def test_a_clients_leader_epoch_is_compared(
+def test_a_clients_leader_epoch_is_checked(
     world: World, partition: Partition, epoch: int, error: Error | None
 ) -> None:
     world.tell(leader_epoch=5, partition_epoch=1)
@@ -150,7 +150,7 @@ def test_a_clients_leader_epoch_is_compared(
 # --- what is visible ------------------------------------------------------------------------------
 
 
-def test_an_open_transaction_holds_back_who_reads_committed(
+def test_read_committed_stops_before_an_open_transaction(
     world: World, partition: Partition
 ) -> None:
     append(world, partition, b"plain")
@@ -161,7 +161,7 @@ def test_an_open_transaction_holds_back_who_reads_committed(
     assert partition.visible_end(-1, 0) == 3
 
 
-def test_what_is_not_flushed_is_seen_by_followers_only(world: World, careful: Partition) -> None:
+def test_unflushed_records_are_visible_to_followers_only(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     assert (careful.high_watermark, careful.last_stable_offset) == (0, 0)
     assert (careful.visible_end(-1, 0), careful.visible_end(2, 0)) == (0, 1)
@@ -182,7 +182,7 @@ def test_without_flush_before_expose_records_are_exposed_at_once(
     assert heard == [Error.NONE]
 
 
-def test_many_who_wait_share_a_flush(world: World, careful: Partition) -> None:
+def test_many_waiters_share_a_flush(world: World, careful: Partition) -> None:
     heard: list[Error] = []
     append(world, careful, b"a")
     careful.await_exposed(1, 5000, None, heard.append)
@@ -196,7 +196,9 @@ def test_many_who_wait_share_a_flush(world: World, careful: Partition) -> None:
     assert world.disk.calls["sync"] - before <= 2
 
 
-def test_who_comes_while_a_flush_runs_waits_for_the_next(world: World, careful: Partition) -> None:
+def test_a_waiter_that_comes_during_a_flush_waits_for_the_next(
+    world: World, careful: Partition
+) -> None:
     heard: list[Error] = []
     append(world, careful, b"a")
     careful.await_exposed(1, 5000, None, heard.append)
@@ -210,7 +212,7 @@ def test_who_comes_while_a_flush_runs_waits_for_the_next(world: World, careful: 
     assert careful.high_watermark == 2
 
 
-def test_who_waits_too_long_hears_a_timeout_once(world: World, careful: Partition) -> None:
+def test_a_waiter_times_out_once(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
     careful.await_exposed(1, 0, None, heard.append)
@@ -218,7 +220,7 @@ def test_who_waits_too_long_hears_a_timeout_once(world: World, careful: Partitio
     assert heard == [Error.REQUEST_TIMED_OUT]
 
 
-def test_who_waits_hears_that_the_disk_is_full(world: World, careful: Partition) -> None:
+def test_a_full_disk_fails_the_waiters(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     world.tell(leader_epoch=1, partition_epoch=1)  # a small file for the flush to write
     world.disk.fail(errno.ENOSPC, when=lambda call: "leader-epoch" in call.path, forever=False)
@@ -231,7 +233,7 @@ def test_who_waits_hears_that_the_disk_is_full(world: World, careful: Partition)
     assert heard[1:] == [Error.NONE]
 
 
-def test_who_waits_hears_that_another_leads(world: World, careful: Partition) -> None:
+def test_resigning_fails_the_waiters(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
     careful.await_exposed(1, 5000, None, heard.append)
@@ -240,7 +242,7 @@ def test_who_waits_hears_that_another_leads(world: World, careful: Partition) ->
     assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_a_client_that_is_gone_hears_nothing(world: World, careful: Partition) -> None:
+def test_a_disconnected_client_is_not_answered(world: World, careful: Partition) -> None:
     append(world, careful, b"a")
     heard: list[Error] = []
     client = object()
@@ -252,7 +254,7 @@ def test_a_client_that_is_gone_hears_nothing(world: World, careful: Partition) -
 
 
 class Watch(Delayed):
-    """Notes what it is woken for."""
+    """Notes what is visible at each wake-up."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -266,7 +268,7 @@ class Watch(Delayed):
         raise AssertionError("nobody woke it")
 
 
-def test_a_flush_that_nobody_here_asked_for_wakes_who_waits_when_it_ends(
+def test_a_flush_for_another_reason_wakes_the_waiters_when_it_ends(
     world: World, careful: Partition
 ) -> None:
     watch = Watch(careful)
@@ -284,7 +286,9 @@ def test_a_flush_that_nobody_here_asked_for_wakes_who_waits_when_it_ends(
     assert woken == [True]
 
 
-def test_records_that_a_setting_exposes_wake_who_waits(world: World, careful: Partition) -> None:
+def test_records_exposed_by_a_settings_change_wake_the_waiters(
+    world: World, careful: Partition
+) -> None:
     watch = Watch(careful)
     append(world, careful, b"a")
     world.replicas.waiting.add(watch, (careful,), 60_000, None)

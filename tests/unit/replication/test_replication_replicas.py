@@ -1,4 +1,4 @@
-"""What the controller says, and what becomes of it: logs made, led, resigned, deleted, replaced."""
+"""The controller's requests and their effect: logs created, led, resigned, deleted, replaced."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refusal_of(world: World, key: TopicPartition = CLICKS) -> Error:
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_every_version_of_the_order_makes_a_leader(world: World, version: int) -> None:
+def test_every_version_of_leader_and_isr_makes_a_leader(world: World, version: int) -> None:
     answer = world.tell(version=version)
     assert error_of(answer) is Error.NONE
     if version < 5:
@@ -60,7 +60,7 @@ def test_every_version_of_the_order_makes_a_leader(world: World, version: int) -
     assert CLICKS in world.directory.logs
 
 
-def test_several_partitions_of_one_order_are_all_made(world: World) -> None:
+def test_all_partitions_of_one_request_are_created(world: World) -> None:
     keys = [TopicPartition("clicks", number) for number in range(20)]
     heard: list[LeaderAndIsrResponse] = []
     world.replicas.apply_leader_and_isr(leader_request(keys), 7, heard.append)
@@ -69,7 +69,7 @@ def test_several_partitions_of_one_order_are_all_made(world: World) -> None:
     assert set(world.replicas.partitions) == set(keys)
 
 
-def test_a_partition_named_twice_in_one_order_is_made_once(world: World) -> None:
+def test_a_partition_named_twice_in_one_request_is_created_once(world: World) -> None:
     heard: list[LeaderAndIsrResponse] = []
     world.replicas.apply_leader_and_isr(leader_request([CLICKS, CLICKS]), 7, heard.append)
     world.settle(1000)
@@ -81,13 +81,13 @@ def test_a_partition_without_leader_is_hosted_and_not_led(world: World) -> None:
     assert refusal_of(world) is Error.NOT_LEADER_OR_FOLLOWER
 
 
-def test_unknown_and_foreign_partitions_are_told_apart(world: World) -> None:
+def test_unknown_partitions_and_those_led_elsewhere_have_different_errors(world: World) -> None:
     assert refusal_of(world) is Error.UNKNOWN_TOPIC_OR_PARTITION
     world.known.add(CLICKS)
     assert refusal_of(world) is Error.NOT_LEADER_OR_FOLLOWER
 
 
-def test_listeners_hear_of_leading_of_a_new_epoch_and_of_resigning(world: World) -> None:
+def test_listeners_are_told_of_each_new_leader_epoch_and_of_resigning(world: World) -> None:
     told: list[tuple[str, int]] = []
     world.replicas.on_leader.append(lambda p: told.append(("leader", p.leader_epoch)))
     world.replicas.on_resign.append(lambda p: told.append(("resign", p.leader_epoch)))
@@ -100,7 +100,7 @@ def test_listeners_hear_of_leading_of_a_new_epoch_and_of_resigning(world: World)
     assert told == [("leader", 0), ("leader", 1), ("resign", 2), ("leader", 3), ("resign", 3)]
 
 
-def test_a_new_leader_notes_where_its_epoch_begins(world: World) -> None:
+def test_a_new_leader_records_where_its_epoch_begins(world: World) -> None:
     partition = world.lead()
     append(world, partition, b"a", b"b")
     world.tell(leader_epoch=4, partition_epoch=1)
@@ -130,7 +130,7 @@ def test_records_are_there_after_a_restart_once_the_controller_says_who_leads(
         ({"partition_epoch": 4}, Error.STALE_CONTROLLER_EPOCH),
     ],
 )
-def test_an_order_that_does_not_fit_is_refused_and_changes_nothing(
+def test_an_inconsistent_request_is_refused_and_changes_nothing(
     world: World, changes: dict[str, Any], error: Error
 ) -> None:
     world.tell(leader_epoch=5, partition_epoch=5)
@@ -143,7 +143,7 @@ def test_an_order_that_does_not_fit_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     "key", [TopicPartition("../clicks", 0), TopicPartition("", 0), TopicPartition("clicks", -1)]
 )
-def test_a_name_that_no_topic_has_is_refused(world: World, key: TopicPartition) -> None:
+def test_an_invalid_topic_name_is_refused(world: World, key: TopicPartition) -> None:
     assert error_of(world.tell(key)) is Error.INVALID_TOPIC_EXCEPTION
 
 
@@ -154,7 +154,7 @@ def test_a_controller_that_was_replaced_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("broker_epoch", [-1, 4])
-def test_an_order_for_an_earlier_registration_or_none_is_refused(
+def test_a_request_with_an_old_broker_epoch_or_none_is_refused(
     world: World, broker_epoch: int
 ) -> None:
     assert world.tell(broker_epoch=broker_epoch).error_code == Error.STALE_BROKER_EPOCH
@@ -162,11 +162,11 @@ def test_an_order_for_an_earlier_registration_or_none_is_refused(
 
 
 @pytest.mark.parametrize("broker_epoch", [5, 6])
-def test_a_broker_epoch_that_is_ours_or_ahead_is_taken(world: World, broker_epoch: int) -> None:
+def test_a_broker_epoch_equal_to_ours_or_ahead_is_accepted(world: World, broker_epoch: int) -> None:
     assert world.tell(broker_epoch=broker_epoch).error_code == 0
 
 
-def test_a_full_disk_refuses_the_first_records_of_a_partition_and_takes_them_later(
+def test_on_a_full_disk_a_new_partition_refuses_records_until_there_is_room(
     world: World,
 ) -> None:
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "make_directory", forever=False)
@@ -177,7 +177,7 @@ def test_a_full_disk_refuses_the_first_records_of_a_partition_and_takes_them_lat
     assert partition.high_watermark == 1
 
 
-def test_a_disk_that_fails_when_a_new_partitions_files_are_made_ends_the_broker(
+def test_a_disk_failure_while_a_partitions_files_are_created_ends_the_broker(
     world: World,
 ) -> None:
     world.disk.fail(when=lambda call: call.name == "make_directory")
@@ -205,7 +205,7 @@ def test_a_deleted_partition_is_gone_and_deleting_it_again_is_no_error(world: Wo
     assert error_of(world.stop()) is Error.NONE
 
 
-def test_a_log_that_nobody_hosts_yet_can_be_deleted(world: World) -> None:
+def test_a_log_that_is_not_hosted_yet_can_be_deleted(world: World) -> None:
     world.lead()
     world.restart()
     assert error_of(world.stop()) is Error.NONE
@@ -233,7 +233,7 @@ def test_every_form_of_stop_replica_deletes(world: World, version: int) -> None:
         (4, Error.NONE),
     ],
 )
-def test_a_stop_of_an_earlier_leader_epoch_is_fenced(
+def test_a_stop_replica_of_an_earlier_leader_epoch_is_fenced(
     world: World, leader_epoch: int, error: Error
 ) -> None:
     world.tell(leader_epoch=3)
@@ -241,7 +241,7 @@ def test_a_stop_of_an_earlier_leader_epoch_is_fenced(
     assert (CLICKS in world.directory.logs) == bool(error)
 
 
-def test_a_topic_made_again_has_nothing_of_the_old_one(world: World) -> None:
+def test_a_recreated_topic_has_none_of_the_old_records(world: World) -> None:
     append(world, world.lead(), b"old")
     heard: list[object] = []
     world.replicas.apply_stop_replica(stop_request(CLICKS, -2, delete=True), heard.append)
@@ -253,8 +253,8 @@ def test_a_topic_made_again_has_nothing_of_the_old_one(world: World) -> None:
     assert (partition.high_watermark, partition.topic_id) == (0, OTHER_ID)
 
 
-def test_a_log_of_another_topic_found_at_start_makes_room_and_is_not_deleted(world: World) -> None:
-    """As when ZooKeeper was put back to an earlier time, and the topic was created again."""
+def test_a_log_of_another_topic_found_at_start_is_set_aside_and_not_deleted(world: World) -> None:
+    """As after ZooKeeper was restored from a backup, and the topic was recreated."""
     append(world, world.lead(), b"old")
     world.restart()
     assert error_of(world.tell(topic_id=OTHER_ID)) is Error.NONE
@@ -270,8 +270,8 @@ def test_a_log_of_another_topic_found_at_start_makes_room_and_is_not_deleted(wor
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_a_hosted_log_of_another_topic_takes_no_more_records(world: World, is_made: bool) -> None:
-    """As when the topic's znodes were removed by hand, and it was created again."""
+def test_a_hosted_log_of_another_topic_is_replaced(world: World, is_made: bool) -> None:
+    """As after the topic's znodes were removed by hand, and it was recreated."""
     world.tell(leader_epoch=5)
     before = world.replicas.get(CLICKS)
     if is_made:
@@ -290,7 +290,7 @@ def test_a_hosted_log_of_another_topic_takes_no_more_records(world: World, is_ma
     )
 
 
-def test_a_write_under_way_into_the_log_of_another_topic_is_waited_for(world: World) -> None:
+def test_replacing_a_log_of_another_topic_waits_for_a_write_under_way(world: World) -> None:
     partition = world.lead()
     partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
     heard: list[Any] = []
@@ -302,7 +302,7 @@ def test_a_write_under_way_into_the_log_of_another_topic_is_waited_for(world: Wo
 
 
 @pytest.mark.parametrize("content", [None, b"garbage"])
-def test_a_log_without_a_readable_topic_id_is_taken_and_given_one(
+def test_a_log_without_a_readable_topic_id_is_adopted_and_given_one(
     world: World, content: bytes | None
 ) -> None:
     append(world, world.lead(), b"kept")
@@ -320,7 +320,7 @@ def test_a_log_without_a_readable_topic_id_is_taken_and_given_one(
     assert world.replicas.get(CLICKS).high_watermark == 0  # it was known for another topic's
 
 
-def test_a_log_that_cannot_be_looked_at_for_want_of_descriptors_is_led_when_it_can(
+def test_a_log_that_cannot_be_opened_without_descriptors_is_led_once_it_can(
     world: World,
 ) -> None:
     append(world, world.lead(), b"kept")
@@ -347,7 +347,7 @@ def test_a_deletion_waits_for_a_write_that_is_under_way(world: World) -> None:
 # --- settings, draining, numbers ------------------------------------------------------------------
 
 
-def test_new_topic_settings_hold_from_the_next_append_on(world: World) -> None:
+def test_new_topic_settings_apply_from_the_next_append(world: World) -> None:
     partition = world.lead()
     append(world, partition, bytes(500))
     world.replicas.configure("clicks", replace(TopicSettings(), max_message_bytes=100))
@@ -364,7 +364,7 @@ def test_settings_reach_a_log_that_is_not_hosted_yet(world: World) -> None:
     assert world.directory.logs[CLICKS].settings is changed
 
 
-def test_a_drained_broker_leads_nothing_and_may_close(world: World) -> None:
+def test_a_drained_broker_leads_nothing_and_can_close(world: World) -> None:
     partition = world.lead()
     partition._world.writers.thread_until_ns = world.clock.monotonic_ns() + 10**9
     append(world, partition, b"x", heard=[])
@@ -377,7 +377,7 @@ def test_a_drained_broker_leads_nothing_and_may_close(world: World) -> None:
     world.directory.close()
 
 
-def test_the_numbers_say_what_is_hosted_led_and_short_of_replicas(world: World) -> None:
+def test_the_gauges_count_hosted_led_and_under_replicated_partitions(world: World) -> None:
     world.lead(replicas=(BROKER, BROKER + 1))
     world.tell(VIEWS, leader=-1)
     metrics = world.metrics
@@ -386,7 +386,7 @@ def test_the_numbers_say_what_is_hosted_led_and_short_of_replicas(world: World) 
     assert metrics.under_min_isr() == 1
 
 
-def test_who_waits_for_a_partition_hears_that_it_is_gone(world: World) -> None:
+def test_waiters_get_an_error_when_their_partition_is_gone(world: World) -> None:
     world.topic = replace(world.topic, flush_before_expose=True)
     partition: Partition = world.lead()
     append(world, partition, b"x")

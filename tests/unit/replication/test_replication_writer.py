@@ -1,4 +1,4 @@
-"""Appends on a disk that is fast, slow, full, or fails: where they are written, who hears what."""
+"""The writer on a fast, slow, full or failing disk: which thread writes, and what callers get."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WATCH_FOR_MS = WATCH_FOR_NS / 1_000_000
 
 
 class Slowness:
-    """Makes the simulated disk's writes to segments take `ms`, since they wait for it, or not."""
+    """Makes writes to segments take `ms`, which are waits for the disk if `is_waiting`."""
 
     def __init__(self, world: World, *, is_waiting: bool = True) -> None:
         self.ms = 0.0
@@ -50,7 +50,7 @@ def partition(world: World) -> Partition:
 
 
 def submit(partition: Partition, heard: list[Any], value: bytes = b"x", **fields: Any) -> None:
-    """Append one record; what became of it goes to `heard`, now or later."""
+    """Append one record; its outcome goes to `heard`, now or later."""
     data = batch([value], **fields)
     outcome = partition.append_own([Batch(read_header(data), data)], START_MS, heard.append)
     if outcome is not None:
@@ -58,7 +58,7 @@ def submit(partition: Partition, heard: list[Any], value: bytes = b"x", **fields
 
 
 def make_slow(world: World, partition: Partition) -> Slowness:
-    """Have two slow writes, so that a thread takes over."""
+    """Make two slow writes, after which a thread takes over."""
     slowness = Slowness(world)
     slowness.ms = 60
     for _ in range(2):
@@ -71,14 +71,14 @@ def contents(partition: Partition) -> list[bytes | None]:
     return [value for _, value in values_in(file.read(0, file.size()))]
 
 
-def test_a_fast_disk_has_written_when_append_returns(partition: Partition) -> None:
+def test_on_a_fast_disk_a_batch_is_written_when_append_returns(partition: Partition) -> None:
     heard: list[Any] = []
     submit(partition, heard)
     assert heard == [Appended(0, 1)]
     assert contents(partition) == [b"x"]
 
 
-def test_one_slow_write_proves_nothing(world: World, partition: Partition) -> None:
+def test_one_slow_write_keeps_the_loop_writing(world: World, partition: Partition) -> None:
     slowness = Slowness(world)
     for slowness.ms in (300, 0, 0):
         submit(partition, [])
@@ -90,7 +90,7 @@ def test_one_slow_write_proves_nothing(world: World, partition: Partition) -> No
     assert len(heard) == 2
 
 
-def test_a_slow_write_that_waited_long_brings_the_thread_if_it_is_the_second(
+def test_a_second_slow_write_with_a_long_wait_switches_to_the_thread(
     world: World, partition: Partition
 ) -> None:
     slowness = Slowness(world)
@@ -105,7 +105,7 @@ def test_a_slow_write_that_waited_long_brings_the_thread_if_it_is_the_second(
 
 
 def appends_until_thread(world: World, partition: Partition, every_ms: float) -> int:
-    """How many that come `every_ms` are written at once, up to 200."""
+    """How many appends, one each `every_ms`, the loop writes before the thread does; up to 200."""
     for count in range(200):
         heard: list[Any] = []
         submit(partition, heard)
@@ -115,19 +115,19 @@ def appends_until_thread(world: World, partition: Partition, every_ms: float) ->
     return 200
 
 
-def test_short_waits_bring_the_thread_once_they_are_a_hundredth_of_the_time(
+def test_short_waits_switch_to_the_thread_once_they_are_a_hundredth_of_the_time(
     world: World, partition: Partition
 ) -> None:
     Slowness(world).ms = 3
     assert appends_until_thread(world, partition, every_ms=100) in range(18, 40)
 
 
-def test_rare_short_waits_never_bring_the_thread(world: World, partition: Partition) -> None:
+def test_rare_short_waits_never_switch_to_the_thread(world: World, partition: Partition) -> None:
     Slowness(world).ms = 3
     assert appends_until_thread(world, partition, every_ms=400) == 200
 
 
-def test_writes_that_the_scheduler_makes_slow_stay_on_the_loop(
+def test_writes_slowed_by_the_scheduler_stay_on_the_loop(
     world: World, partition: Partition
 ) -> None:
     slowness = Slowness(world, is_waiting=False)
@@ -139,7 +139,7 @@ def test_writes_that_the_scheduler_makes_slow_stay_on_the_loop(
     assert world.metrics.slow_writes == 20
 
 
-def test_waits_are_counted_for_a_while_after_a_slow_write_and_then_no_more(
+def test_waits_are_counted_only_for_a_while_after_a_slow_write(
     world: World, partition: Partition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[None] = []
@@ -158,7 +158,7 @@ def test_waits_are_counted_for_a_while_after_a_slow_write_and_then_no_more(
     assert not looks
 
 
-def test_a_large_write_has_more_time(world: World, partition: Partition) -> None:
+def test_a_large_write_is_allowed_more_time(world: World, partition: Partition) -> None:
     slowness = Slowness(world)
     slowness.ms = 3
     for _ in range(3):
@@ -169,9 +169,7 @@ def test_a_large_write_has_more_time(world: World, partition: Partition) -> None
     assert len(heard) == 1
 
 
-def test_what_comes_while_a_write_is_under_way_shares_the_next(
-    world: World, partition: Partition
-) -> None:
+def test_appends_during_a_write_share_the_next(world: World, partition: Partition) -> None:
     slowness = make_slow(world, partition)
     slowness.ms = slowness.writes = 0
     heard: list[Any] = []
@@ -185,7 +183,7 @@ def test_what_comes_while_a_write_is_under_way_shares_the_next(
     assert contents(partition)[2:] == [b"first", b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_the_thread_writes_bytes_of_its_own(world: World, partition: Partition) -> None:
+def test_the_thread_writes_its_own_copy_of_the_bytes(world: World, partition: Partition) -> None:
     make_slow(world, partition)
     data = batch([b"kept"])
     partition.append_own([Batch(read_header(data), data)], START_MS, lambda _: None)
@@ -194,7 +192,7 @@ def test_the_thread_writes_bytes_of_its_own(world: World, partition: Partition) 
     assert contents(partition)[2:] == [b"kept"]
 
 
-def test_after_some_fast_seconds_the_loop_writes_again(world: World, partition: Partition) -> None:
+def test_after_a_few_fast_seconds_the_loop_writes_again(world: World, partition: Partition) -> None:
     make_slow(world, partition).ms = 0
     world.tasks.run_for_ms(THREAD_FOR_MS)
     heard: list[Any] = []
@@ -215,7 +213,7 @@ def test_a_disk_that_stays_very_slow_keeps_the_thread(
     assert bool(heard) is not in_thread
 
 
-def test_after_the_thread_a_write_that_waited_long_brings_it_back(
+def test_one_long_wait_after_leaving_the_thread_switches_back_to_it(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition)
@@ -228,7 +226,7 @@ def test_after_the_thread_a_write_that_waited_long_brings_it_back(
     assert len(heard) == 1
 
 
-def test_a_full_disk_under_the_thread_fails_all_that_wait_and_nothing_of_it_counts(
+def test_a_full_disk_under_the_thread_fails_all_waiting_appends(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition).ms = 0
@@ -247,7 +245,7 @@ def test_a_full_disk_under_the_thread_fails_all_that_wait_and_nothing_of_it_coun
     assert contents(partition) == [b"x", b"x", b"later"]
 
 
-def test_a_file_that_the_thread_lacks_a_descriptor_for_fails_all_that_wait(
+def test_a_lack_of_descriptors_under_the_thread_fails_all_waiting_appends(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition).ms = 0
@@ -265,7 +263,7 @@ def test_a_file_that_the_thread_lacks_a_descriptor_for_fails_all_that_wait(
     assert contents(partition) == [b"x", b"x", b"later"]
 
 
-def test_a_full_disk_is_the_callers_error_while_the_loop_writes(
+def test_while_the_loop_writes_a_full_disk_raises_in_append(
     world: World, partition: Partition
 ) -> None:
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write", forever=False)
@@ -274,7 +272,7 @@ def test_a_full_disk_is_the_callers_error_while_the_loop_writes(
     assert partition.log.end_offset == 0
 
 
-def test_what_a_full_disk_refuses_is_counted_and_said_once_a_minute(
+def test_appends_refused_by_a_full_disk_are_counted_and_logged_once_a_minute(
     world: World, partition: Partition, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.disk.fail(errno.ENOSPC, when=lambda call: call.name == "write")
@@ -294,7 +292,7 @@ def test_what_a_full_disk_refuses_is_counted_and_said_once_a_minute(
     assert len(said()) == 2
 
 
-def test_a_disk_that_fails_under_the_thread_answers_nobody(
+def test_a_disk_failure_under_the_thread_leaves_appends_unanswered(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition).ms = 0
@@ -306,7 +304,9 @@ def test_a_disk_that_fails_under_the_thread_answers_nobody(
     assert [type(failure) for failure in world.failures] == [DiskFailed]
 
 
-def test_a_duplicate_of_what_is_under_way_waits_for_it(world: World, partition: Partition) -> None:
+def test_a_duplicate_of_an_append_under_way_waits_for_it(
+    world: World, partition: Partition
+) -> None:
     make_slow(world, partition).ms = 0
     heard: list[Any] = []
     fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
@@ -320,7 +320,7 @@ def test_a_duplicate_of_what_is_under_way_waits_for_it(world: World, partition: 
     assert partition.log.end_offset == 3
 
 
-def test_a_wrong_sequence_is_refused_at_once_also_while_the_disk_is_slow(
+def test_a_wrong_sequence_is_refused_at_once_even_on_a_slow_disk(
     world: World, partition: Partition
 ) -> None:
     make_slow(world, partition)
@@ -330,7 +330,9 @@ def test_a_wrong_sequence_is_refused_at_once_also_while_the_disk_is_slow(
     assert refused.value.error is Error.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_idle_is_when_the_thread_is_through(world: World, partition: Partition) -> None:
+def test_the_writer_is_idle_once_the_thread_has_finished(
+    world: World, partition: Partition
+) -> None:
     told: list[int] = []
     partition.when_idle(lambda: told.append(partition.log.end_offset))
     assert told == [0]
@@ -347,7 +349,7 @@ def test_idle_is_when_the_thread_is_through(world: World, partition: Partition) 
     st.lists(st.sampled_from(["append", "append", "pass", "slow", "fast", "full"])),
     st.integers(0, 9),
 )
-def test_what_was_acknowledged_is_in_the_log_in_order(steps: list[str], seed: int) -> None:
+def test_acknowledged_records_are_in_the_log_in_order(steps: list[str], seed: int) -> None:
     world = World(seed=seed)
     partition = world.lead()
     slowness = Slowness(world)
