@@ -1,4 +1,4 @@
-"""One line per event, in the journal's form under the journal."""
+"""The diagnostic log: one line per event, in journald's format when journald reads it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_under_the_journal_a_line_has_its_priority_and_no_time(tmp_path: Path) -
     )
 
 
-def test_elsewhere_a_line_has_time_and_level() -> None:
+def test_outside_the_journal_a_line_has_time_and_level() -> None:
     stream = io.StringIO()
     set_up("INFO", stream, {})
     logger.warning("slow")
@@ -49,7 +49,7 @@ def test_elsewhere_a_line_has_time_and_level() -> None:
     assert re.fullmatch(rf"{time} WARNING kdist\.some\.room: slow\n", stream.getvalue())
 
 
-def test_a_child_whose_stderr_is_not_the_journals_writes_as_elsewhere(tmp_path: Path) -> None:
+def test_a_child_whose_stderr_is_redirected_writes_time_and_level(tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("w") as stream:
         set_up("INFO", stream, {"JOURNAL_STREAM": "1:2"})
         logger.info("here")
@@ -76,7 +76,7 @@ def test_events_below_the_level_are_left_out(level: str) -> None:
     assert stream.getvalue().count("\n") == len(LEVELS) - LEVELS.index(level)
 
 
-def test_setting_up_again_does_not_write_twice() -> None:
+def test_setting_up_twice_does_not_duplicate_lines() -> None:
     stream = io.StringIO()
     set_up("INFO", stream, {})
     set_up("INFO", stream, {})

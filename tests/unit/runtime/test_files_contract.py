@@ -41,7 +41,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield Place(simulated, "/data")
 
 
-def test_what_was_written_is_read(place: Place) -> None:
+def test_written_bytes_are_read_back(place: Place) -> None:
     file = place.create("a", b"hello world")
     assert file.size() == 11
     assert file.read(6, 5) == b"world"
@@ -70,7 +70,7 @@ def test_writing_no_buffers_writes_nothing(place: Place) -> None:
     assert file.size() == 3
 
 
-def test_a_write_inside_the_file_leaves_the_rest(place: Place) -> None:
+def test_a_write_inside_the_file_leaves_the_rest_unchanged(place: Place) -> None:
     file = place.create("a", b"0123456789")
     file.write((b"xy",), 4)
     assert file.read(0, 20) == b"0123xy6789"
@@ -84,7 +84,7 @@ def test_a_read_stops_at_the_end_of_the_file(place: Place) -> None:
     assert file.read(0, 0) == b""
 
 
-def test_a_cached_read_gives_what_a_read_gives_or_none(place: Place) -> None:
+def test_a_cached_read_returns_what_a_read_returns_or_none(place: Place) -> None:
     file = place.create("a", bytes(range(256)) * 100)
     for position, size in ((0, 100), (25_000, 5_000), (25_600, 10), (30_000, 10)):
         assert file.read_cached(position, size) in (None, file.read(position, size))
@@ -95,7 +95,7 @@ def test_bytes_just_written_and_read_are_cached(place: Place) -> None:
     assert file.read_cached(10, 20_000) == file.read(10, 20_000)
 
 
-def test_truncate_cuts(place: Place) -> None:
+def test_truncate_shortens_a_file(place: Place) -> None:
     file = place.create("a", b"x" * 10_000)
     file.truncate(5_000)
     assert file.size() == 5_000
@@ -117,7 +117,7 @@ def test_preallocating_changes_neither_size_nor_content(place: Place) -> None:
     assert file.read(0, 100) == b"abcdef"
 
 
-def test_hints_and_syncs_change_nothing_that_is_read(place: Place) -> None:
+def test_hints_and_syncs_do_not_change_content(place: Place) -> None:
     content = random.Random(2).randbytes(100_000)
     file = place.create("a", content)
     file.start_writeback(0, 50_000)
@@ -147,7 +147,7 @@ def test_a_closed_file_refuses_and_a_second_close_does_nothing(place: Place) -> 
         file.write((b"x",), 0)
 
 
-def test_a_file_opened_readonly_is_read_and_not_written(place: Place) -> None:
+def test_a_file_opened_readonly_cannot_be_written(place: Place) -> None:
     place.create("a", b"abc").close()
     file = place.files.open_readonly(place.path("a"))
     assert file.read(0, 10) == b"abc"
@@ -155,7 +155,7 @@ def test_a_file_opened_readonly_is_read_and_not_written(place: Place) -> None:
         file.write((b"x",), 0)
 
 
-def test_a_removed_file_lives_on_in_its_open_handles(place: Place) -> None:
+def test_a_removed_file_stays_readable_through_open_handles(place: Place) -> None:
     file = place.create("a", b"abc")
     place.files.remove(place.path("a"))
     assert not place.files.exists(place.path("a"))
@@ -164,7 +164,7 @@ def test_a_removed_file_lives_on_in_its_open_handles(place: Place) -> None:
     assert place.files.size(place.path("a")) == 0
 
 
-def test_creating_what_is_there_is_refused(place: Place) -> None:
+def test_creating_an_existing_name_is_refused(place: Place) -> None:
     place.create("a", b"abc")
     with pytest.raises(FileExistsError):
         place.files.create(place.path("a"))
@@ -173,7 +173,7 @@ def test_creating_what_is_there_is_refused(place: Place) -> None:
     assert place.files.read(place.path("a")) == b"abc"
 
 
-def test_what_is_not_there_is_not_found(place: Place) -> None:
+def test_a_missing_name_raises_file_not_found(place: Place) -> None:
     files, missing = place.files, place.path("missing")
     calls = (files.open, files.open_readonly, files.size, files.modified_ms, files.read)
     for call in (*calls, files.list, files.remove, files.remove_tree, files.sync_directory):
@@ -205,7 +205,7 @@ def test_a_directory_is_not_a_file_nor_a_file_a_directory(place: Place) -> None:
     assert not any(map(files.is_link, (directory, file, f"{directory}/missing", f"{file}/a")))
 
 
-def test_a_list_is_sorted_and_of_one_directory(place: Place) -> None:
+def test_a_listing_is_sorted_and_covers_one_directory(place: Place) -> None:
     for name in ("b", "c", "a"):
         place.create(name)
     place.files.make_directory(place.path("d"))
@@ -222,7 +222,7 @@ def test_a_rename_replaces_a_file(place: Place) -> None:
     assert place.files.read(place.path("b")) == b"new"
 
 
-def test_a_rename_carries_a_directory_with_all_in_it(place: Place) -> None:
+def test_renaming_a_directory_keeps_its_content(place: Place) -> None:
     place.files.make_directory(place.path("a"))
     place.create("a/x", b"abc")
     place.files.rename(place.path("a"), place.path("b"))
@@ -230,7 +230,7 @@ def test_a_rename_carries_a_directory_with_all_in_it(place: Place) -> None:
     assert not place.files.exists(place.path("a"))
 
 
-def test_a_rename_over_what_it_may_not_replace_is_refused(place: Place) -> None:
+def test_a_rename_over_a_nonempty_directory_or_another_kind_is_refused(place: Place) -> None:
     place.files.make_directory(place.path("directory"))
     place.files.make_directory(place.path("full"))
     place.create("full/x")
@@ -245,7 +245,7 @@ def test_a_rename_over_what_it_may_not_replace_is_refused(place: Place) -> None:
     assert place.files.list(place.root) == ["directory", "file", "full"]
 
 
-def test_a_tree_is_removed_with_all_in_it(place: Place) -> None:
+def test_remove_tree_removes_a_directory_and_its_content(place: Place) -> None:
     place.files.make_directory(place.path("a"))
     place.files.make_directory(place.path("a/b"))
     place.create("a/b/c", b"abc")
@@ -261,14 +261,14 @@ def test_replace_puts_the_new_content_in_place_and_leaves_nothing_else(place: Pl
         assert place.files.list(place.root) == ["a"]
 
 
-def test_replace_writes_over_what_a_crash_left(place: Place) -> None:
+def test_replace_overwrites_a_temporary_file_left_by_a_crash(place: Place) -> None:
     place.create("a.tmp", b"half of something much longer")
     place.files.replace(place.path("a"), b"new")
     assert place.files.read(place.path("a")) == b"new"
     assert place.files.list(place.root) == ["a"]
 
 
-def test_a_replace_that_fails_leaves_the_old_and_no_temporary_file(place: Place) -> None:
+def test_a_failed_replace_leaves_the_old_content_and_no_temporary_file(place: Place) -> None:
     place.files.make_directory(place.path("a"))
     with pytest.raises(IsADirectoryError):
         place.files.replace(place.path("a"), b"new")

@@ -1,4 +1,4 @@
-"""What only the real disk does: system calls that do half, refuse or fail, and other processes."""
+"""What only the real disk does: partial and failing system calls, and locks between processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def refusing(code: int) -> Callable[..., NoReturn]:
     return refuse
 
 
-def test_a_short_write_is_carried_on(
+def test_a_short_write_is_continued(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwritev, pwrite = os.pwritev, os.pwrite
@@ -85,7 +85,7 @@ def test_a_short_write_is_carried_on(
         file.close()
 
 
-def test_a_short_read_is_carried_on(
+def test_a_short_read_is_continued(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.create(str(tmp_path / "a"))
@@ -97,7 +97,7 @@ def test_a_short_read_is_carried_on(
     file.close()
 
 
-def test_a_cached_read_that_finds_only_a_part_is_none(
+def test_a_cached_read_that_finds_only_a_part_returns_none(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.create(str(tmp_path / "a"))
@@ -110,7 +110,7 @@ def test_a_cached_read_that_finds_only_a_part_is_none(
     file.close()
 
 
-def test_a_filesystem_that_cannot_say_what_is_cached_is_asked_once(
+def test_a_filesystem_without_rwf_nowait_is_tried_once(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -128,7 +128,7 @@ def test_a_filesystem_that_cannot_say_what_is_cached_is_asked_once(
     file.close()
 
 
-def test_a_filesystem_that_cannot_reserve_or_start_writeback_is_asked_once(
+def test_a_filesystem_without_fallocate_or_sync_file_range_is_tried_once(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -160,7 +160,9 @@ def test_preallocated_blocks_are_freed_by_truncate(disk: Disk, tmp_path: Path) -
     file.close()
 
 
-def test_a_full_filesystem_takes_what_fits_and_says_so(disk: Disk, tiny_directory: Path) -> None:
+def test_a_write_to_a_full_filesystem_writes_what_fits_and_raises(
+    disk: Disk, tiny_directory: Path
+) -> None:
     file = disk.create(str(tiny_directory / "a"))
     with pytest.raises(DiskFull):
         file.write((b"x" * 40_000, b"y" * 40_000), 0)
@@ -171,7 +173,7 @@ def test_a_full_filesystem_takes_what_fits_and_says_so(disk: Disk, tiny_director
     file.close()
 
 
-def test_a_replace_on_a_full_filesystem_keeps_the_old_and_leaves_no_temporary_file(
+def test_a_replace_on_a_full_filesystem_keeps_the_old_content_only(
     disk: Disk, tiny_directory: Path
 ) -> None:
     path = str(tiny_directory / "a")
@@ -183,7 +185,7 @@ def test_a_replace_on_a_full_filesystem_keeps_the_old_and_leaves_no_temporary_fi
 
 
 @pytest.mark.parametrize("code", sorted(FAILED), ids=errno.errorcode.__getitem__)
-def test_an_error_of_the_device_is_a_failed_disk(
+def test_a_device_error_raises_disk_failed(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     path = str(tmp_path / "a")
@@ -235,7 +237,7 @@ def test_no_space_refuses_a_write_and_fails_a_sync(
     file.close()
 
 
-def test_an_error_that_is_not_the_disks_passes(
+def test_an_error_that_is_not_the_disks_passes_through(
     disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = disk.create(str(tmp_path / "a"))
@@ -254,7 +256,7 @@ def test_no_descriptor_is_inherited(disk: Disk, tmp_path: Path) -> None:
         file.close()
 
 
-def test_descriptors_are_given_back(disk: Disk, tmp_path: Path) -> None:
+def test_no_descriptor_is_leaked(disk: Disk, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     disk.create(str(tmp_path / "a")).close()
     disk.replace(str(tmp_path / "a"), b"abc")

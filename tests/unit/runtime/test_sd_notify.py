@@ -1,4 +1,4 @@
-"""What a service tells systemd."""
+"""Notifications to systemd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from kdist.runtime.sd_notify import ServiceManager
 
 
-def test_who_lacks_descriptors_still_says_that_it_is_alive(tmp_path: Path) -> None:
+def test_the_watchdog_is_notified_even_without_free_descriptors(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))

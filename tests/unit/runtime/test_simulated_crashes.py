@@ -1,4 +1,4 @@
-"""Random histories, then a power loss: what is found keeps the promises of `files.py`."""
+"""Random histories with a power loss: what survives keeps the promises of `files.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME_STEPS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(CONTENT_STEPS, max_size=12), st.integers(0, 1 << 30))
-def test_every_byte_found_was_there_at_some_time_since_the_last_sync(
+def test_each_surviving_byte_was_there_at_some_time_since_the_last_sync(
     steps: list[tuple[str, int, int]], seed: int
 ) -> None:
     disk = SimulatedDisk(random.Random(seed))
@@ -51,7 +51,7 @@ def test_every_byte_found_was_there_at_some_time_since_the_last_sync(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(NAME_STEPS, max_size=14), st.integers(0, 1 << 30))
-def test_every_name_found_was_there_at_some_time_since_the_last_sync_and_no_file_twice(
+def test_each_surviving_name_was_there_since_the_last_sync_and_no_file_has_two(
     steps: list[tuple[str, str, str]], seed: int
 ) -> None:
     disk = SimulatedDisk(random.Random(seed))

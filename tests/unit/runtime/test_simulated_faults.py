@@ -1,4 +1,4 @@
-"""What can go wrong with the simulated disk: failing calls, no space, a cold cache."""
+"""Faults of the simulated disk: failing calls, no space, a cold page cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEEDS = range(200)
 PAGE_BYTES = 4096
 
 
-def test_a_sync_after_a_failed_sync_succeeds_and_is_a_lie() -> None:
+def test_a_sync_after_a_failed_sync_succeeds_although_data_was_lost() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.replace("/a", b"old")
     file = disk.open("/a")
@@ -91,7 +91,7 @@ def test_a_failed_write_may_leave_any_part_of_itself() -> None:
     assert found == {b"", b"a", b"ab", b"abc", b"abcd"}
 
 
-def test_faults_wait_for_their_calls() -> None:
+def test_a_fault_can_begin_after_a_number_of_matching_calls() -> None:
     disk = SimulatedDisk(random.Random(1))
     file = disk.create("/a")
 
@@ -109,7 +109,7 @@ def test_faults_wait_for_their_calls() -> None:
     assert [str(call) for call in disk.trace[:2]] == ["create /a", "read /a"]
 
 
-def test_a_full_disk_takes_what_fits_and_says_so() -> None:
+def test_a_write_to_a_full_disk_writes_what_fits_and_raises() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.replace("/a", b"abc")
     disk.fill(10)
@@ -126,7 +126,7 @@ def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     assert file.write((b"789",), 7) == 3
 
 
-def test_a_full_disk_found_out_at_a_sync_is_a_failed_disk() -> None:
+def test_a_lack_of_space_that_shows_at_a_sync_raises_disk_failed() -> None:
     disk = SimulatedDisk(random.Random(1))
     file = disk.create("/a")
     disk.fail(errno.ENOSPC)
@@ -136,14 +136,14 @@ def test_a_full_disk_found_out_at_a_sync_is_a_failed_disk() -> None:
         file.write((b"x",), 0)
 
 
-def test_files_take_free_space() -> None:
+def test_files_use_up_free_space() -> None:
     disk = SimulatedDisk(random.Random(1))
     before = disk.free_bytes("/")
     disk.replace("/a", bytes(1 << 20))
     assert disk.free_bytes("/") == before - (1 << 20)
 
 
-def test_preallocated_space_is_taken_until_truncate() -> None:
+def test_preallocated_space_is_used_until_truncate() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.fill(100)
     file, other = disk.create("/a"), disk.create("/b")
@@ -158,7 +158,7 @@ def test_preallocated_space_is_taken_until_truncate() -> None:
     assert other.write((bytes(80),), 0) == 80
 
 
-def test_a_cached_read_is_none_for_what_was_dropped_until_it_is_read() -> None:
+def test_a_cached_read_of_dropped_pages_is_none_until_they_are_read() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.replace("/a", bytes(range(200)) * 100)
     file = disk.open("/a")
@@ -178,7 +178,7 @@ def test_nothing_is_cached_after_a_power_loss() -> None:
     assert file.read_cached(0, 3) == b"abc"
 
 
-def test_a_read_brings_in_the_pages_it_asks_for_and_no_others() -> None:
+def test_a_read_caches_the_pages_it_covers_and_no_others() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.replace("/a", bytes(3 * PAGE_BYTES))
     file = disk.crash().open("/a")
@@ -201,7 +201,7 @@ def test_a_file_is_as_old_as_its_last_write() -> None:
     assert disk.modified_ms("/a") == 1010
 
 
-def test_a_replace_that_fails_anywhere_leaves_the_old_or_the_new_and_no_temporary_file() -> None:
+def test_a_replace_that_fails_anywhere_leaves_the_old_or_the_new_content_only() -> None:
     for n in range(5):
         disk = SimulatedDisk(random.Random(n))
         disk.replace("/a", b"old")

@@ -54,7 +54,7 @@ def test_a_file_in_a_directory_whose_name_was_not_synced_may_be_gone_with_it() -
     assert outcomes(history, "/d/a") == {None, b""}
 
 
-def test_an_unsynced_append_may_be_there_be_missing_be_short_or_be_zeros() -> None:
+def test_an_unsynced_append_may_survive_whole_partly_as_zeros_or_not_at_all() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"abc")
         disk.open("/a").write((b"def",), 3)
@@ -64,7 +64,7 @@ def test_an_unsynced_append_may_be_there_be_missing_be_short_or_be_zeros() -> No
     assert all(content is not None and content.startswith(b"abc") for content in found)
 
 
-def test_unsynced_pages_survive_each_on_its_own() -> None:
+def test_unsynced_pages_survive_independently() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"o" * 3 * PAGE_BYTES)
         disk.open("/a").write((b"n" * 3 * PAGE_BYTES,), 0)
@@ -89,7 +89,7 @@ def test_a_page_may_be_torn_between_sectors_and_nowhere_else() -> None:
         assert all(len(set(content[n : n + 512])) == 1 for n in range(0, PAGE_BYTES, 512))
 
 
-def test_bytes_cut_off_without_a_sync_may_come_back() -> None:
+def test_truncated_bytes_may_reappear_until_a_sync() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"abcdef")
         disk.open("/a").truncate(3)
@@ -99,7 +99,7 @@ def test_bytes_cut_off_without_a_sync_may_come_back() -> None:
     assert all(content is not None and content.startswith(b"abc") for content in found)
 
 
-def test_bytes_written_and_cut_off_between_two_syncs_may_come_back_under_new_ones() -> None:
+def test_bytes_written_and_truncated_between_two_syncs_may_reappear() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"")
         file = disk.open("/a")
@@ -111,7 +111,7 @@ def test_bytes_written_and_cut_off_between_two_syncs_may_come_back_under_new_one
     assert {b"", b"first", b"second"} <= found
 
 
-def test_a_file_may_have_any_length_that_it_passed_through_since_its_sync() -> None:
+def test_an_unsynced_file_may_have_any_length_it_had_since_its_sync() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"abcdef")
         file = disk.open("/a")
@@ -123,7 +123,7 @@ def test_a_file_may_have_any_length_that_it_passed_through_since_its_sync() -> N
     assert lengths == {3, 4, 5, 6, 7, 8, 9}
 
 
-def test_a_synced_truncation_stays() -> None:
+def test_a_synced_truncation_survives() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"abcdef")
         file = disk.open("/a")
@@ -144,7 +144,7 @@ def test_a_rename_leaves_the_old_name_or_the_new_and_never_neither() -> None:
     assert found == {("a",), ("b",), ("c",)}
 
 
-def test_a_rename_over_a_file_leaves_the_one_content_or_the_other() -> None:
+def test_a_rename_over_a_file_leaves_the_old_content_or_the_new() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"new")
         put(disk, "/b", b"old")
@@ -153,7 +153,7 @@ def test_a_rename_over_a_file_leaves_the_one_content_or_the_other() -> None:
     assert outcomes(history, "/b") == {b"old", b"new"}
 
 
-def test_a_synced_rename_stays() -> None:
+def test_a_synced_rename_survives() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"abc")
         disk.rename("/a", "/b")
@@ -163,7 +163,7 @@ def test_a_synced_rename_stays() -> None:
     assert outcomes(history, "/b") == {b"abc"}
 
 
-def test_a_removed_file_may_come_back_until_the_directory_is_synced() -> None:
+def test_a_removed_file_may_reappear_until_the_directory_is_synced() -> None:
     def history(disk: SimulatedDisk) -> None:
         put(disk, "/a", b"abc")
         disk.remove("/a")
@@ -185,7 +185,7 @@ def test_a_filesystem_sync_makes_everything_durable() -> None:
     assert outcomes(history, "/d/a") == {b"abc"}
 
 
-def test_a_replace_cut_short_anywhere_leaves_the_old_or_the_new() -> None:
+def test_an_interrupted_replace_leaves_the_old_content_or_the_new() -> None:
     found = set()
     for seed in SEEDS:
         disk = SimulatedDisk(random.Random(seed))
@@ -201,7 +201,7 @@ def test_a_replace_that_returned_is_durable() -> None:
     assert outcomes(lambda disk: disk.replace("/a", b"abc"), "/a") == {b"abc"}
 
 
-def test_a_replace_that_is_not_durable_is_so_after_a_filesystem_sync() -> None:
+def test_a_replace_without_sync_is_durable_after_a_filesystem_sync() -> None:
     def history(disk: SimulatedDisk) -> None:
         disk.replace("/a", b"old")
         disk.replace("/a", b"new", durable=False)
@@ -214,7 +214,7 @@ def test_a_replace_that_is_not_durable_is_so_after_a_filesystem_sync() -> None:
     assert outcomes(synced, "/a") == {b"new"}
 
 
-def test_the_call_at_which_the_power_goes_has_had_its_effect_or_not() -> None:
+def test_the_call_at_which_power_is_lost_takes_effect_or_not() -> None:
     found = set()
     for seed in SEEDS:
         disk = SimulatedDisk(random.Random(seed))
@@ -229,7 +229,7 @@ def test_the_call_at_which_the_power_goes_has_had_its_effect_or_not() -> None:
     assert found == {b"old", b"new"}
 
 
-def test_a_sync_at_which_the_power_goes_may_have_done_all_or_a_part() -> None:
+def test_a_sync_at_which_power_is_lost_may_be_complete_or_partial() -> None:
     found = set()
     for seed in SEEDS:
         disk = SimulatedDisk(random.Random(seed))
@@ -243,7 +243,7 @@ def test_a_sync_at_which_the_power_goes_may_have_done_all_or_a_part() -> None:
     assert {b"", b"\0\0\0", b"new"} <= found
 
 
-def test_after_a_power_loss_every_call_raises_and_what_was_open_stays_dead() -> None:
+def test_after_a_power_loss_every_call_raises_and_open_files_stay_dead() -> None:
     disk = SimulatedDisk(random.Random(1))
     file = disk.create("/a")
     disk.sync_directory("/")
@@ -255,7 +255,7 @@ def test_after_a_power_loss_every_call_raises_and_what_was_open_stays_dead() -> 
     assert survivor.open("/a").size() == 0
 
 
-def test_the_power_comes_back_to_the_same_disk_by_the_same_chance_only() -> None:
+def test_what_survives_a_power_loss_depends_on_the_seed_alone() -> None:
     disk = SimulatedDisk(random.Random(1))
     put(disk, "/a", b"old" * 5000)
     disk.open("/a").write((b"new" * 5000,), 0)

@@ -1,4 +1,4 @@
-"""What every `Tasks` does: the broker's on asyncio, the command line's, the simulator's."""
+"""The contract of `Tasks`: the broker's on asyncio, the command line's, the simulator's."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def timed_stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
     yield from STAGES[request.param]()
 
 
-def test_callbacks_run_later_in_the_order_they_were_asked_for(stage: Stage) -> None:
+def test_callbacks_run_later_in_the_order_of_their_requests(stage: Stage) -> None:
     seen: list[int] = []
     for n in range(5):
         stage.tasks.call_soon(lambda n=n: seen.append(n))  # type: ignore[misc]
@@ -86,7 +86,7 @@ def test_callbacks_run_later_in_the_order_they_were_asked_for(stage: Stage) -> N
     assert seen == [0, 1, 2, 3, 4]
 
 
-def test_a_callback_asked_for_by_a_callback_runs_after_it(stage: Stage) -> None:
+def test_a_callback_requested_by_a_callback_runs_after_it(stage: Stage) -> None:
     seen: list[str] = []
 
     def first() -> None:
@@ -122,7 +122,7 @@ def test_done_gets_what_the_work_raised(stage: Stage) -> None:
     assert seen == [error]
 
 
-def test_every_work_gets_its_done(stage: Stage) -> None:
+def test_each_piece_of_work_gets_its_done(stage: Stage) -> None:
     worked: list[int] = []
     seen: list[int] = []
     for n in range(20):
@@ -142,7 +142,7 @@ def test_a_cancelled_timer_does_not_run(stage: Stage) -> None:
     assert seen == ["soon"]
 
 
-def test_timers_run_in_the_order_of_their_time(timed_stage: Stage) -> None:
+def test_timers_run_in_the_order_of_their_due_times(timed_stage: Stage) -> None:
     seen: list[str] = []
     timed_stage.tasks.call_later(8, lambda: seen.append("late"))
     timed_stage.tasks.call_later(1, lambda: seen.append("early"))
@@ -151,7 +151,7 @@ def test_timers_run_in_the_order_of_their_time(timed_stage: Stage) -> None:
     assert seen == ["soon", "early", "late"]
 
 
-def test_closing_asyncio_tasks_waits_for_the_work_and_calls_its_dones() -> None:
+def test_closing_asyncio_tasks_waits_for_work_and_calls_its_done() -> None:
     loop = asyncio.new_event_loop()
     tasks = AsyncioTasks(loop, threads=1)
     begun, may_end = threading.Event(), threading.Event()
@@ -186,7 +186,7 @@ def test_blocking_work_on_asyncio_leaves_the_loop_free() -> None:
     assert seen == [True]
 
 
-def test_inline_work_runs_where_it_is_asked_for() -> None:
+def test_inline_work_runs_at_once_in_the_caller() -> None:
     tasks = InlineTasks()
     seen: list[str] = []
     tasks.run_blocking(lambda: seen.append("work"), lambda _error: seen.append("done"))
@@ -195,7 +195,7 @@ def test_inline_work_runs_where_it_is_asked_for() -> None:
     assert seen == ["work", "done"]
 
 
-def test_inline_timers_do_not_come_due() -> None:
+def test_inline_timers_never_fire() -> None:
     tasks = InlineTasks()
     seen: list[str] = []
     tasks.call_later(0, lambda: seen.append("timer"))
@@ -204,7 +204,7 @@ def test_inline_timers_do_not_come_due() -> None:
 
 
 def virtual_run(seed: int) -> list[tuple[str, int, int]]:
-    """What happened, to which of ten works, and when."""
+    """The events of ten pieces of work: what happened, to which, when."""
     clock = VirtualClock()
     tasks = VirtualTasks(clock, random.Random(seed), blocking_ms_max=20)
     seen: list[tuple[str, int, int]] = []
@@ -243,7 +243,7 @@ def test_virtual_time_passes_only_when_run() -> None:
     assert seen == [3_600_000_000_000]
 
 
-def test_a_power_loss_in_virtual_work_goes_through_to_the_simulator() -> None:
+def test_a_power_loss_in_virtual_work_reaches_the_simulator() -> None:
     tasks = VirtualTasks(VirtualClock(), random.Random(1))
     seen: list[BaseException | None] = []
 

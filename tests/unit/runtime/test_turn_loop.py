@@ -1,4 +1,4 @@
-"""The broker's loop: what it was asked for comes when all that was ready is done."""
+"""The broker's event loop: callbacks at the end of a turn, watched descriptors, rung callbacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(asyncio.wait_for(asyncio.sleep(0.01), 10))
 
 
-def test_what_is_wanted_runs_once_after_what_is_ready(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_turn_end_callback_runs_once_after_all_ready_callbacks(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     seen: list[str] = []
     want = ending_turns(loop, lambda: seen.append("end"))
 
@@ -44,7 +46,7 @@ def test_what_is_wanted_runs_once_after_what_is_ready(loop: asyncio.AbstractEven
     assert seen == ["first", "second", "end"]
 
 
-def test_it_can_be_wanted_again_by_what_it_calls(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_turn_end_callback_can_be_requested_again(loop: asyncio.AbstractEventLoop) -> None:
     seen: list[int] = []
 
     def end() -> None:
@@ -58,7 +60,7 @@ def test_it_can_be_wanted_again_by_what_it_calls(loop: asyncio.AbstractEventLoop
     assert seen == [0, 1, 2]
 
 
-def test_what_it_schedules_does_not_wait_for_the_next_event(
+def test_a_timer_set_at_a_turns_end_does_not_wait_for_the_next_event(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     async def scenario() -> float:
@@ -76,7 +78,7 @@ def test_what_it_schedules_does_not_wait_for_the_next_event(
     assert loop.run_until_complete(scenario()) < 5
 
 
-def test_what_it_raises_goes_to_the_loops_exception_handler(
+def test_an_error_in_a_turn_end_callback_reaches_the_exception_handler(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     raised: list[object] = []
@@ -105,7 +107,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield mine, other
 
 
-def test_a_descriptor_is_watched_for_what_is_asked(
+def test_a_descriptor_is_watched_for_the_requested_events(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     mine, other = pair
@@ -125,7 +127,7 @@ def test_a_descriptor_is_watched_for_what_is_asked(
     assert seen == [READABLE, WRITABLE, WRITABLE]
 
 
-def test_a_descriptor_that_is_always_ready_starves_nobody(
+def test_a_descriptor_that_is_always_ready_does_not_starve_timers(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     mine, other = pair
@@ -145,7 +147,7 @@ def test_a_descriptor_that_is_always_ready_starves_nobody(
     assert seen == ["ready", "end"] * (len(seen) // 2)
 
 
-def test_who_becomes_ready_while_another_is_served_shares_its_turn() -> None:
+def test_sockets_that_become_ready_during_a_turn_share_it() -> None:
     loop = TurnLoop()
     mine, others = zip(*(socket.socketpair() for _ in range(3)), strict=True)
     seen: list[str] = []
@@ -167,7 +169,7 @@ def test_who_becomes_ready_while_another_is_served_shares_its_turn() -> None:
     loop.close()
 
 
-def test_who_comes_late_after_a_turn_of_one_alone_shares_the_next() -> None:
+def test_a_socket_ready_after_a_turn_of_one_shares_the_next_turn() -> None:
     loop = TurnLoop()
     (mine, first), (other, second) = socket.socketpair(), socket.socketpair()
     turns = [""]
@@ -183,7 +185,7 @@ def test_who_comes_late_after_a_turn_of_one_alone_shares_the_next() -> None:
         turns[-1] += served.recv(1).decode()
         want()
         if served is mine and len(turns) > 1:
-            second.send(b"2")  # who comes late
+            second.send(b"2")  # the late one
 
     for each in (mine, other):
         watch(loop, each.fileno(), READABLE, lambda _, each=each: serve(each))
@@ -195,7 +197,7 @@ def test_who_comes_late_after_a_turn_of_one_alone_shares_the_next() -> None:
     loop.close()
 
 
-def test_who_is_always_ready_does_not_keep_a_turn_open(
+def test_a_socket_that_is_always_ready_does_not_keep_a_turn_open(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     loop = TurnLoop()
@@ -214,7 +216,7 @@ def test_who_is_always_ready_does_not_keep_a_turn_open(
     loop.close()
 
 
-def test_what_a_watcher_raises_goes_to_the_loops_exception_handler(
+def test_an_error_in_a_watcher_reaches_the_exception_handler(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     mine, other = pair
@@ -231,10 +233,10 @@ def test_what_a_watcher_raises_goes_to_the_loops_exception_handler(
     assert [type(each) for each in raised] == [KeyError]
 
 
-def test_a_timer_months_ahead_is_waited_for_while_others_are_served(
+def test_a_timer_months_ahead_does_not_disturb_the_loop(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
-    """The kernel counts the milliseconds of a wait in 31 bits."""
+    """The kernel takes a wait in milliseconds of 31 bits: 40 days do not fit."""
     mine, other = pair
     seen: list[bytes] = []
 
@@ -252,7 +254,7 @@ def test_a_timer_months_ahead_is_waited_for_while_others_are_served(
     late.cancel()
 
 
-def test_what_ends_the_process_passes_through(
+def test_system_exit_passes_through_the_loop(
     socket_loop: asyncio.AbstractEventLoop, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     mine, other = pair
@@ -267,7 +269,7 @@ def test_what_ends_the_process_passes_through(
         socket_loop.run_forever()
 
 
-def test_what_is_rung_for_runs_once_for_each_ring(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_rung_callback_runs_once_for_each_ring(loop: asyncio.AbstractEventLoop) -> None:
     seen: list[str] = []
     raised: list[object] = []
     loop.set_exception_handler(lambda _, context: raised.append(type(context["exception"])))

@@ -1,4 +1,4 @@
-"""The loop's bell: what other threads call for is heard, and wakes it."""
+"""The loop's bell: calls from other threads are run, and wake the loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_beside_four_threads(loop: TurnLoop, work: Callable[[int], object]) -> No
     late.cancel()
 
 
-def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> None:
+def test_every_call_from_concurrent_threads_is_run() -> None:
     loop, seen, count = TurnLoop(), list[int](), 5_000
 
     def heard(number: int) -> None:
@@ -40,7 +40,7 @@ def test_every_call_from_other_threads_is_heard_however_many_ring_at_once() -> N
     loop.close()
 
 
-def test_every_ring_of_other_threads_is_heard() -> None:
+def test_every_ring_from_other_threads_is_run() -> None:
     loop, seen, count = TurnLoop(), list[int](), 5_000
 
     def heard() -> None:
@@ -54,7 +54,7 @@ def test_every_ring_of_other_threads_is_heard() -> None:
     loop.close()
 
 
-def test_what_is_rung_for_beside_what_ends_the_loop_is_done_when_it_goes_on() -> None:
+def test_a_rung_callback_behind_one_that_ends_the_loop_runs_when_it_resumes() -> None:
     loop, seen = TurnLoop(), list[str]()
 
     def leave() -> None:
@@ -69,7 +69,7 @@ def test_what_is_rung_for_beside_what_ends_the_loop_is_done_when_it_goes_on() ->
     loop.close()
 
 
-def test_a_call_from_another_thread_wakes_a_loop_that_waits() -> None:
+def test_a_call_from_another_thread_wakes_a_waiting_loop() -> None:
     loop = TurnLoop()
     loop.call_soon(loop.call_later, 30, loop.stop)
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_a_call_from_another_thread_wakes_a_loop_that_waits() -> None:
     loop.close()
 
 
-def test_a_closed_loop_hears_nothing_more_and_says_so() -> None:
+def test_a_closed_loop_refuses_calls_from_other_threads() -> None:
     loop = TurnLoop()
     loop.close()
     loop.close()
@@ -90,13 +90,13 @@ def test_a_closed_loop_hears_nothing_more_and_says_so() -> None:
         loop.call_soon_threadsafe(print)
 
 
-def test_a_loop_is_not_closed_under_who_rings_it() -> None:
-    """The bell's number may be another file's at once."""
+def test_a_loop_is_not_closed_while_a_thread_rings_it() -> None:
+    """The bell's descriptor number may be reused for another file at once."""
     loop = TurnLoop()
     closing = threading.Thread(target=loop.close)
 
     class Bell:
-        """Of whose ring the loop hears before it has ended."""
+        """A bell whose ring is still under way when the loop hears of it."""
 
         inner, closed, was_closed_amid_ringing = loop._bell, False, False
 
@@ -117,7 +117,7 @@ def test_a_loop_is_not_closed_under_who_rings_it() -> None:
     assert not bell.was_closed_amid_ringing
 
 
-def test_a_bell_that_was_interrupted_is_rung_by_the_next() -> None:
+def test_an_interrupted_ring_is_made_up_for_by_the_next() -> None:
     loop, heard = TurnLoop(), threading.Event()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -133,7 +133,7 @@ def test_a_bell_that_was_interrupted_is_rung_by_the_next() -> None:
 
 
 class Interrupted:
-    """A bell before whose ring Ctrl-C comes."""
+    """A bell whose ring is interrupted by Ctrl-C before it has any effect."""
 
     closed = False
 

@@ -1,4 +1,4 @@
-"""The loop in virtual time: what it does as asyncio does, and what it does better."""
+"""The event loop in virtual time: what it shares with asyncio's, and where it is stricter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_week_of_sleep_takes_no_time_and_moves_the_clock() -> None:
     assert clock.monotonic_ns() == pytest.approx(7 * DAY_S * 10**9, abs=10)
 
 
-def test_each_moment_is_watched_before_it_is_over_and_what_the_watch_raises_ends_the_run() -> None:
+def test_before_time_moves_is_called_at_each_moment_and_its_error_ends_the_run() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -52,7 +52,7 @@ def test_each_moment_is_watched_before_it_is_over_and_what_the_watch_raises_ends
         run(scenario())
 
 
-def test_timers_run_in_the_order_of_their_time() -> None:
+def test_timers_run_in_the_order_of_their_due_times() -> None:
     async def scenario() -> list[tuple[str, float]]:
         loop = asyncio.get_running_loop()
         seen: list[tuple[str, float]] = []
@@ -68,7 +68,7 @@ def test_timers_run_in_the_order_of_their_time() -> None:
     assert run(scenario())[0] == [("first", 1.0), ("second", 2.0), ("third", 3.0)]
 
 
-def test_no_timer_comes_early() -> None:
+def test_no_timer_fires_early() -> None:
     chance = random.Random(3)
 
     async def scenario() -> None:
@@ -90,7 +90,7 @@ def test_timeouts_work() -> None:
     assert 3600 <= clock.monotonic_ns() / 1e9 < 3600.001
 
 
-def test_waiting_for_what_never_comes_is_a_deadlock_that_names_who_waits() -> None:
+def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
     async def waits_for_nothing() -> None:
         await asyncio.Event().wait()
 
@@ -118,7 +118,7 @@ def test_a_callback_that_raises_in_the_last_moment_ends_the_run_too() -> None:
         run(scenario())
 
 
-def test_an_own_exception_handler_gets_what_is_raised() -> None:
+def test_a_custom_exception_handler_gets_the_errors() -> None:
     seen: list[BaseException] = []
 
     async def scenario() -> None:
@@ -156,7 +156,7 @@ def test_call_soon_threadsafe_is_call_soon() -> None:
     assert run(scenario())[0] == [1, 2]
 
 
-def test_the_loop_serves_several_runs_one_after_the_other() -> None:
+def test_the_loop_can_be_run_several_times() -> None:
     loop = VirtualLoop(VirtualClock())
     assert loop.run_until_complete(asyncio.sleep(1, "one")) == "one"
     assert loop.run_until_complete(asyncio.sleep(1, "two")) == "two"
@@ -194,14 +194,14 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     assert history != tasks_history(2)
 
 
-def test_blocking_work_has_its_effect_before_its_done_and_others_come_between() -> None:
+def test_other_events_come_between_blocking_work_and_its_done() -> None:
     names = [name for name, _ in tasks_history(1)]
     assert all(names.index(f"work {n}") < names.index(f"done {n}") for n in range(20))
     assert names.index("work 1") != names.index("done 1") - 1 or names[:2] != ["work 0", "done 0"]
     assert [name for name in names if "work" in name] != [f"work {n}" for n in range(20)]
 
 
-def test_done_hears_what_the_work_raised() -> None:
+def test_done_gets_what_the_work_raised() -> None:
     async def scenario() -> list[BaseException | None]:
         seen: list[BaseException | None] = []
         tasks = LoopTasks(asyncio.get_running_loop(), random.Random(1))
@@ -213,7 +213,7 @@ def test_done_hears_what_the_work_raised() -> None:
     assert isinstance(error, ValueError)
 
 
-def test_a_power_loss_in_blocking_work_is_not_its_dones_but_the_runs() -> None:
+def test_a_power_loss_in_blocking_work_ends_the_run() -> None:
     seen: list[BaseException | None] = []
 
     def lose_power() -> None:
