@@ -27,7 +27,7 @@ from tests.unit.zk.zk_virtual import connected, run
 NOW_MS = 1_700_000_000_000
 
 
-def test_the_first_claim_wins_and_the_second_is_told_so() -> None:
+def test_the_first_claim_wins_and_the_second_fails() -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         one, two = await connected(ensemble), await connected(ensemble)
         assert await current_controller(one) is None
@@ -48,7 +48,7 @@ def test_claims_at_one_moment_have_one_winner() -> None:
         run(scenario, seed)
 
 
-def test_a_claim_of_the_controller_itself_finds_its_leadership() -> None:
+def test_a_second_claim_of_the_controller_finds_its_leadership() -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         zk = await connected(ensemble)
         leadership = await claim(zk, 1, NOW_MS)
@@ -57,7 +57,7 @@ def test_a_claim_of_the_controller_itself_finds_its_leadership() -> None:
     run(scenario)
 
 
-def test_a_claim_whose_answer_was_lost_is_found_again() -> None:
+def test_a_claim_whose_answer_was_lost_is_recognised() -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         zk, other = await connected(ensemble), await connected(ensemble)
         await other.create("/controller_epoch", b"7")
@@ -73,7 +73,7 @@ def test_a_claim_whose_answer_was_lost_is_found_again() -> None:
     run(scenario)
 
 
-def test_who_resigns_makes_room_at_once() -> None:
+def test_a_resignation_lets_another_claim_at_once() -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         one, two = await connected(ensemble), await connected(ensemble)
         first = await claim(one, 1, NOW_MS)

@@ -1,4 +1,4 @@
-"""What kazoo's thread tells in a hurry: several changes of state in one turn of the loop."""
+"""State changes that kazoo's thread reports in quick succession, within one turn of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kazoo's lines: each is told, and not again for a minute."""
+"""kazoo's log lines: each is logged at once, and repeated once a minute at most."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def told(lines: OncePerMinute, at_s: float, text: str = REFUSED) -> bool:
     return bool(lines.filter(record))
 
 
-def test_a_line_is_told_once_a_minute() -> None:
+def test_a_line_is_logged_once_a_minute() -> None:
     lines = OncePerMinute()
     assert [at_s for at_s in range(1000, 1180) if told(lines, at_s)] == [1000, 1060, 1120]
 
 
-def test_another_line_is_told_at_once() -> None:
+def test_a_different_line_is_logged_at_once() -> None:
     lines = OncePerMinute()
     assert told(lines, 1000)
     assert told(lines, 1001, "Zookeeper connection established, state: CONNECTED")
@@ -35,14 +35,14 @@ def test_a_clock_that_was_set_back_silences_nothing() -> None:
     assert not told(lines, 11)
 
 
-def test_of_many_lines_few_are_remembered() -> None:
+def test_few_of_many_lines_are_remembered() -> None:
     lines = OncePerMinute()
     for number in range(1000):
         assert told(lines, 1000, f"Connecting to host-{number}")
     assert len(lines._told_s) <= 100
 
 
-def test_the_real_client_talks_so() -> None:
+def test_the_real_clients_lines_are_limited() -> None:
     assert KazooZooKeeper.__module__ == "kdist.zk.kazoo_client"  # which sees to it
     filters = logging.getLogger("kazoo.client").filters
     assert [type(each) for each in filters] == [OncePerMinute]

@@ -43,7 +43,7 @@ def test_each_read_of_the_request_has_its_path_and_no_watch() -> None:
     )
 
 
-def test_what_is_there_what_is_missing_and_what_is_refused_are_told_apart() -> None:
+def test_existing_missing_and_refused_znodes_are_distinguished() -> None:
     answer = b"head" + read(b"xyz") + refused(-101) + read(None) + refused(-102) + read(b"") + END
     first, missing, empty, secret, last = MultiRead.deserialize(answer, 4)
     assert (first[0], tuple(first[1])) == (b"xyz", STAT)
@@ -80,7 +80,7 @@ def test_a_transaction_has_the_bytes_that_kazoo_gives_it() -> None:
     assert ours.type == Transaction.type
 
 
-def test_what_came_of_a_transaction_is_read_as_kazoo_reads_it() -> None:
+def test_a_transactions_results_are_read_as_kazoo_reads_them() -> None:
     path = "/é".encode()
     done = (
         b"head"

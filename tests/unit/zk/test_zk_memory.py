@@ -1,4 +1,4 @@
-"""What only the ensemble in memory has: its levers, its delays, its seed."""
+"""What only the ensemble in memory has: injected faults, delays, and a seed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_nobody_connects_to_servers_that_are_down() -> None:
     run(scenario)
 
 
-def test_who_knocks_while_the_servers_are_down_gets_in_when_they_are_back() -> None:
+def test_a_connect_while_the_servers_are_down_succeeds_when_they_are_back() -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         ensemble.stop()
         zk = ensemble.client()
@@ -110,7 +110,7 @@ def order_of_answers(seed: int) -> list[str]:
     return answered
 
 
-def test_clients_overtake_each_other_and_none_itself() -> None:
+def test_clients_overtake_each_other_and_each_keeps_its_own_order() -> None:
     orders = [order_of_answers(seed) for seed in range(20)]
     for order in orders:
         assert [name for name in order if name[0] == "a"] == ["a0", "a1", "a2"]

@@ -1,4 +1,4 @@
-"""Watchers: the last value is always told, whatever happens between the reads."""
+"""Watchers: the last value is always reported, whatever happens between the reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG_S = 60.0  # longer than every timeout and delay
 PATH = "/p"
 
 
-def test_a_watcher_tells_first_that_there_is_nothing_then_what_comes() -> None:
+def test_a_watcher_reports_a_missing_znode_and_then_its_values() -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         zk = await connected(ensemble)
         told: list[Znode | None] = []
@@ -111,7 +111,7 @@ async def break_at_random(
 
 @settings(max_examples=150)
 @given(st.integers(0, 2**32))
-def test_the_last_value_is_told_under_any_interleaving(seed: int) -> None:
+def test_the_last_value_is_reported_under_any_interleaving(seed: int) -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
         chance = random.Random(seed)
         zk, writers = await connected(ensemble), [await connected(ensemble) for _ in range(2)]

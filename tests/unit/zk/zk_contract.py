@@ -126,7 +126,7 @@ class RequestContract:
             assert await zk.exists("/a") is None
 
     @in_loop
-    async def test_each_refusal_has_its_exception(self, enter: Any) -> None:
+    async def test_each_error_has_its_exception(self, enter: Any) -> None:
         async with enter() as world:
             zk = await world.client()
             await zk.create("/a")

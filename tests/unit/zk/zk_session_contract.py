@@ -76,7 +76,7 @@ class SessionContract:
             assert len(states) == 2
 
     @in_loop
-    async def test_a_cut_takes_the_watches_along_and_says_so(self, enter: Any) -> None:
+    async def test_a_lost_connection_ends_the_watches_and_reports_it(self, enter: Any) -> None:
         async with enter() as world:
             zk, other = await world.client(), await world.client()
             await zk.create("/a")
