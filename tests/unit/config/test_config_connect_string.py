@@ -26,7 +26,7 @@ def test_servers_and_chroot_are_found(text: str, servers: tuple[str, ...], chroo
     ["", "/kdist", "host1,", "host1:", "host1:0", "host1:65536", "host1:x", "host1//a", "::1:2181",
      "a..b:1", "host1/a/../b", "host1/."],
 )  # fmt: skip
-def test_what_is_no_connect_string_is_refused_with_a_sentence(text: str) -> None:
+def test_an_invalid_connect_string_is_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(UserError, match=r"zookeeper\.connect"):
         ConnectString.parse(text)
 

@@ -29,7 +29,7 @@ def row_named(name: str) -> Setting:
 
 
 @pytest.mark.parametrize("row", WITH_DEFAULT, ids=name_of)
-def test_a_default_survives_the_way_through_text(row: Setting) -> None:
+def test_a_default_survives_a_round_trip_through_text(row: Setting) -> None:
     assert row.read(show_text(row.default)) == row.default
 
 

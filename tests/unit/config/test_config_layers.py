@@ -119,15 +119,13 @@ def test_dynamic_broker_settings_go_before_the_files_whatever_the_synonym() -> N
         ("log.cleaner.max.compaction.lag.ms", "4", "min.compaction.lag.ms is above"),
     ],
 )
-def test_what_cannot_be_changed_while_a_broker_runs_is_refused(
-    name: str, value: str, fault: str
-) -> None:
+def test_a_setting_that_is_not_dynamic_is_refused(name: str, value: str, fault: str) -> None:
     dynamic = layer_of(Source.DYNAMIC_BROKER_CONFIG, {name: value})
     with pytest.raises(ConfigError, match=re.escape(fault)):
         with_dynamic(broker(log_cleaner_min_compaction_lag_ms="5"), [dynamic])
 
 
-def test_what_kdist_ignores_in_a_file_it_ignores_there_too() -> None:
+def test_settings_ignored_in_a_file_are_ignored_as_dynamic_ones_too() -> None:
     dynamic = layer_of(Source.DYNAMIC_BROKER_CONFIG, {"log.cleaner.threads": "2"})
     assert with_dynamic(broker(), [dynamic]).topic_defaults == broker().topic_defaults
 

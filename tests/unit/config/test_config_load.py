@@ -27,7 +27,7 @@ def warnings_of(text: str) -> tuple[str, ...]:
     return load_broker(LEAST_TEXT + text, "f").warnings
 
 
-def test_the_least_file_gives_the_defaults() -> None:
+def test_a_minimal_file_gives_the_defaults() -> None:
     config = load_broker(LEAST_TEXT, "server.properties")
     assert config.broker.id == 1
     assert config.broker.listeners == ("PLAINTEXT://:9092",)
@@ -39,7 +39,7 @@ def test_the_least_file_gives_the_defaults() -> None:
     assert not config.warnings
 
 
-def test_the_sample_that_apache_kafka_carries_is_taken() -> None:
+def test_apache_kafkas_sample_file_is_accepted() -> None:
     config = load_broker(
         """\
         broker.id=0
@@ -103,7 +103,7 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file() -> None:
         ("flush.before.expose", "log.flush.before.expose"),
     ],
 )
-def test_a_misspelt_setting_brings_the_nearest_one_to_mind(wrong: str, right: str) -> None:
+def test_the_error_for_a_misspelt_setting_suggests_the_nearest_one(wrong: str, right: str) -> None:
     assert faults_of(**{wrong: "1"}) == (f"{wrong} is not a setting: did you mean {right}?",)
 
 
@@ -141,7 +141,7 @@ def test_no_setting_is_both_declared_and_foreign(row: object) -> None:
     assert not caught
 
 
-def test_what_promises_security_is_refused_and_what_tunes_threads_is_not() -> None:
+def test_security_settings_are_refused_and_thread_settings_are_ignored() -> None:
     refused = ("ssl.keystore.location", "sasl.enabled.mechanisms", "authorizer.class.name")
     ignored = ("num.io.threads", "log.cleaner.threads", "compression.zstd.level")
     assert all((row := find_foreign(name)) and row.is_refused for name in refused)
@@ -150,7 +150,7 @@ def test_what_promises_security_is_refused_and_what_tunes_threads_is_not() -> No
 
 
 @given(st.dictionaries(st.sampled_from(sorted(BROKER_NAMES)), st.text(max_size=8), max_size=6))
-def test_whatever_is_given_there_is_a_configuration_or_a_sentence(given: dict[str, str]) -> None:
+def test_any_input_gives_a_configuration_or_a_sentence(given: dict[str, str]) -> None:
     sentences = outcome_of(LEAST | given)
     assert sentences
     assert all(sentence.endswith((".", "?")) for sentence in sentences)

@@ -34,13 +34,13 @@ def test_a_topics_own_setting_goes_before_the_jobs() -> None:
     assert found.topics["ops.host"].format == "bytes"
 
 
-def test_a_name_of_two_settings_is_of_the_longer() -> None:
+def test_an_ambiguous_name_belongs_to_the_longer_setting() -> None:
     found = load_job(SMALL + "topic.clicks.event.time.format=s\n", "job")
     assert found.topics["clicks"].event_time_format == "s"
     assert found.topics["clicks"].format == "json"
 
 
-def test_what_begins_with_spark_goes_to_spark_but_for_its_master() -> None:
+def test_spark_settings_are_passed_to_spark_except_its_master() -> None:
     found = load_job(SMALL + "spark.master=local[3]\nspark.driver.memory=1g\n", "job")
     assert found.job.spark_master == "local[3]"
     assert found.spark == {"spark.driver.memory": "1g"}
@@ -74,7 +74,7 @@ def test_a_mistake_is_one_sentence(more: str, sentence: str) -> None:
     assert faults(more) == (sentence,)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     text = "bootstrap.servers=b1\ntopics=a,a,b c\noutput=data\n"
     assert faults("", text) == (
         "bootstrap.servers has 'b1', but must have host:port (job).",
@@ -85,7 +85,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     )
 
 
-def test_what_must_be_given_is_missed() -> None:
+def test_missing_required_settings_are_reported() -> None:
     assert [each.partition(" must be given")[0] for each in faults("", "")] == [
         "bootstrap.servers",
         "topics",

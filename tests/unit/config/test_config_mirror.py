@@ -103,7 +103,9 @@ def test_a_file_has_settings_of_the_process_and_of_each_flow() -> None:
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_key_and_line(change: tuple[str, str], sentence: str) -> None:
+def test_a_mistake_is_reported_with_its_key_and_line(
+    change: tuple[str, str], sentence: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_mirror(GOOD.replace(*change, 1), "m.properties")
     assert caught.value.faults == (sentence,)
@@ -118,7 +120,7 @@ def test_a_setting_that_is_given_by_both_of_its_names_is_refused() -> None:
     )
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     text = GOOD.replace("start=latest", "start=middle").replace("bytes=1048576", "bytes=x")
     with pytest.raises(ConfigError) as caught:
         load_mirror(text, "m.properties")

@@ -66,7 +66,7 @@ def test_half_a_unicode_escape_is_a_fault(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(min_size=1), st.text(), max_size=5))
-def test_what_is_written_is_read_again(settings: dict[str, str]) -> None:
+def test_written_properties_are_read_back(settings: dict[str, str]) -> None:
     text = "\n".join(escape_properties(name, value) for name, value in settings.items())
     read = parse_properties(text, "f")
     assert not read.faults

@@ -64,7 +64,7 @@ def test_an_oddity_is_a_warning(rule: str) -> None:
     assert warning.endswith("(f).")
 
 
-def test_a_replication_factor_that_this_release_has_not_is_a_warning() -> None:
+def test_an_unsupported_replication_factor_is_a_warning() -> None:
     given = {"default.replication.factor": "2", "offsets.topic.replication.factor": "3"}
     (warning,) = broker_from(LEAST | given).warnings
     assert warning == (
@@ -146,7 +146,7 @@ def test_a_listener_is_a_name_a_host_and_a_port(text: str, listener: Listener) -
 
 
 @pytest.mark.parametrize("text", ["", "a:1", "A://a", "A://a:65536", "A://::1:9092", "A://a b:1"])
-def test_what_is_not_a_listener_is_refused(text: str) -> None:
+def test_an_invalid_listener_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="NAME://host:port"):
         parse_listener(text)
 
