@@ -63,7 +63,7 @@ def test_a_request_cut_at_any_length_is_refused(api, version):
             decode_request(memoryview(frame)[:size])
 
 
-def test_bytes_behind_a_body_are_let_pass():
+def test_bytes_behind_a_body_are_ignored():
     frame = encode_request(
         RequestHeader(12, 0, 1), HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
     )

@@ -26,7 +26,7 @@ def test_frames_that_arrive_byte_by_byte_are_found_in_order(contents):
     assert start == len(buffer)
 
 
-def test_what_lies_behind_the_received_bytes_is_not_looked_at():
+def test_the_buffer_behind_the_received_bytes_is_not_read():
     buffer = framed(b"abc") + b"stale bytes of an earlier turn"
     assert find_frame(buffer, 0, 6, 100) is None
     assert find_frame(buffer, 0, 7, 100) == FrameRange(4, 7)

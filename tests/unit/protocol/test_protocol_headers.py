@@ -54,7 +54,7 @@ def test_a_client_id_that_is_not_utf_8_is_read_all_the_same(version):
     assert get_client_id(frame + b"body", version) == ("M\ufffdller", len(frame))
 
 
-def test_header_tags_are_read_over():
+def test_header_tags_are_skipped():
     tagged = bytes.fromhex(BYTES[1] + "02 00 01 61 05 00") + b"body"
     assert get_request_header(tagged, 2) == (HEADER, len(tagged) - 4)
     assert get_response_header(bytes.fromhex("00000007 01 00 01 61"), 1) == (7, 8)

@@ -58,7 +58,7 @@ def test_assignments_come_back():
     assert read_assignment(raw) == assignment
 
 
-def test_keys_are_told_apart_by_their_version():
+def test_keys_are_distinguished_by_their_version():
     position = OffsetCommitKey(group="g", topic="t", partition=3)
     raw = put_versioned(position, 1)
     assert raw == bytes.fromhex("0001 0001 67 0001 74 00000003")
@@ -66,7 +66,7 @@ def test_keys_are_told_apart_by_their_version():
     assert read_key(bytes.fromhex("0002 0001 67")) == GroupMetadataKey(group="g")
 
 
-def test_keys_of_a_later_kind_are_passed_over():
+def test_keys_of_an_unknown_version_are_skipped():
     assert read_key(bytes.fromhex("0003 0001 67")) is None
 
 
