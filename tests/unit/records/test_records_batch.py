@@ -1,4 +1,4 @@
-"""The header of a batch: read, checked, patched; and that no damage to a batch goes unseen."""
+"""A batch's header: read, checked, patched; and that damage to a batch is always detected."""
 
 from __future__ import annotations
 
@@ -136,13 +136,15 @@ def test_a_header_cut_short_is_corrupt() -> None:
         ({"record_count": 100, "last_offset_delta": 99}, "100 records do not fit in"),
     ],
 )
-def test_a_header_that_cannot_be_is_named(changes: dict[str, int], sentence: str) -> None:
+def test_an_impossible_header_is_reported_by_its_field(
+    changes: dict[str, int], sentence: str
+) -> None:
     found = header_fault(header(**changes), len(batch()))
     assert found is not None
     assert sentence in found
 
 
-def test_a_batch_that_compaction_thinned_out_or_emptied_is_sound_but_cannot_be_produced() -> None:
+def test_a_compacted_batch_is_valid_but_cannot_be_produced() -> None:
     thinned = header(last_offset_delta=50)
     assert header_fault(thinned, len(batch())) is None
     assert "leaves no gaps" in (producer_fault(thinned) or "")
@@ -151,7 +153,7 @@ def test_a_batch_that_compaction_thinned_out_or_emptied_is_sound_but_cannot_be_p
     assert "holds no records" in (producer_fault(emptied) or "")
 
 
-def test_what_brokers_alone_write_cannot_be_produced() -> None:
+def test_batches_that_only_brokers_write_cannot_be_produced() -> None:
     assert producer_fault(header()) is None
     assert "control batch" in (producer_fault(read_header(batch(is_control=True))) or "")
     assert "sequence -1" in (producer_fault(header(producer_id=5)) or "")
@@ -161,7 +163,7 @@ def test_what_brokers_alone_write_cannot_be_produced() -> None:
 @given(
     st.integers(0, (1 << 63) - 1), st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=20)
 )
-def test_patching_writes_offset_and_epoch_and_leaves_the_rest(
+def test_patching_writes_offset_and_epoch_only(
     base_offset: int, leader_epoch: int, before: bytes
 ) -> None:
     plain = batch()
@@ -187,7 +189,7 @@ def test_a_batch_stamped_with_append_time_gives_it_to_all_records(codec: Codec) 
     assert [record.timestamp for record in read_batch(batch(codec=codec))] == [NOW_MS] * 3
 
 
-def test_headers_are_found_one_behind_the_other() -> None:
+def test_successive_headers_are_found() -> None:
     batches = [batch(1, base_offset=4), batch(2, base_offset=5), batch(3, base_offset=7)]
     found = list(iter_headers(b"".join(batches)))
     assert [position for position, _ in found] == [0, len(batches[0]), len(batches[0] + batches[1])]
@@ -195,7 +197,7 @@ def test_headers_are_found_one_behind_the_other() -> None:
     assert list(iter_headers(b"")) == []
 
 
-def test_a_last_batch_cut_at_any_length_is_corrupt_or_where_allowed_left_out() -> None:
+def test_a_last_batch_cut_at_any_length_is_corrupt_or_if_allowed_left_out() -> None:
     first, second = batch(1), batch(2)
     for size in range(1, len(second)):
         cut = bytes(first + second[:size])
@@ -214,7 +216,9 @@ def test_a_wrong_header_between_others_is_corrupt_even_where_the_end_may_be_part
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_every_flipped_bit_is_found_or_in_a_field_that_the_leader_writes(codec: Codec) -> None:
+def test_every_flipped_bit_is_detected_except_in_fields_that_the_leader_writes(
+    codec: Codec,
+) -> None:
     sound = batch(codec=codec, producer_id=9, producer_epoch=1, base_sequence=5)
     expected = read_batch(sound)
     unseen = set()
@@ -236,7 +240,7 @@ def test_a_batch_cut_at_any_length_is_corrupt(codec: Codec) -> None:
         assert fault(sound[:size])
 
 
-def test_a_batch_thinned_out_by_compaction_keeps_its_offsets() -> None:
+def test_a_compacted_batch_keeps_its_offsets() -> None:
     full = batch(base_offset=100)
     record_size = (len(full) - HEADER_SIZE) // 3
     thinned = full[: HEADER_SIZE + record_size] + full[HEADER_SIZE + 2 * record_size :]
@@ -267,7 +271,7 @@ def test_timestamps_count_from_the_delete_horizon_where_the_batch_has_one() -> N
     assert [record.timestamp for record in read_batch(data)] == stamps
 
 
-def test_the_example_on_the_format_page_is_what_we_write() -> None:
+def test_the_format_pages_example_is_what_the_encoder_writes() -> None:
     page = Path(__file__).parents[3] / "docs" / "formats" / "record-batch.md"
     (example,) = re.findall(r"^## An example\n\n```\n(.*?)```", page.read_text(), re.M | re.S)
     described = "".join(line.partition("  ")[0] for line in example.splitlines())
@@ -300,7 +304,7 @@ def test_a_batch_that_decompresses_to_more_than_allowed_is_corrupt(codec: Codec)
         read_batch(data, body_bytes_max=99_000)
 
 
-def test_a_body_other_than_its_header_counts_is_corrupt_though_the_crc_agrees() -> None:
+def test_a_body_that_contradicts_its_headers_count_is_corrupt() -> None:
     for count, delta in [(2, 2), (0, 2), (4, 3)]:
         data = batch()
         data[23:27] = delta.to_bytes(4, "big")
@@ -349,6 +353,6 @@ def test_control_records_of_later_versions_and_types_can_be_told_apart() -> None
         ("0000 0001", "ffff 00000001"),
     ],
 )
-def test_what_is_no_marker_is_corrupt(key: str | None, value: str | None) -> None:
+def test_an_invalid_marker_is_corrupt(key: str | None, value: str | None) -> None:
     with pytest.raises(CorruptRecords):
         read_marker(key and bytes.fromhex(key), value and bytes.fromhex(value))

@@ -1,4 +1,4 @@
-"""The record codec: one list of expectations for both of its implementations."""
+"""The record codec: the same expectations for both of its implementations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def columns(table: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 @BOTH
 @given(table=rows, base_offset=st.integers(0, 1 << 62), base_timestamp=timestamps)
-def test_what_is_encoded_comes_back(
+def test_encoded_records_are_decoded_again(
     codec: ModuleType, table: list[tuple[Any, ...]], base_offset: int, base_timestamp: int
 ) -> None:
     values, keys, headers, stamps = columns(table)
@@ -77,7 +77,7 @@ def test_both_implementations_write_the_same_bytes(
 
 @BOTH
 @given(headers=st.lists(header_lists, max_size=5))
-def test_packed_headers_are_encoded_as_those_that_they_are_made_of(
+def test_packed_headers_are_encoded_like_the_headers_in_them(
     codec: ModuleType, headers: list[list[tuple[str, bytes | None]]]
 ) -> None:
     packed = [codec.pack_headers(each) for each in headers]
@@ -153,7 +153,7 @@ def test_buffers_of_other_types_are_taken_as_bytes(codec: ModuleType) -> None:
         (([b"", b""], None, None, [1, None]), "^timestamp 1 is of type NoneType, not int$"),
     ],
 )
-def test_an_item_of_another_type_is_named_by_its_row(
+def test_an_item_of_a_wrong_type_is_named_with_its_row(
     codec: ModuleType, arguments: tuple[Any, ...], sentence: str
 ) -> None:
     with pytest.raises(TypeError, match=sentence):
@@ -239,7 +239,9 @@ def test_unused_attribute_bits_are_ignored(codec: ModuleType) -> None:
         (record("00 00 00 01 01 02 02 6b 03"), 1),  # a header's value of -2
     ],
 )
-def test_what_breaks_the_format_is_corrupt(codec: ModuleType, body: bytes, count: int) -> None:
+def test_records_that_break_the_format_are_corrupt(
+    codec: ModuleType, body: bytes, count: int
+) -> None:
     lists = (codec.decode_values, codec.decode_keys, codec.decode_headers)
     for decode in (codec.decode_records, *lists, codec.decode_numbers, codec.find_null_key):
         with pytest.raises(CorruptRecords):
@@ -266,7 +268,7 @@ def test_offsets_and_timestamps_beyond_64_bits_are_corrupt(codec: ModuleType) ->
 
 @BOTH
 @given(table=st.lists(st.tuples(buffers, buffers), max_size=30), overhead=st.integers(0, 100))
-def test_running_sizes_are_of_the_records_before_each(
+def test_a_running_size_covers_the_records_before(
     codec: ModuleType, table: list[tuple[bytes | None, bytes | None]], overhead: int
 ) -> None:
     values, keys = [value for value, _ in table], [key for _, key in table]
@@ -298,7 +300,7 @@ def test_a_body_cut_at_any_length_is_corrupt(codec: ModuleType) -> None:
             codec.decode_records(body[:size], 2)
 
 
-def test_values_that_are_more_than_a_batch_holds_are_refused() -> None:
+def test_values_too_large_for_a_batch_are_refused() -> None:
     values = [bytes(1 << 20)] * 2048  # 2 GiB, of which only one MiB is there
     with pytest.raises(ValueError, match="more than one batch holds"):
         _compiled.encode_records(values)
@@ -315,7 +317,7 @@ def implementation(code: str = "", **environment: str) -> str:
     return done.stdout.decode().strip()
 
 
-def test_the_compiled_codec_serves_unless_pure_is_forced_or_it_is_not_built() -> None:
+def test_the_compiled_codec_is_used_unless_pure_is_forced_or_it_is_not_built() -> None:
     assert implementation() == "compiled"
     assert implementation(KDIST_PURE="1") == "reference"
     assert implementation("import sys; sys.modules['kdist.records._compiled'] = None") == (

@@ -1,4 +1,4 @@
-"""Records into columns, as Arrow has them: the same of both codecs, whatever comes."""
+"""Records decoded into Arrow's columns: both codecs have the same outcome for any input."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_offsets_and_timestamps_are_those_of_the_records(codec: ModuleType) -> N
 
 
 @given(body=st.binary(max_size=60), count=st.integers(-1, 5))
-def test_any_bytes_have_the_same_outcome_of_both_codecs(body: bytes, count: int) -> None:
+def test_both_codecs_have_the_same_outcome_for_any_bytes(body: bytes, count: int) -> None:
     for name in INTO:
         assert added(_compiled, name, body, count) == added(_reference, name, body, count)
 
@@ -85,7 +85,7 @@ def test_a_number_beyond_64_bits_is_corrupt(codec: ModuleType, numbers: int) -> 
 
 
 @BOTH
-def test_a_column_holds_no_more_than_its_ends_can_say(codec: ModuleType) -> None:
+def test_a_column_holds_no_more_bytes_than_one_batch_may(codec: ModuleType) -> None:
     column = BinaryColumn()
     column.ends[-1] = BATCH_BYTES_MAX
     with pytest.raises(ValueError, match="more than one batch holds"):

@@ -1,4 +1,4 @@
-"""The codecs: what they write, what they refuse, and that nothing makes them take much memory."""
+"""Compression: what the codecs write and refuse, and that their memory is bounded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FOREIGN_DECOMPRESS = {
 }
 
 
-# --- there and back -----------------------------------------------------------------------------
+# --- round trips --------------------------------------------------------------------------------
 
 
 @every_codec
@@ -84,7 +84,7 @@ def test_an_unknown_codec_is_corrupt(number: int) -> None:
         codec_of(number)
 
 
-# --- judges -------------------------------------------------------------------------------------
+# --- other implementations ----------------------------------------------------------------------
 
 
 @every_real_codec
@@ -127,7 +127,7 @@ def test_every_kind_of_lz4_frame_is_read(
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_streams_one_behind_the_other_are_read_as_one(codec: Codec) -> None:
+def test_concatenated_streams_are_read_as_one(codec: Codec) -> None:
     packed = compress(codec, b"one, ") + compress(codec, b"two")
     assert decompress(codec, packed, 8) == b"one, two"
     with pytest.raises(CorruptRecords):
@@ -168,14 +168,14 @@ def test_the_wrong_lz4_checksum_is_the_one_kafka_python_writes_for_old_brokers()
     assert kafka_codec.lz4_decode_old_kafka(lz4_legacy.break_checksum(right)) == WORDS
 
 
-def test_the_checksum_is_mended_behind_a_content_size_too() -> None:
+def test_the_checksum_is_corrected_behind_a_content_size_too() -> None:
     right = lz4.frame.compress(WORDS, store_size=True)
     assert lz4_legacy.break_checksum(right) != right
     assert lz4_legacy.mend_checksum(lz4_legacy.break_checksum(right)) == right
 
 
 @pytest.mark.parametrize("size", range(7))
-def test_a_frame_cut_within_its_header_has_no_checksum_to_mend(size: int) -> None:
+def test_a_frame_cut_within_its_header_has_no_checksum_to_correct(size: int) -> None:
     with pytest.raises(CorruptRecords):
         lz4_legacy.mend_checksum(compress(Codec.LZ4, b"x")[:size])
 
@@ -293,7 +293,7 @@ class Memory:
         return int(line) * 1024
 
 
-def test_the_meter_of_these_tests_sees_memory_that_is_touched() -> None:
+def test_the_memory_meter_of_these_tests_detects_touched_memory() -> None:
     with Memory() as memory:
         bytearray(64 * MIB)
     assert memory.risen_bytes > 50 * MIB
@@ -342,7 +342,7 @@ SNAPPY_LIE = b"\xff\xff\xff\xff\x07" + b"\x00x"
         ),
     ],
 )
-def test_a_length_that_lies_takes_no_memory(codec: Codec, lie: bytes) -> None:
+def test_a_false_length_allocates_no_memory(codec: Codec, lie: bytes) -> None:
     assert codec != Codec.ZSTD or lie[4] == 0xA0  # a content size of four bytes
     with Memory() as memory, pytest.raises(CorruptRecords):
         decompress(codec, lie, 1 << 31)

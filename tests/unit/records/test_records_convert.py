@@ -1,4 +1,4 @@
-"""From magic 0 and 1 to batches and back: what survives, what is dropped, what is refused."""
+"""Conversion from magic 0 and 1 to batches and back: what is kept, dropped and refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_set(message_set: bytes) -> list[Record]:
 
 
 def as_stored(records: list[Record], magic: int) -> list[Record]:
-    """The records with what the old format drops dropped."""
+    """The records without what the old format cannot hold."""
     return [
         record._replace(headers=(), timestamp=record.timestamp if magic else -1)
         for record in records
@@ -126,7 +126,7 @@ def test_wrappers_and_runs_of_plain_messages_of_any_magic_become_a_batch_each() 
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_gets_the_codec_that_is_asked_for(codec: Codec) -> None:
+def test_a_batch_gets_the_requested_codec(codec: Codec) -> None:
     [batch] = up(write_message_set(RECORDS, 1, Codec.GZIP), codec)
     assert read_header(batch).codec == codec
     assert read_batch(batch) == RECORDS
@@ -212,7 +212,7 @@ def test_records_below_the_fetch_offset_are_dropped_where_nothing_was_compressed
     assert down(plain, 1, fetch_offset=14) == b""
 
 
-def test_a_zstd_batch_ends_the_conversion_with_what_came_before_it_given() -> None:
+def test_a_zstd_batch_ends_the_conversion_after_what_came_before_it() -> None:
     batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.ZSTD, base_offset=4)
     sets = down_convert(batches, 1, 0, Budget())
     assert read_set(next(sets)) == RECORDS
@@ -250,10 +250,10 @@ def test_a_batch_of_more_records_than_the_bound_is_refused() -> None:
 
 @old_formats
 @pytest.mark.parametrize("records", [1, 2, 3, 5, 9])
-def test_answer_by_answer_a_small_budget_gives_every_record_once(
+def test_with_a_small_budget_successive_answers_give_every_record_once(
     magic: int, codec: Codec, records: int
 ) -> None:
-    """A consumer asks on behind the last record it got, even inside of a batch."""
+    """A consumer continues behind the last record it got, even inside a batch."""
     batches = [batch_of(RECORDS, codec, base_offset) for base_offset in (0, 4, 8)]
     got: list[Record] = []
     while len(got) < 12:
@@ -279,13 +279,13 @@ def test_the_batch_that_spends_the_bytes_is_the_last(codec: Codec, sets_max: int
 
 
 @pytest.mark.parametrize(("codec", "sets_max"), [(Codec.NONE, 2048), (Codec.SNAPPY, 512)])
-def test_batches_of_one_record_spend_more_than_their_bytes(codec: Codec, sets_max: int) -> None:
+def test_batches_of_one_record_cost_more_than_their_bytes(codec: Codec, sets_max: int) -> None:
     one = batch_of(RECORDS[:1], codec)
     batches = b"".join(offset.to_bytes(8, "big") + one[8:] for offset in range(10_000))
     assert sets_max - 50 < len(list(down_convert(batches, 1, 0, Budget()))) <= sets_max
 
 
-def test_gzip_is_left_to_those_who_have_time() -> None:
+def test_gzip_is_left_to_a_thread() -> None:
     batches = batch_of(RECORDS) + batch_of(RECORDS, Codec.GZIP, base_offset=4)
     sets = down_convert(batches, 1, 0, Budget(has_time=False))
     assert read_set(next(sets)) == RECORDS
@@ -293,7 +293,7 @@ def test_gzip_is_left_to_those_who_have_time() -> None:
         next(sets)
 
 
-# --- there and back -----------------------------------------------------------------------------
+# --- round trips --------------------------------------------------------------------------------
 
 any_records = st.lists(
     st.builds(
@@ -309,7 +309,7 @@ any_records = st.lists(
 
 
 @given(any_records, st.sampled_from([0, 1]), st.sampled_from(OLD_CODECS), st.integers(0, 2**40))
-def test_down_and_up_again_keeps_keys_values_and_the_timestamps_that_the_format_has(
+def test_down_and_up_conversion_keeps_what_the_format_can_hold(
     records: list[Record], magic: int, codec: Codec, base_offset: int
 ) -> None:
     message_set = down(batch_of(records, codec, base_offset), magic, base_offset)

@@ -1,4 +1,4 @@
-"""What a fetch gave of an old log, as batches: each record once, whatever its format was."""
+"""Fetched records of an old log as batches: each record once, whatever its format was."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECORDS = [
 
 
 def as_stored(records: Iterable[Record], magic: int) -> list[Record]:
-    """The records with what the old format drops dropped."""
+    """The records without what the old format cannot hold."""
     return [each._replace(timestamp=each.timestamp if magic else -1) for each in records]
 
 
@@ -50,7 +50,7 @@ def batch_of(records: list[Record]) -> bytes:
 
 
 def until_damage(data: bytes, **options: bool) -> tuple[list[int], str]:
-    """The offsets before what is damaged, and what is said of that."""
+    """The offsets before the damage, and the error's text."""
     found: list[int] = []
     try:
         for source, at, _ in iter_fetched(data, 0, **options):
@@ -69,7 +69,7 @@ def test_a_message_set_is_one_batch_of_its_codec_with_its_offsets(magic: int, co
 
 
 @formats
-def test_a_set_of_another_client_is_read(magic: int, codec: Codec) -> None:
+def test_a_message_set_of_another_client_is_read(magic: int, codec: Codec) -> None:
     builder = LegacyRecordBatchBuilder(magic, int(codec), 1 << 20)
     for each in RECORDS:
         offset = each.offset - 70  # as a producer counts: magic 1's are relative
@@ -134,7 +134,7 @@ def test_messages_before_the_offset_are_left_out(magic: int, codec: Codec) -> No
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_log_append_time_stays_what_it_is_and_is_one_batchs(codec: Codec) -> None:
+def test_each_log_append_time_is_kept_in_a_batch_of_its_own(codec: Codec) -> None:
     log = (
         write_message_set(RECORDS[:2], 1, codec, append_time_ms=5)
         + write_message_set(RECORDS[2:3], 1, codec, append_time_ms=6)
@@ -165,7 +165,9 @@ def test_many_messages_are_batches_that_other_logs_take(codec: Codec) -> None:
 
 
 @formats
-def test_what_an_answers_limit_cut_is_left_for_the_next(magic: int, codec: Codec) -> None:
+def test_a_message_cut_by_the_answers_limit_is_left_for_the_next_fetch(
+    magic: int, codec: Codec
+) -> None:
     whole = write_message_set(RECORDS[:1], magic, codec)
     log = whole + write_message_set(RECORDS[1:], magic)
     for size in range(len(log)):
@@ -175,7 +177,7 @@ def test_what_an_answers_limit_cut_is_left_for_the_next(magic: int, codec: Codec
         assert records_of(log[:size]) == as_stored(RECORDS[:whole_ones], magic)
 
 
-def test_a_batch_behind_messages_that_is_cut_is_left_for_the_next() -> None:
+def test_a_cut_batch_behind_messages_is_left_for_the_next_fetch() -> None:
     old = write_message_set(RECORDS[:2], 1)
     log = old + batch_of(RECORDS[2:])
     for size in range(len(old), len(log)):
@@ -183,7 +185,7 @@ def test_a_batch_behind_messages_that_is_cut_is_left_for_the_next() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_what_is_before_damage_is_given(magic: int) -> None:
+def test_records_before_damage_are_returned(magic: int) -> None:
     damaged = bytearray(write_message_set(RECORDS[2:3], magic))
     damaged[-1] ^= 1
     log = write_message_set(RECORDS[:2], magic) + damaged + write_message_set(RECORDS[3:], magic)
@@ -192,7 +194,7 @@ def test_what_is_before_damage_is_given(magic: int) -> None:
     assert fault.startswith("message CRC is")
 
 
-def test_a_checksum_is_not_asked_where_that_is_not_wanted() -> None:
+def test_checksums_are_not_checked_where_disabled() -> None:
     inner = bytearray(write_message_set([Record(0, 1, None, b"inner")], 1))
     inner[-1] ^= 1
     packed = zlib.compressobj(wbits=31)
@@ -227,7 +229,7 @@ FAR_APART = [Record(0, -(2**62), None, b""), Record(1, 2**63 - 1, None, b"")]
         (b"\0" * 8 + b"\xff" * 4 + b"\0" * 60, "does not fit"),
     ],
 )
-def test_what_is_damaged_or_cannot_be_is_said(log: bytes, fault: str) -> None:
+def test_damage_is_reported(log: bytes, fault: str) -> None:
     offsets, told = until_damage(write_message_set(RECORDS[:1], 0) + log)
     assert offsets == [70]
     assert fault in told

@@ -1,4 +1,4 @@
-"""A frame's bound is never less than what it holds, and near it where data shrinks a lot."""
+"""The bound of a frame's content is never too small, and close for highly compressible data."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_no_frame_holds_more_than_its_bound(writer: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_the_bound_of_what_shrinks_a_thousandfold_is_near(writer: str) -> None:
+def test_the_bound_for_highly_compressible_data_is_close(writer: str) -> None:
     write, bound_of = WRITERS[writer]
     bound = bound_of(write(bytes(10 * MIB)))
     assert bound is not None
     assert 10 * MIB <= bound <= 15 * MIB
 
 
-def test_frames_behind_each_other_are_added_up() -> None:
+def test_the_bounds_of_concatenated_frames_are_added() -> None:
     frames = compress(Codec.ZSTD, bytes(MIB)) + compress(Codec.ZSTD, b"abc" * 1000)
     bound = zstd_bound(frames)
     assert bound is not None
@@ -79,7 +79,7 @@ def test_too_many_blocks_are_not_counted() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("size", [100, 300_000, 20 * MIB])
-def test_what_shrinks_a_lot_is_decompressed_once(
+def test_highly_compressible_data_is_decompressed_once(
     codec: Codec, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms: list[int] = []

@@ -1,4 +1,4 @@
-"""LZ4 as it is written, and as usual frames are read: block by block."""
+"""LZ4: the frames that are written, and usual frames read block by block."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_an_lz4_block_that_does_not_shrink_is_stored_between_those_that_do() -> 
     assert packed.count((block | 1 << 31).to_bytes(4, "little") + noise) == 2
 
 
-def test_lz4_of_more_than_any_room_that_is_kept_comes_back() -> None:
+def test_lz4_data_larger_than_any_kept_buffer_is_read_back() -> None:
     data = NOISE * 80  # 12 MB
     packed = compress(Codec.LZ4, data)
     assert len(packed) > len(data)
     assert lz4.frame.decompress(packed) == data
 
 
-def test_what_lz4_has_written_is_copied_once() -> None:
+def test_lz4_output_is_copied_once() -> None:
     data = WORDS * 4
     tracemalloc.start()
     try:
@@ -66,7 +66,7 @@ def test_what_lz4_has_written_is_copied_once() -> None:
 def test_usual_lz4_frames_are_read_block_by_block(
     monkeypatch: pytest.MonkeyPatch, block_size: int
 ) -> None:
-    """The library reads a frame by a buffer of its own, which each block is copied from."""
+    """The library reads a frame through its own buffer, from which it copies each block."""
     monkeypatch.delattr("cramjam.lz4.decompress_into")
     data = NOISE * 40 + WORDS
     packed = lz4.frame.compress(data, block_size=block_size, block_linked=False, store_size=False)

@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1, with kafka-python and aiokafka as judges in both directions."""
+"""Message sets of magic 0 and 1, checked against kafka-python and aiokafka in both directions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ formats_of_aiokafka = pytest.mark.parametrize(  # it refuses the wrong checksum 
 
 
 def as_stored(records: Sequence[Record], magic: int) -> list[Record]:
-    """The records with what the format drops dropped."""
+    """The records without what the format cannot hold."""
     return [
         record._replace(headers=(), timestamp=record.timestamp if magic else -1)
         for record in records
@@ -234,14 +234,14 @@ def test_any_bytes_behind_a_right_crc_are_read_or_corrupt(
     assert records
 
 
-def test_a_batch_of_magic_2_is_no_message() -> None:
+def test_a_batch_of_magic_2_is_refused_as_a_message() -> None:
     checked = b"\x02\x00" + bytes(60)
     data = struct.pack(">qiI", 0, 4 + len(checked), zlib.crc32(checked)) + checked
     with pytest.raises(CorruptRecords, match="magic 2"):
         read(data)
 
 
-# --- judges -------------------------------------------------------------------------------------
+# --- other implementations ----------------------------------------------------------------------
 
 
 @formats

@@ -1,4 +1,4 @@
-"""Message sets as a whole: the same of both implementations, and of one message after the other."""
+"""Whole message sets: both implementations agree with each other and with reading one by one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def written(
     header: BatchHeader,
     limits: tuple[int, int, int],
 ) -> Written | str | None:
-    """What the codec makes of it, comparable; "corrupt" if it raises."""
+    """The codec's result in comparable form; "corrupt" if it raises."""
     try:
         found: Written | None = codec.write_messages(body, header, *limits)
     except CorruptRecords:
@@ -75,7 +75,7 @@ def written(
 def both_written(
     body: bytes | bytearray | memoryview, header: BatchHeader, *limits: int
 ) -> Written | str | None:
-    """What both make of it, which is the same."""
+    """The result of both, which must be the same."""
     magic, lowest_offset, count_max = limits
     reference = written(_reference_messages, body, header, (magic, lowest_offset, count_max))
     assert written(_compiled_messages, body, header, (magic, lowest_offset, count_max)) == reference
@@ -91,7 +91,7 @@ def both_written(
     st.integers(1, 11),
     st.booleans(),
 )
-def test_a_batch_is_written_alike(
+def test_both_write_a_batch_alike(
     table: list[tuple[bytes | None, bytes | None, int, bool]],
     magic: int,
     codec: Codec,
@@ -131,7 +131,7 @@ def test_a_body_that_is_cut_is_corrupt_at_every_length() -> None:
 
 @pytest.mark.parametrize("count_max", [1, 2, 10])
 @pytest.mark.parametrize("changed", [{"base_offset": INT64_MAX}, {"base_timestamp": INT64_MAX}])
-def test_numbers_of_more_than_64_bits_are_corrupt_wanted_or_not(
+def test_numbers_of_more_than_64_bits_are_corrupt_even_in_unused_columns(
     changed: dict[str, int], count_max: int
 ) -> None:
     batch = build_batch([b"1", b"2"], timestamps=[5, 6], timestamp_ms=-1)
@@ -149,18 +149,18 @@ def test_messages_of_every_length_have_the_right_checksum(codec: ModuleType, mag
     assert (made.record_count, made.last_offset, made.max_timestamp) == (70, 69, NOW_MS)
 
 
-# --- taken apart --------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 def both_read(messages: bytes, magic: int) -> Columns | None:
-    """What both find in it, which is the same."""
+    """What both find in it, which must be the same."""
     reference = _reference_messages.read_columns(messages, magic)
     assert _compiled_messages.read_columns(messages, magic) == reference
     return reference
 
 
 @given(rows, magics)
-def test_a_set_is_read_alike(
+def test_both_read_a_set_alike(
     table: list[tuple[bytes | None, bytes | None, int, bool]], magic: int
 ) -> None:
     found = [Record(5, at, key, value) for key, value, at, _ in table]
@@ -188,7 +188,7 @@ def test_a_damaged_set_has_no_columns(magic: int) -> None:
     st.integers(-3, 12) | st.just((1 << 31) - 1),
     st.binary(max_size=12),
 )
-def test_lengths_that_reach_too_far_are_told_by_both(
+def test_both_detect_lengths_that_reach_too_far(
     magic: int, key_length: int, value_length: int, data: bytes
 ) -> None:
     """The checksum is right: only the lengths say that something is wrong."""
@@ -229,7 +229,7 @@ def test_timestamps_too_far_apart_for_a_batch_are_corrupt() -> None:
         up_convert_plain(write_message_set(far, 1), 1)
 
 
-def test_a_host_without_the_compiled_module_has_the_reference(
+def test_without_the_compiled_module_the_reference_is_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", False)

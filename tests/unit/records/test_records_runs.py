@@ -1,4 +1,4 @@
-"""Batches that can be read as one: the same of both implementations, and of each batch alone."""
+"""Runs of batches read as one: both implementations agree, and with reading each batch alone."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_batches_in_a_row_are_one_run(usual: ModuleType, codec: ModuleType) -> N
         with_fields(numbered(2, 1), crc=1),
     ],
 )
-def test_what_is_another_kind_of_batch_ends_the_run(
+def test_another_kind_of_batch_ends_the_run(
     usual: ModuleType, codec: ModuleType, other: bytearray
 ) -> None:
     one = numbered(0, 2)
@@ -88,7 +88,7 @@ def test_what_is_another_kind_of_batch_ends_the_run(
 
 
 @BOTH
-def test_checksums_may_go_unasked(usual: ModuleType, codec: ModuleType) -> None:
+def test_checksums_may_be_skipped(usual: ModuleType, codec: ModuleType) -> None:
     data = numbered(0, 1) + with_fields(numbered(1, 1), crc=1)
     assert run_at(usual, data, check_crcs=False) == (2, len(data), 2)
 

@@ -1,4 +1,4 @@
-"""Many batches at once: the same of both implementations, and of each batch alone."""
+"""Scanning many batches at once: both implementations agree, and with scanning each batch alone."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_batches_in_a_row_are_one_stretch(codec: ModuleType) -> None:
 
 
 @BOTH
-def test_nothing_is_no_stretch(codec: ModuleType) -> None:
+def test_no_batches_are_no_stretch(codec: ModuleType) -> None:
     data = numbered(5, 2)
     assert find(codec, b"") is find(codec, data, position=len(data)) is None
     assert find(codec, data, position=len(data) + 100, end=1000) is None
@@ -109,7 +109,9 @@ def test_nothing_is_no_stretch(codec: ModuleType) -> None:
         with_fields(numbered(2, 1), crc=1),
     ],
 )
-def test_what_does_not_go_on_ends_the_stretch(codec: ModuleType, other: bytearray) -> None:
+def test_a_batch_that_does_not_continue_the_stretch_ends_it(
+    codec: ModuleType, other: bytearray
+) -> None:
     one = numbered(0, 2)
     assert find(codec, one + other + numbered(3, 1)) == find(codec, one)
 
@@ -130,7 +132,7 @@ def test_what_does_not_go_on_ends_the_stretch(codec: ModuleType, other: bytearra
         {"producer_id": INT64_MAX},
     ],
 )
-def test_what_compaction_and_transactions_leave_goes_on(
+def test_gaps_of_compaction_and_markers_do_not_end_the_stretch(
     codec: ModuleType, fields: dict[str, int]
 ) -> None:
     found = find(codec, numbered(0, 2) + with_fields(numbered(2, 1), **fields))
@@ -163,7 +165,7 @@ def test_a_stretch_ends_with_the_last_offset_of_all(codec: ModuleType) -> None:
 
 
 @BOTH
-def test_the_headers_of_producers_are_given_with_their_place(codec: ModuleType) -> None:
+def test_headers_with_producer_ids_are_returned_with_their_positions(codec: ModuleType) -> None:
     batches = [
         numbered(0, 1),
         numbered(1, 2, producer_id=7, producer_epoch=3, base_sequence=9),
@@ -178,7 +180,7 @@ def test_the_headers_of_producers_are_given_with_their_place(codec: ModuleType) 
 
 
 @BOTH
-def test_of_a_producers_plain_batches_only_the_last_are_given(codec: ModuleType) -> None:
+def test_of_a_producers_plain_batches_only_the_last_are_returned(codec: ModuleType) -> None:
     kinds: list[dict[str, Any]] = [
         {"producer_id": 1},
         {"producer_id": 1, "is_transactional": True},
@@ -199,7 +201,7 @@ def test_of_a_producers_plain_batches_only_the_last_are_given(codec: ModuleType)
 
 
 def damaged(chance: random.Random) -> bytearray:
-    """Some batches, of which some bytes are others."""
+    """Some batches with some bytes changed."""
     data, offset = bytearray(), 0
     for _ in range(chance.randrange(1, 6)):
         count = chance.randrange(1, 4)
@@ -249,7 +251,7 @@ def test_both_find_the_same_in_damaged_batches(seed: int) -> None:
         (False, False, _reference_stretch),
     ],
 )
-def test_the_compiled_functions_serve_unless_pure_is_forced_or_they_are_not_built(
+def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
     monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", is_pure)

@@ -1,4 +1,4 @@
-"""The usual batch: one list of expectations for both of its implementations."""
+"""The usual batch: the same expectations for both implementations of its functions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_batch_is_found_behind_its_size(codec: ModuleType, size: int, is_flexi
 
 
 @BOTH
-def test_what_is_found_lies_in_the_frame(codec: ModuleType) -> None:
+def test_a_batch_that_is_found_lies_within_the_frame(codec: ModuleType) -> None:
     frame = frame_of(build_batch([b"v"], timestamp_ms=NOW_MS), True)
     found = find(codec, frame, True)
     assert found is not None
@@ -78,7 +78,7 @@ def test_what_is_found_lies_in_the_frame(codec: ModuleType) -> None:
 
 @BOTH
 @pytest.mark.parametrize("tags", [b"", b"\0\0", b"\0\0\1", b"\1\0\0", b"\0\1\0", bytes(4)])
-def test_other_bytes_behind_it_than_empty_tags_leave_it_alone(
+def test_a_batch_followed_by_anything_but_empty_tags_is_declined(
     codec: ModuleType, tags: bytes
 ) -> None:
     data = build_batch([b"v"], timestamp_ms=NOW_MS)
@@ -87,20 +87,20 @@ def test_other_bytes_behind_it_than_empty_tags_leave_it_alone(
 
 @BOTH
 @pytest.mark.parametrize("is_flexible", [False, True])
-def test_a_frame_that_is_cut_anywhere_is_left_alone(codec: ModuleType, is_flexible: bool) -> None:
+def test_a_frame_cut_anywhere_is_declined(codec: ModuleType, is_flexible: bool) -> None:
     frame = frame_of(build_batch([b"v"], timestamp_ms=NOW_MS), is_flexible)
     for end in range(len(frame)):
         assert find(codec, frame[:end], is_flexible) is None
 
 
 @BOTH
-def test_a_size_that_never_ends_is_left_alone(codec: ModuleType) -> None:
+def test_an_endless_size_is_declined(codec: ModuleType) -> None:
     assert find(codec, memoryview(bytearray(BEFORE + b"\xff" * 20 + bytes(3))), True) is None
 
 
 @BOTH
-def test_a_size_of_more_than_five_bytes_is_left_alone(codec: ModuleType) -> None:
-    """Decoding refuses it; without the compiled code it was taken, and could be decoded later."""
+def test_a_size_of_more_than_five_bytes_is_declined(codec: ModuleType) -> None:
+    """The decoder refuses it. The reference once accepted it, and it could be decoded later."""
     data = build_batch([b"v"], timestamp_ms=NOW_MS)
     for zeros in range(8):
         size = bytes([len(data) + 1 | 0x80, *[0x80] * zeros, 0])
@@ -129,7 +129,7 @@ def test_a_size_of_more_than_five_bytes_is_left_alone(codec: ModuleType) -> None
         {"producer_id": 1, "base_sequence": -1},
     ],
 )
-def test_an_unusual_header_is_left_alone(codec: ModuleType, fields: dict[str, int]) -> None:
+def test_an_unusual_header_is_declined(codec: ModuleType, fields: dict[str, int]) -> None:
     data = build_batch([b"v" * 20], timestamp_ms=NOW_MS)
     assert codec.check_batch(memoryview(data), 0, len(data), 1 << 20, CODEC_MAX) is not None
     changed = with_fields(data, **fields)
@@ -210,7 +210,7 @@ def test_a_batch_that_cannot_be_written_to_gets_no_offset(codec: ModuleType) -> 
         (False, False, _reference_usual),
     ],
 )
-def test_the_compiled_functions_serve_unless_pure_is_forced_or_they_are_not_built(
+def test_the_compiled_functions_are_used_unless_pure_is_forced_or_not_built(
     monkeypatch: pytest.MonkeyPatch, is_pure: bool, is_built: bool, serving: ModuleType
 ) -> None:
     monkeypatch.setattr(pure, "IS_PURE", is_pure)

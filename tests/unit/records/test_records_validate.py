@@ -1,4 +1,4 @@
-"""What a produce may bring: each fault gets the row of the error table that Kafka gives it."""
+"""Validation of produced records: each fault gets the same error as from Kafka."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def refusal(records: bytes | bytearray, rules: Rules = RULES, version: int = LAT
 
 
 @codecs
-def test_a_sound_batch_is_handed_on_as_it_came_without_a_copy(codec: Codec) -> None:
+def test_a_valid_batch_is_passed_on_unchanged_and_uncopied(codec: Codec) -> None:
     records = batch_of(codec=codec)
     header, batch = accepted(records)
     assert header == read_header(records)
@@ -71,7 +71,7 @@ def test_a_sound_batch_is_handed_on_as_it_came_without_a_copy(codec: Codec) -> N
     assert batch == records
 
 
-def test_a_batch_that_cannot_be_written_to_is_copied_so_that_the_log_can_patch_it() -> None:
+def test_a_batch_in_a_read_only_buffer_is_copied_for_the_log_to_patch() -> None:
     records = bytes(batch_of())
     batch = accepted(records).data
     assert batch == records
@@ -79,7 +79,7 @@ def test_a_batch_that_cannot_be_written_to_is_copied_so_that_the_log_can_patch_i
     assert read_header(batch).base_offset == 5
 
 
-def test_an_idempotent_batch_is_taken() -> None:
+def test_an_idempotent_batch_is_accepted() -> None:
     header = accepted(batch_of(producer_id=7, producer_epoch=0, base_sequence=0)).header
     assert (header.producer_id, header.base_sequence) == (7, 0)
 
@@ -126,7 +126,7 @@ def test_two_batches_are_invalid(version: int) -> None:
     assert refusal(batch_of() + batch_of(), version=version) == Error.INVALID_RECORD
 
 
-def test_a_batch_of_magic_2_may_come_by_an_old_version_too() -> None:
+def test_a_batch_of_magic_2_is_accepted_in_an_old_version_too() -> None:
     assert accepted(batch_of(), version=1).header.record_count == 3
 
 
@@ -170,7 +170,7 @@ def test_zstd_before_version_7_is_unsupported(version: int) -> None:
     assert accepted(records, version=7).header.codec == Codec.ZSTD
 
 
-# --- what a topic asks for ----------------------------------------------------------------------
+# --- topic settings -----------------------------------------------------------------------------
 
 
 @codecs
@@ -194,7 +194,7 @@ def test_a_compacted_topic_needs_a_key_in_every_record(codec: Codec) -> None:
         Rules(message_bytes_max=10_000, codec=Codec.GZIP),
     ],
 )
-def test_records_sent_so_that_nobody_can_read_them_are_refused_for_good(rules: Rules) -> None:
+def test_unreadable_records_are_refused_with_an_error_that_is_not_retried(rules: Rules) -> None:
     records = batch_of(NOW_MS, codec=Codec.LZ4)
     records[61] ^= 0xFF  # the frame's magic number
     seal(records, 0, len(records))
@@ -223,7 +223,7 @@ def test_all_timestamps_may_be_below_the_base() -> None:
     assert accepted(altered(records, lambda _: header)).data == records
 
 
-def test_no_timestamp_is_too_new_for_having_no_max_timestamp() -> None:
+def test_a_record_that_is_too_new_is_refused_even_without_a_max_timestamp() -> None:
     rules = Rules(10_000, timestamp_after_max_ms=50)
     records = batch_of(NOW_MS + 51, max_timestamp=-1)
     assert refusal(records, rules) == Error.INVALID_TIMESTAMP
@@ -245,7 +245,7 @@ def test_a_max_timestamp_that_no_record_has_is_refused_where_it_is_too_new() -> 
 
 
 @codecs
-def test_append_time_is_stamped_and_frees_from_the_timestamp_limits(codec: Codec) -> None:
+def test_append_time_is_stamped_and_lifts_the_timestamp_limits(codec: Codec) -> None:
     rules = Rules(
         10_000,
         timestamp_type=TimestampType.LOG_APPEND_TIME,
@@ -278,7 +278,7 @@ def test_a_batch_may_not_outgrow_the_limit_by_recompressing() -> None:
     assert refusal(records, rules) == Error.MESSAGE_TOO_LARGE
 
 
-def test_a_bomb_is_refused_where_it_must_be_unpacked() -> None:
+def test_a_decompression_bomb_is_refused_where_it_must_be_decompressed() -> None:
     records = build_batch([bytes(5000)], timestamp_ms=0, codec=Codec.GZIP)
     rules = Rules(message_bytes_max=10_000, codec=Codec.LZ4, body_bytes_max=4000)
     assert refusal(records, rules) == Error.INVALID_RECORD
@@ -304,7 +304,7 @@ def test_message_sets_end_with_version_2(magic: int) -> None:
     assert refusal(write_message_set(OLD, magic), version=3) == Error.INVALID_RECORD
 
 
-def test_the_topics_codec_and_append_time_hold_for_message_sets_too() -> None:
+def test_the_topics_codec_and_append_time_apply_to_message_sets_too() -> None:
     rules = Rules(10_000, codec=Codec.ZSTD, timestamp_type=TimestampType.LOG_APPEND_TIME)
     header, batch = accepted(write_message_set(OLD, 0, Codec.GZIP), rules, version=0)
     assert header.codec == Codec.ZSTD
@@ -333,7 +333,7 @@ def test_a_compacted_topic_needs_keys_in_message_sets_too() -> None:
     assert refusal(write_message_set(OLD, 1), rules, version=2) == Error.INVALID_RECORD
 
 
-def test_timestamp_limits_hold_for_message_sets_and_magic_0_has_none_to_break_them() -> None:
+def test_timestamp_limits_apply_to_message_sets_except_magic_0() -> None:
     rules = Rules(10_000, timestamp_before_max_ms=10, timestamp_after_max_ms=1)
     assert refusal(write_message_set(OLD, 1), rules, version=2) == Error.INVALID_TIMESTAMP
     assert accepted(write_message_set(OLD, 0), rules, version=2)
