@@ -1,4 +1,4 @@
-"""A broker and members of a group in virtual time, who come, go, die, and are cut off."""
+"""A broker and a group's members in virtual time: they join, leave, die and are cut off."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def consumer_on(cluster: Cluster, host: str, **settings: Any) -> Consumer:
 
 
 def with_topic(scenario: Scenario, partitions: int = 1) -> None:
-    """Run it with a broker, and the topic on it."""
+    """Run a scenario against one broker that has the topic."""
     cluster = Cluster()
 
     async def around() -> None:
@@ -60,13 +60,13 @@ def with_topic(scenario: Scenario, partitions: int = 1) -> None:
 
 
 class Group:
-    """What all members of a group have seen. Owner: the loop."""
+    """A group: its members, and all that they have seen. Owner: the loop."""
 
     def __init__(self, cluster: Cluster, partitions: int) -> None:
         self.cluster = cluster
         self.partitions = partitions
         self.found: Counter[bytes] = Counter()
-        self.last: dict[int, int] = {}  # the offset that was given last, by partition
+        self.last: dict[int, int] = {}  # the last offset returned, by partition
         self.owners: dict[TopicPartition, str] = {}
         self.members: dict[str, Member] = {}
         self.produced = 0
@@ -78,12 +78,12 @@ class Group:
         await create(self._client, TOPIC, self.partitions)
 
     async def begin_again(self) -> None:
-        """Connect anew, as after a restart of the broker."""
+        """Connect again after a restart of the broker."""
         self._client = await self.cluster.client()
         await self._client.negotiate()
 
     async def produce(self, count: int) -> None:
-        """So many records, over all partitions."""
+        """Produce this many records, spread over all partitions."""
         for _ in range(count):
             number, self.produced = self.produced, self.produced + 1
             batch = build_batch([b"%d" % number], timestamp_ms=0)
@@ -94,7 +94,7 @@ class Group:
             assert answer.responses[0].partition_responses[0].error_code == 0
 
     def join(self, kind: type[Member] | None = None, /, **settings: Any) -> Member:
-        """Another member, on a host of its own."""
+        """Start another member, on a host of its own."""
         self._number += 1
         name = f"c{self._number}"
         self.members[name] = member = (kind or Member)(self, name, HASTY | settings)
@@ -102,7 +102,7 @@ class Group:
 
     @property
     def shares(self) -> list[int]:
-        """How much each living member reads, sorted."""
+        """How many partitions each living member reads, sorted."""
         return sorted(len(member.consumer.assignment()) for member in self.members.values())
 
     @property
@@ -111,7 +111,7 @@ class Group:
 
 
 class Member(RebalanceListener):
-    """A consumer that polls, and notes whose each partition is."""
+    """A consumer that polls, and notes who owns each partition."""
 
     def __init__(self, group: Group, name: str, settings: dict[str, Any]) -> None:
         self.group = group
@@ -145,20 +145,20 @@ class Member(RebalanceListener):
         self.forget()
 
     def forget(self) -> None:
-        """Others may have what was this member's."""
+        """This member owns nothing any more: others may take its partitions."""
         for each, owner in list(self.group.owners.items()):
             if owner == self.name:
                 del self.group.owners[each]
 
     async def leave(self) -> None:
-        """End as an application does."""
+        """Close the consumer, as an application does."""
         self.is_polling = False
         await self.task
         await self.consumer.close()
         del self.group.members[self.name]
 
     async def die(self) -> None:
-        """End as by kill -9."""
+        """End as if by kill -9."""
         if self.task.done():
             self.task.result()  # it was dead before, of a fault
         self.task.cancel()

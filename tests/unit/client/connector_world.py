@@ -1,7 +1,7 @@
-"""Connectors in virtual time: a broker, a ZooKeeper in memory, members who come and go.
+"""Connectors in virtual time: a broker, a ZooKeeper in memory, members that join and leave.
 
-At every moment it is checked that no two members give messages of one partition; but for one whose
-session was ended before its time, until it hears of that.
+At every moment it is checked that no two members return messages of one partition. The exception is
+a member whose session was ended early, until it learns of that.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def owner_path(partition: int, topic: str = TOPIC) -> str:
 
 
 class Connectors:
-    """All members of the group, and what they were given. Owner: the loop."""
+    """All members of the group, and the messages that they returned. Owner: the loop."""
 
     member_kind: type[Member]
 
@@ -61,14 +61,14 @@ class Connectors:
         self._number = 0
 
     async def begin(self, **configs: str) -> None:
-        """Create the topic, and watch who gives what from now on."""
+        """Create the topic, and from now on watch which member returns what."""
         self.client = await self.cluster.client()
         await self.client.negotiate()
         await create(self.client, TOPIC, self.partitions, **configs)
         self.cluster.loop.before_time_moves = self.check
 
     def check(self) -> None:
-        """Nobody gives what another does."""
+        """No two members return messages of one partition."""
         givers: dict[TopicPartition, str] = {}
         for name, member in self.members.items():
             if member.zk.session_id == member.ended_session_id:
@@ -78,7 +78,7 @@ class Connectors:
                 givers[each] = name
 
     async def produce(self, count: int, topic: str = TOPIC) -> None:
-        """So many messages, over all partitions."""
+        """Produce this many messages, spread over all partitions."""
         for _ in range(count):
             number, self.produced = self.produced, self.produced + 1
             partition = ProducePartition(
@@ -96,7 +96,7 @@ class Connectors:
         listener: ConsumerRebalanceListener | None = None,
         **settings: Any,
     ) -> Member:
-        """Another member, on a host of its own."""
+        """Start another member, on a host of its own."""
         self._number += 1
         name = f"c{self._number}"
         dotted = {key.replace("_", "."): value for key, value in settings.items()}
@@ -123,7 +123,7 @@ class Connectors:
 
     @property
     def shares(self) -> list[int]:
-        """How much each living member gives, sorted."""
+        """How many partitions each living member reads, sorted."""
         return sorted(len(member.giving) for member in self.members.values())
 
     @property
@@ -131,7 +131,7 @@ class Connectors:
         return len(self.found) == self.produced
 
     async def tree(self) -> Mapping[str, str]:
-        """What the ensemble has below the group: texts by path."""
+        """The group's znodes: their data as text, by path."""
         tree = self.cluster.ensemble.tree
         return {
             path.removeprefix(f"/consumers/{GROUP}/"): node.data.decode()
@@ -141,7 +141,7 @@ class Connectors:
 
 
 class Member:
-    """A connector whose streams are read as fast as they give."""
+    """A connector whose streams are read as fast as messages come."""
 
     def __init__(self, group: Connectors, name: str, zk: MemoryZooKeeper, joined: Joined) -> None:
         self.group = group
@@ -177,27 +177,27 @@ class Member:
             await asyncio.sleep(0.05)
 
     def be_cut_off(self, noticed_after_ms: float) -> None:
-        """From ZooKeeper only."""
+        """Cut the member off from ZooKeeper alone."""
         self.group.cluster.ensemble.suspend(self.zk, noticed_after_ms)
 
     def lose_session(self) -> None:
-        """Now, which no server does to one that it hears of."""
+        """Expire the session now, which no server does to a client that it hears from."""
         self.ended_session_id = self.zk.session_id
         self.group.cluster.ensemble.expire(self.zk)
 
     def maybe_be_heard_again(self) -> None:
-        """Unless it is gone."""
+        """Reconnect the member to ZooKeeper, unless it is gone."""
         if self.name in self.group.members:
             self.group.cluster.ensemble.resume(self.zk)
 
     async def leave(self) -> None:
-        """End as an application does."""
+        """Shut down, as an application does."""
         await self.joined.close()
         del self.group.members[self.name]
         await self.task
 
     async def die(self) -> None:
-        """End as by kill -9: nothing is said to anyone, and its session runs out."""
+        """End as if by kill -9: nobody is told, and the session times out."""
         if self.task.done():
             self.task.result()  # it was dead before, of a fault
         self.is_reading = False

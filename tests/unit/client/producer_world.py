@@ -1,7 +1,8 @@
 """Brokers in a simulated network for a producer: what they keep, and how they fail on demand.
 
-They number as Kafka's do: a producer's batches of one partition follow each other, the last five
-are known again, a new epoch begins at 0. A `Fault` says what happens to one produce request.
+Sequences are checked as Kafka does: a producer's batches in a partition must follow each other, the
+last five are recognised as duplicates, and a new epoch begins at 0. A `Fault` says what happens to
+one produce request.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ REMEMBERED = 5
 
 
 class Fault(NamedTuple):
-    """What happens to a batch: written or not, then answered, or not, with an error or without."""
+    """What happens to a batch: is it written, is it answered, and with which error."""
 
     is_written: bool = True
     error: Error = Error.NONE
@@ -60,7 +61,7 @@ FINE = Fault()
 
 
 class Kept:
-    """One partition: its records, and what it knows of its producers."""
+    """One partition: its records, and the state of its producers."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -71,7 +72,7 @@ class Kept:
         return [record.value for record in self.records]
 
     def append(self, data: bytes) -> tuple[Error, int]:
-        """Write a batch, unless its numbers speak against it."""
+        """Write a batch, unless its epoch or sequence forbids it."""
         header = read_header(data, 0)
         records = read_batch(data)
         if header.producer_id != NO_PRODUCER_ID:
@@ -92,7 +93,7 @@ class Kept:
         return Error.NONE, base
 
     def _check(self, header: BatchHeader) -> tuple[Error, int]:
-        """An error, or the offset of a batch that was written before, or -1: write it."""
+        """An error, the offset of a duplicate's first copy, or -1: write it."""
         epoch, following, known = self.producers.get(header.producer_id, (-1, 0, deque()))
         if header.producer_epoch < epoch:
             return Error.INVALID_PRODUCER_EPOCH, -1
@@ -180,7 +181,7 @@ class Brokers:
         )
 
     def produce(self, broker: int, request: ProduceRequest) -> tuple[ProduceResponse, Fault]:
-        """Write, as far as faults let it; the worst of the faults."""
+        """Write what the faults allow; returns the worst of the faults."""
         self.requests.append(request)
         worst = FINE
         topics = []
@@ -251,7 +252,9 @@ class Served(FrameReceiver):
         data = encode_response(header.api_version, header.correlation_id, answer)
         loop = self._brokers.loop
         self._not_before_s = max(self._not_before_s, loop.time() + fault.delay_s)
-        self._answers.append(bytes(data))  # a loop calls what is due at one time in any order
+        self._answers.append(
+            bytes(data)
+        )  # a loop runs callbacks that are due at the same time in any order
         loop.call_at(self._not_before_s, self._write)
 
     def _write(self) -> None:
@@ -261,7 +264,7 @@ class Served(FrameReceiver):
 
 
 class Scene(NamedTuple):
-    """What a test is given."""
+    """What a test works with."""
 
     brokers: Brokers
     network: SimulatedNetwork
@@ -280,7 +283,7 @@ class Scene(NamedTuple):
 def play(
     work: Callable[[Scene], Awaitable[T]], *, hosts: int = 1, partitions: int = 1, seed: int = 1
 ) -> T:
-    """What `work` gives, on a cluster of its own in virtual time."""
+    """The result of `work` on a cluster of its own in virtual time."""
     clock, chance = VirtualClock(), random.Random(seed)
     loop = VirtualLoop(clock)
     network = SimulatedNetwork(loop, chance)

@@ -1,4 +1,4 @@
-"""The admin client against brokers of ours: both fronts, every subject, what is refused and how."""
+"""The admin client against kdist's brokers: both fronts, every operation, and every refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kdist.protocol.list_offsets import EARLIEST_TIMESTAMP
 from kdist.runtime.clock import SystemClock
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
 
-NOW_MS = SystemClock().now_ms()  # what is older than a week is not kept
+NOW_MS = SystemClock().now_ms()  # retention deletes what is older than a week
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_of_many_topics_those_that_can_be_are_created(admin: Admin) -> None:
     assert "new" in admin.describe_topics(["new"])
 
 
-def test_what_would_be_created_can_be_asked(admin: Admin) -> None:
+def test_a_creation_can_be_validated_only(admin: Admin) -> None:
     admin.create_topics(["never"], validate_only=True)
     with refused(Error.INVALID_CONFIG):
         admin.create_topics([NewTopic("never", settings={"retention": "1"})], validate_only=True)
@@ -93,7 +93,7 @@ def test_what_would_be_created_can_be_asked(admin: Admin) -> None:
         admin.describe_topics(["never"])
 
 
-def test_topics_grow_and_go(admin: Admin) -> None:
+def test_partitions_are_added_and_topics_deleted(admin: Admin) -> None:
     admin.create_topics(["grows", "goes"])
     admin.grow_topics({"grows": 4})
     assert len(admin.describe_topics(["grows"])["grows"].partitions) == 4
@@ -107,7 +107,7 @@ def test_topics_grow_and_go(admin: Admin) -> None:
 # Settings
 
 
-def test_a_name_is_not_taken_for_a_list_of_letters(admin: Admin) -> None:
+def test_a_name_in_place_of_a_list_is_not_split_into_letters(admin: Admin) -> None:
     for asked in (admin.create_topics, admin.delete_topics, admin.describe_topics):
         with pytest.raises(UserError, match=r"topics must be a list: \['abc'\]"):
             asked("abc")
@@ -118,7 +118,7 @@ def test_a_name_is_not_taken_for_a_list_of_letters(admin: Admin) -> None:
     assert not {"a", "b", "c", "ages"} & {topic.name for topic in admin.list_topics()}
 
 
-def test_a_topics_settings_change_one_by_one(admin: Admin) -> None:
+def test_a_topics_settings_are_changed_one_by_one(admin: Admin) -> None:
     admin.create_topic("set", settings={"retention.ms": "1000000"})
     admin.alter_topic_settings("set", {"segment.bytes": "2000000"})
     found = admin.describe_topic_settings(["set"])["set"]
@@ -129,7 +129,7 @@ def test_a_topics_settings_change_one_by_one(admin: Admin) -> None:
     assert admin.describe_topic_settings(["set"])["set"]["retention.ms"].is_default
 
 
-def test_a_change_can_be_tried(admin: Admin) -> None:
+def test_a_change_can_be_validated_only(admin: Admin) -> None:
     admin.create_topic("tried")
     admin.alter_topic_settings("tried", {"segment.bytes": "2000000"}, validate_only=True)
     assert admin.describe_topic_settings(["tried"])["tried"]["segment.bytes"].is_default
@@ -137,14 +137,14 @@ def test_a_change_can_be_tried(admin: Admin) -> None:
         admin.alter_topic_settings("tried", {"segment.bytes": "many"}, validate_only=True)
 
 
-def test_settings_of_a_topic_that_is_not_there(admin: Admin) -> None:
+def test_settings_of_a_missing_topic_are_an_error(admin: Admin) -> None:
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
         admin.describe_topic_settings(["nowhere"])
     with refused(Error.UNKNOWN_TOPIC_OR_PARTITION):
         admin.alter_topic_settings("nowhere", {"segment.bytes": "2000000"})
 
 
-def test_each_broker_tells_its_own_settings(admin: Admin) -> None:
+def test_each_broker_describes_its_own_settings(admin: Admin) -> None:
     found = admin.describe_broker_settings(with_docs=True)
     assert {id_: each["broker.id"].value for id_, each in found.items()} == {1: "1", 2: "2"}
     assert found[1]["log.dir"].source == "file"
@@ -152,7 +152,7 @@ def test_each_broker_tells_its_own_settings(admin: Admin) -> None:
     assert list(admin.describe_broker_settings([2])) == [2]
 
 
-def test_brokers_settings_are_changed_by_the_broker_that_they_are_of(admin: Admin) -> None:
+def test_a_brokers_settings_are_changed_by_that_broker(admin: Admin) -> None:
     admin.alter_broker_settings(None, {"log.roll.ms": "9000000"})
     for broker in (1, 2):
         admin.alter_broker_settings(broker, {"log.roll.ms": f"800000{broker}"})
@@ -173,7 +173,7 @@ def test_brokers_settings_are_changed_by_the_broker_that_they_are_of(admin: Admi
         admin.alter_broker_settings(None, {"log.roll.ms": "soon"}, validate_only=True)
 
 
-def test_a_broker_that_is_not_there_is_no_ones(admin: Admin) -> None:
+def test_a_missing_broker_is_an_error(admin: Admin) -> None:
     with pytest.raises(UserError, match="there is no broker 9: the cluster has 1, 2"):
         admin.describe_broker_settings([9])
 
@@ -205,7 +205,7 @@ def test_a_group_is_described_with_members_and_lag(admin: Admin, running: CliClu
     assert (listed.state, listed.coordinator) == ("Empty", group.coordinator)
 
 
-def test_a_group_is_moved_as_planned(admin: Admin, running: CliCluster) -> None:
+def test_a_group_is_reset_as_planned(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "moved")
     admin.alter_group_offsets("movers", {first: 5, second: 5})
     plan = admin.plan_group_reset("movers", ShiftBy(-2))
@@ -217,7 +217,7 @@ def test_a_group_is_moved_as_planned(admin: Admin, running: CliCluster) -> None:
     assert admin.group_offsets("movers") == {first: 3, second: 8}
 
 
-def test_what_is_no_place_is_not_committed(admin: Admin, running: CliCluster) -> None:
+def test_an_invalid_offset_is_not_committed(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "placeless")
     with pytest.raises(UserError, match="-1 is not an offset for placeless-1"):
         admin.alter_group_offsets("lost", {first: 5, second: -1})
@@ -231,7 +231,7 @@ def test_what_is_no_place_is_not_committed(admin: Admin, running: CliCluster) ->
     assert admin.group_offsets("lost") == {}
 
 
-def test_a_group_begins_where_it_has_never_read(admin: Admin, running: CliCluster) -> None:
+def test_a_group_can_be_given_offsets_before_it_has_read(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "fresh")
     admin.reset_group("beginners", ToOffset(7), [first, second])
     assert admin.group_offsets("beginners") == {first: 7, second: 7}
@@ -239,7 +239,7 @@ def test_a_group_begins_where_it_has_never_read(admin: Admin, running: CliCluste
         admin.reset_group("beginners", ToOffset(7), [TopicPartition("fresh", 2)])
 
 
-def test_a_groups_offsets_and_the_group_are_forgotten(admin: Admin, running: CliCluster) -> None:
+def test_a_groups_offsets_and_the_group_are_deleted(admin: Admin, running: CliCluster) -> None:
     first, second = filled(admin, running, "left")
     admin.alter_group_offsets("leavers", {first: 5, second: 5})
     admin.delete_group_offsets("leavers", [second])
@@ -250,7 +250,7 @@ def test_a_groups_offsets_and_the_group_are_forgotten(admin: Admin, running: Cli
         admin.delete_groups(["leavers"])
 
 
-def test_of_many_groups_the_unknown_is_named_with_the_nearest(
+def test_an_unknown_group_among_several_is_named_with_the_nearest(
     admin: Admin, running: CliCluster
 ) -> None:
     first, _ = filled(admin, running, "near")
@@ -275,7 +275,9 @@ def test_records_are_deleted_up_to_an_offset(admin: Admin, running: CliCluster) 
         admin.delete_records({TopicPartition("cut", 2): 1})
 
 
-def test_log_directories_tell_what_is_in_them(admin: Admin, running: CliCluster) -> None:
+def test_log_directories_are_described_with_their_replicas(
+    admin: Admin, running: CliCluster
+) -> None:
     partitions = filled(admin, running, "stored")
     found = admin.describe_log_directories()
     replicas = {
@@ -303,14 +305,14 @@ def test_the_cluster_is_described(admin: Admin, running: CliCluster) -> None:
     assert versions[1]["Metadata"].newest == 12
 
 
-def test_a_broker_that_takes_too_long_has_its_error_in_its_place(admin: Admin) -> None:
+def test_a_broker_that_times_out_has_its_error_in_its_place(admin: Admin) -> None:
     found = admin.describe_versions(patience_s=0)
     assert [str(each) for each in found.values()] == [
         f"REQUEST_TIMED_OUT: broker {broker} did not answer within 0 s" for broker in (1, 2)
     ]
 
 
-def test_the_next_controller_is_asked_once_the_one_is_gone(tmp_path: Path) -> None:
+def test_the_new_controller_is_asked_once_the_old_one_is_gone(tmp_path: Path) -> None:
     with cli_cluster(tmp_path) as running:
         both = ",".join(f"127.0.0.1:{broker.port}" for broker in running.brokers)
         with Admin(both) as admin:
@@ -333,7 +335,7 @@ def test_both_fronts_offer_the_same() -> None:
     assert Admin.delete_records.__doc__ == AsyncAdmin.delete_records.__doc__
 
 
-def test_the_front_for_asyncio_does_the_same(running: CliCluster) -> None:
+def test_the_asyncio_front_does_the_same(running: CliCluster) -> None:
     async def work() -> list[str]:
         async with AsyncAdmin([running.address]) as admin:
             await asyncio.gather(*(admin.create_topic(f"awaited-{n}") for n in range(3)))
@@ -342,7 +344,7 @@ def test_the_front_for_asyncio_does_the_same(running: CliCluster) -> None:
     assert {"awaited-0", "awaited-1", "awaited-2"} <= set(asyncio.run(work()))
 
 
-def test_a_closed_client_says_so(running: CliCluster) -> None:
+def test_a_closed_client_refuses_calls(running: CliCluster) -> None:
     admin = Admin(running.address)
     admin.close()
     admin.close()
@@ -352,7 +354,7 @@ def test_a_closed_client_says_so(running: CliCluster) -> None:
         _ = AsyncAdmin(running.address).cluster
 
 
-def test_a_wrong_address_is_a_sentence() -> None:
+def test_a_wrong_address_is_refused_in_a_sentence() -> None:
     with pytest.raises(UserError, match="'nowhere' is not a broker's address"):
         Admin("nowhere")
     with pytest.raises(UserError, match="say where the brokers are"):

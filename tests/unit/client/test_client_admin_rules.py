@@ -1,4 +1,4 @@
-"""What the admin client decides without asking: where resets go, what is well, what failed."""
+"""The admin client's pure decisions: where resets lead, what is unhealthy, which items failed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ GIB = 1 << 30
 
 
 def moved(target: Target, committed: int | None, found: int = NO_OFFSET) -> int:
-    """Where a group goes in a partition that holds the offsets from 10 to before 20."""
+    """Where a reset leads in a partition that holds offsets 10 up to, but not including, 20."""
     (move,) = plan_moves(target, {HERE: committed}, {HERE: OffsetRange(10, 20)}, {HERE: found})
     assert (move.partition, move.before, move.lag) == (HERE, committed, 20 - move.offset)
     return move.offset
 
 
-def test_a_reset_goes_where_it_is_told() -> None:
+def test_a_reset_leads_where_it_is_told() -> None:
     assert moved(ToEarliest(), 15) == 10
     assert moved(ToLatest(), 15) == 20
     assert moved(ToOffset(12), None) == 12
@@ -42,22 +42,22 @@ def test_a_reset_goes_where_it_is_told() -> None:
     assert moved(ShiftBy(-3), 15) == 12
 
 
-def test_a_time_after_the_last_record_is_the_end() -> None:
+def test_a_time_after_the_last_record_resets_to_the_end() -> None:
     assert moved(ToTime(1), 15) == 20
 
 
 @given(st.integers(0, 40), st.integers(-50, 50))
-def test_no_reset_leaves_what_the_partition_holds(committed: int, number: int) -> None:
+def test_no_reset_leads_out_of_the_partitions_offsets(committed: int, number: int) -> None:
     assert 10 <= moved(ShiftBy(number), committed) <= 20
     assert 10 <= moved(ToOffset(abs(number)), committed) <= 20
 
 
-def test_what_was_never_committed_cannot_be_shifted() -> None:
+def test_an_offset_that_was_never_committed_cannot_be_shifted() -> None:
     with pytest.raises(UserError, match="clicks-0 cannot be shifted"):
         moved(ShiftBy(1), None)
 
 
-def test_who_asks_for_many_hears_which_failed_and_what_the_others_gave() -> None:
+def test_an_error_for_several_items_has_the_failed_and_the_results_of_the_others() -> None:
     gone = ApiError(Error.UNKNOWN_TOPIC_OR_PARTITION, "there is no topic b.")
     with pytest.raises(SomeFailed) as caught:
         settled({"a": 1, "b": gone, "c": gone})
@@ -69,7 +69,7 @@ def test_who_asks_for_many_hears_which_failed_and_what_the_others_gave() -> None
     assert settled({"a": 1, "b": 2}) == {"a": 1, "b": 2}
 
 
-def test_an_error_names_what_it_is_about_once() -> None:
+def test_an_error_names_its_subject_once() -> None:
     assert fault_of(0, "topic a") is None
     assert str(fault_of(36, "topic a")).startswith("TOPIC_ALREADY_EXISTS: topic a: A topic of")
     assert str(fault_of(36, "topic a", "topic a is there")).endswith(": topic a is there")
@@ -99,11 +99,11 @@ def findings(state: Examined) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(each.level, each.name, tuple(each.items)) for each in judge(state)]
 
 
-def test_a_cluster_that_is_well_has_nothing_to_say() -> None:
+def test_a_healthy_cluster_has_no_findings() -> None:
     assert findings(examined(partition(0, 1, "123", "123"), partition(1, 2, "231", "231"))) == []
 
 
-def test_partitions_are_judged_by_their_worst() -> None:
+def test_a_partition_is_reported_by_its_worst_state() -> None:
     state = examined(
         partition(0, None, "123", "1"),
         partition(1, 1, "123", "1"),
@@ -122,7 +122,7 @@ def test_a_partition_with_all_its_replicas_in_sync_is_not_under_min_isr() -> Non
     assert findings(examined(partition(0, 1, "1", "1"))) == []
 
 
-def test_brokers_that_are_missing_silent_or_different_are_told() -> None:
+def test_brokers_that_are_missing_silent_or_different_are_reported() -> None:
     silent = ApiError(Error.NETWORK_EXCEPTION)
     old = {"Fetch": VersionRange(0, 11)}
     state = examined(
@@ -138,7 +138,7 @@ def test_brokers_that_are_missing_silent_or_different_are_told() -> None:
     ]
 
 
-def test_disks_that_failed_or_fill_up_are_told() -> None:
+def test_disks_that_failed_or_fill_up_are_reported() -> None:
     whole = examined().disks[1]
     assert not isinstance(whole, ApiError)
     failed = whole[0]._replace(error=Error.KAFKA_STORAGE_ERROR)
@@ -157,7 +157,7 @@ def test_a_finding_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("given", ["clicks", b"clicks"])
-def test_a_single_name_is_no_list_of_letters(given: str) -> None:
+def test_a_single_name_is_not_split_into_letters(given: str) -> None:
     with pytest.raises(UserError, match=r"topics must be a list: \[b?'clicks'\]"):
         listed(given, "topics")
     assert listed(("clicks", "views", "clicks"), "topics") == ["clicks", "views"]

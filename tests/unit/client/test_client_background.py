@@ -1,4 +1,4 @@
-"""The loop behind a front that blocks: who waits when it ends is told."""
+"""The event loop behind the blocking fronts: callers that wait when it stops get an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kdist.client.background import BackgroundLoop
 from kdist.errors import UserError
 
 
-def test_who_waits_while_another_thread_closes_the_client_hears_of_it() -> None:
+def test_a_call_that_waits_fails_when_another_thread_closes_the_client() -> None:
     background, begun = BackgroundLoop("test"), threading.Event()
 
     async def work() -> None:
@@ -27,8 +27,8 @@ def test_who_waits_while_another_thread_closes_the_client_hears_of_it() -> None:
             waiting.result(60)
 
 
-def test_who_asks_as_the_client_closes_hears_of_it() -> None:
-    """At whatever moment: nobody waits for a loop that is gone."""
+def test_calls_that_race_with_the_close_fail_and_do_not_hang() -> None:
+    """At whatever moment they are made: no call waits for a loop that has stopped."""
 
     async def work() -> None:
         await asyncio.sleep(0)
@@ -51,7 +51,7 @@ def test_who_asks_as_the_client_closes_hears_of_it() -> None:
         background.stop()
 
 
-def test_who_would_wait_for_itself_is_told() -> None:
+def test_a_blocking_call_on_the_loops_own_thread_is_refused() -> None:
     background = BackgroundLoop("test")
 
     async def work() -> str:
@@ -63,7 +63,7 @@ def test_who_would_wait_for_itself_is_told() -> None:
     background.stop()
 
 
-def test_what_is_called_back_may_close_the_client() -> None:
+def test_a_callback_may_close_the_client() -> None:
     background = BackgroundLoop("test")
     with pytest.raises(UserError, match="the client was closed meanwhile"):
         background.run(background.call_back(background.stop))

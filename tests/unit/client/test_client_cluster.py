@@ -1,4 +1,4 @@
-"""A client in trouble: leaders that moved, connections that broke, brokers that are not there."""
+"""A client under failures: leaders that moved, connections that broke, brokers that are gone."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_broker_whose_address_is_dead_is_found_again(running: CliCluster) -> N
     with_client(running, work)
 
 
-def test_a_reader_goes_on_after_its_connections_broke(running: CliCluster) -> None:
+def test_a_reader_resumes_after_its_connections_broke(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "broken")
         reader = Reader(cluster, {partition: 0})
@@ -116,7 +116,7 @@ def test_a_reader_goes_on_after_its_connections_broke(running: CliCluster) -> No
     with_client(running, work)
 
 
-def test_a_reader_waits_for_a_leader_and_not_for_ever(
+def test_a_reader_waits_for_a_leader_up_to_a_deadline(
     running: CliCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "RETRY_MS", 300)
@@ -136,7 +136,7 @@ def test_a_reader_waits_for_a_leader_and_not_for_ever(
     with_client(running, work)
 
 
-def test_a_reader_beyond_the_end_is_told_so(running: CliCluster) -> None:
+def test_reading_beyond_the_end_is_an_error(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         partition = await partition_of(cluster, "beyond")
         with pytest.raises(ApiError, match="beyond-0: it has no offset 5") as told:
@@ -147,7 +147,7 @@ def test_a_reader_beyond_the_end_is_told_so(running: CliCluster) -> None:
     with_client(running, work)
 
 
-def test_an_error_that_may_pass_is_tried_again_until_time_is_up(running: CliCluster) -> None:
+def test_a_retriable_error_is_retried_until_the_deadline(running: CliCluster) -> None:
     tries = 0
 
     async def fail() -> None:
@@ -160,7 +160,7 @@ def test_an_error_that_may_pass_is_tried_again_until_time_is_up(running: CliClus
     assert tries >= 2
 
 
-def test_an_error_for_good_is_raised_at_once(running: CliCluster) -> None:
+def test_a_permanent_error_is_raised_at_once(running: CliCluster) -> None:
     tries = 0
 
     async def fail() -> None:
@@ -173,7 +173,7 @@ def test_an_error_for_good_is_raised_at_once(running: CliCluster) -> None:
     assert tries == 1
 
 
-def test_who_is_cancelled_while_it_connects_leaves_no_half_connection_behind() -> None:
+def test_cancelling_while_connecting_leaves_no_half_open_connection() -> None:
     world = BrokerCluster()
 
     async def scenario() -> None:
@@ -192,7 +192,7 @@ def test_who_is_cancelled_while_it_connects_leaves_no_half_connection_behind() -
     world.run(scenario())
 
 
-def test_who_tries_again_does_not_open_what_was_closed(running: CliCluster) -> None:
+def test_a_retry_does_not_reopen_a_closed_client(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         await cluster.metadata()
         asking = asyncio.ensure_future(cluster.retried(cluster.metadata))
@@ -205,7 +205,7 @@ def test_who_tries_again_does_not_open_what_was_closed(running: CliCluster) -> N
     with_client(running, work)
 
 
-def test_brokers_that_do_not_know_each_other_yet_are_asked_again(running: CliCluster) -> None:
+def test_brokers_that_do_not_know_each_other_yet_are_a_retriable_error(running: CliCluster) -> None:
     async def work(cluster: Cluster) -> None:
         with pytest.raises(ApiError, match="do not know each other yet") as told:
             await cluster.any_client()
@@ -214,7 +214,7 @@ def test_brokers_that_do_not_know_each_other_yet_are_asked_again(running: CliClu
     with_client(running, work)
 
 
-def test_a_cluster_that_never_answered_is_not_waited_for() -> None:
+def test_a_cluster_that_has_never_answered_is_not_waited_for() -> None:
     async def work() -> None:
         network = AsyncioNetwork(asyncio.get_running_loop())
         cluster = Cluster(network, [NOBODY], ClientSettings(client_id="test"))
@@ -224,7 +224,7 @@ def test_a_cluster_that_never_answered_is_not_waited_for() -> None:
     asyncio.run(work())
 
 
-def test_why_nobody_answers_names_the_address_once() -> None:
+def test_the_error_when_nobody_answers_names_the_address_once() -> None:
     async def told(host: str) -> str:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)  # says nothing
@@ -252,16 +252,16 @@ def test_offsets_are_committed_and_read_back(running: CliCluster) -> None:
     with_client(running, work)
 
 
-def test_addresses_may_be_several_and_of_ipv6() -> None:
+def test_several_addresses_and_ipv6_are_accepted() -> None:
     assert parse_addresses("a:1, [::1]:9092") == (Address("a", 1), Address("::1", 9092))
 
 
-def test_a_name_that_is_near_is_proposed_and_no_other() -> None:
+def test_only_a_similar_name_is_suggested() -> None:
     assert did_you_mean("clcks", ["clicks", "orders"]) == ": did you mean clicks?"
     assert did_you_mean("xyz", ["clicks", "orders"]) == ""
 
 
-def test_of_several_errors_the_one_that_cannot_pass_is_raised() -> None:
+def test_of_several_errors_the_permanent_one_is_raised() -> None:
     passing = Outcome(Error.NOT_LEADER_OR_FOLLOWER.code)
     final = Outcome(Error.MESSAGE_TOO_LARGE.code, "570 bytes")
     first, second = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -304,7 +304,7 @@ def test_a_broker_that_hangs_is_asked_last_once_another_has_answered() -> None:
 
 
 class Silent(asyncio.BufferedProtocol):
-    """Takes a connection, and says nothing."""
+    """A server that accepts connections and never answers."""
 
     def __init__(self, lost: list[float], loop: asyncio.AbstractEventLoop) -> None:
         self._lost = lost
@@ -321,7 +321,7 @@ class Silent(asyncio.BufferedProtocol):
 
 
 @pytest.mark.parametrize("is_reached", [True, False])
-def test_the_first_contact_does_not_wait_for_a_server_that_hangs(is_reached: bool) -> None:
+def test_the_first_connection_does_not_wait_for_a_server_that_hangs(is_reached: bool) -> None:
     async def work(scene: Scene) -> None:
         loop, lost = asyncio.get_running_loop(), list[float]()
         hanging = scene.network.host("hanging")
@@ -343,7 +343,7 @@ def test_the_first_contact_does_not_wait_for_a_server_that_hangs(is_reached: boo
     play(work)
 
 
-def test_a_server_that_is_silent_from_the_start_takes_as_long_as_to_connect_may() -> None:
+def test_a_server_that_never_answers_costs_the_connection_timeout() -> None:
     async def work(scene: Scene) -> None:
         loop = asyncio.get_running_loop()
         hanging = scene.network.host("hanging")
@@ -359,7 +359,7 @@ def test_a_server_that_is_silent_from_the_start_takes_as_long_as_to_connect_may(
     play(work)
 
 
-def test_servers_that_all_hang_take_their_time_together() -> None:
+def test_servers_that_all_hang_are_waited_for_concurrently() -> None:
     async def work(scene: Scene) -> None:
         loop = asyncio.get_running_loop()
         scene.network.partition({"client"}, {"b0", "b1", "b2"})
@@ -375,7 +375,7 @@ def test_servers_that_all_hang_take_their_time_together() -> None:
     play(work, hosts=3)
 
 
-def test_a_topic_without_a_name_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_a_topics_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         tell = scene.brokers.topic
 

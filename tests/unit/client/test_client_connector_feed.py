@@ -1,4 +1,4 @@
-"""The feed: what is fetched goes to the stream that owns it, and no faster than it is read."""
+"""The feed passes what is fetched to the owning stream, no faster than the stream is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class ScriptedConsumer:
-    """In the place of a consumer: it gives what the test put there."""
+    """Stands in for a consumer: it returns what the test put there."""
 
     def __init__(self) -> None:
         self.given: asyncio.Queue[list[Batch] | Exception] = asyncio.Queue()
@@ -77,7 +77,7 @@ class ScriptedConsumer:
 
 
 class Fed:
-    """A feed of one stream, which runs."""
+    """A running feed for one stream."""
 
     def __init__(self) -> None:
         self.consumer = ScriptedConsumer()
@@ -106,7 +106,7 @@ def batch_of(partition: TopicPartition, offset: int, *values: bytes) -> Batch:
 
 
 @on_a_loop
-async def test_who_is_full_is_fed_again_when_it_has_room() -> None:
+async def test_a_full_stream_is_fed_again_when_it_has_room() -> None:
     fed = Fed()
     fed.own(FIRST, 3)
     await fed.give(batch_of(FIRST, 3, b"a"), batch_of(FIRST, 4, b"b"))
@@ -122,7 +122,7 @@ async def test_who_is_full_is_fed_again_when_it_has_room() -> None:
 
 
 @on_a_loop
-async def test_what_comes_of_a_partition_that_was_released_is_dropped() -> None:
+async def test_batches_of_a_released_partition_are_dropped() -> None:
     fed = Fed()
     claim = fed.own(FIRST, 0)
     fed.own(SECOND, 0)
@@ -135,7 +135,7 @@ async def test_what_comes_of_a_partition_that_was_released_is_dropped() -> None:
 
 
 @on_a_loop
-async def test_what_passes_is_not_told_and_what_does_not_is_raised_in_the_stream() -> None:
+async def test_only_permanent_errors_are_raised_in_the_stream() -> None:
     fed = Fed()
     fed.own(FIRST, 0)
     for error in (NoBroker("nobody"), ApiError(Error.NOT_LEADER_OR_FOLLOWER)):
@@ -149,7 +149,7 @@ async def test_what_passes_is_not_told_and_what_does_not_is_raised_in_the_stream
 
 
 @on_a_loop
-async def test_feeding_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_feeding_resumes_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kdist.client.connector.feed._TRY_AGAIN_S", 0.0)
     fed = Fed()
     fed.own(FIRST, 0)
@@ -162,7 +162,7 @@ async def test_feeding_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 @on_a_loop
-async def test_where_a_group_begins_is_asked_for_until_someone_knows(
+async def test_the_starting_offset_is_asked_for_until_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kdist.client.connector.feed._TRY_AGAIN_S", 0.0)

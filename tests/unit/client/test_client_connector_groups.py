@@ -1,4 +1,4 @@
-"""Groups of connectors in virtual time: nobody gives what another does, and all is given."""
+"""Groups of connectors in virtual time: every message is returned, by one member at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.client.connector_world import (
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
-def test_members_share_and_what_a_dead_one_had_goes_to_others(strategy: str) -> None:
+def test_members_share_the_partitions_and_take_over_a_dead_members(strategy: str) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -45,7 +45,7 @@ def test_members_share_and_what_a_dead_one_had_goes_to_others(strategy: str) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_comes_goes_and_is_cut_off_every_message_is_given(seed: int) -> None:
+def test_every_message_is_returned_whoever_joins_leaves_or_is_cut_off(seed: int) -> None:
     cluster = Cluster(seed)
 
     async def scenario() -> None:
@@ -78,7 +78,7 @@ def test_whoever_comes_goes_and_is_cut_off_every_message_is_given(seed: int) -> 
     cluster.run(scenario())
 
 
-def test_new_partitions_and_topics_are_given_too() -> None:
+def test_new_partitions_and_topics_are_read_too() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -106,7 +106,7 @@ def test_new_partitions_and_topics_are_given_too() -> None:
     cluster.run(scenario())
 
 
-def test_a_partition_that_another_owns_is_waited_for() -> None:
+def test_a_partition_that_another_member_owns_is_waited_for() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -127,7 +127,7 @@ def test_a_partition_that_another_owns_is_waited_for() -> None:
     cluster.run(scenario())
 
 
-def test_who_is_cut_off_gives_on_for_a_while_and_then_nothing() -> None:
+def test_a_member_without_zookeeper_returns_messages_for_a_while_and_then_stops() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -155,14 +155,14 @@ def test_who_is_cut_off_gives_on_for_a_while_and_then_nothing() -> None:
     cluster.run(scenario())
 
 
-def test_who_is_cut_off_gives_no_longer_than_the_servers_keep_its_session() -> None:
+def test_a_member_without_zookeeper_stops_before_its_granted_session_ends() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
         await cluster.started()
         group = Connectors(cluster, 2)
         await group.begin()
-        patient = {"zookeeper_session_timeout_ms": 10 * SESSION_MS}  # more than they grant
+        patient = {"zookeeper_session_timeout_ms": 10 * SESSION_MS}  # more than the servers grant
         members = [await group.join(**patient), await group.join(**patient)]
         await cluster.until(lambda: group.shares == [1, 1])
         members[0].be_cut_off(SESSION_MS * 2 / 3)
@@ -177,7 +177,7 @@ def test_who_is_cut_off_gives_no_longer_than_the_servers_keep_its_session() -> N
     cluster.run(scenario())
 
 
-def test_an_expired_session_begins_anew_and_what_is_not_committed_is_given_again() -> None:
+def test_after_an_expired_session_uncommitted_messages_are_returned_again() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -195,7 +195,7 @@ def test_an_expired_session_begins_anew_and_what_is_not_committed_is_given_again
     cluster.run(scenario())
 
 
-def test_a_listener_is_told_before_what_happens() -> None:
+def test_a_listener_is_called_before_the_change() -> None:
     cluster = Cluster()
     events: list[tuple[str, object]] = []
 
@@ -229,7 +229,7 @@ def test_a_listener_is_told_before_what_happens() -> None:
     cluster.run(scenario())
 
 
-def test_what_a_listener_raises_is_raised_where_messages_are_asked_for() -> None:
+def test_an_exception_of_a_listener_is_raised_to_the_streams_reader() -> None:
     cluster = Cluster()
 
     class Listener(ConsumerRebalanceListener):
@@ -249,7 +249,7 @@ def test_what_a_listener_raises_is_raised_where_messages_are_asked_for() -> None
     cluster.run(scenario())
 
 
-def test_a_group_that_cannot_be_shared_out_is_told() -> None:
+def test_a_group_that_cannot_be_assigned_is_an_error() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -267,7 +267,7 @@ def test_a_group_that_cannot_be_shared_out_is_told() -> None:
     cluster.run(scenario())
 
 
-def test_a_broker_that_comes_back_is_read_on() -> None:
+def test_reading_resumes_when_a_broker_comes_back() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

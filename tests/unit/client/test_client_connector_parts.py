@@ -32,7 +32,7 @@ GROUPS = st.dictionaries(
 COUNTS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 9))
 
 
-def test_texts_of_a_properties_file_are_read_as_values() -> None:
+def test_text_from_a_properties_file_is_parsed_into_values() -> None:
     given_texts = {"auto.commit.enable": "false", "auto.commit.interval.ms": "100"}
     found = read_settings(LEAST | given_texts | {"queued_max_message_chunks": 5})
     assert (found.auto_commit_enable, found.auto_commit_interval_ms) == (False, 100)
@@ -40,7 +40,7 @@ def test_texts_of_a_properties_file_are_read_as_values() -> None:
     assert found.consumer_id is None
 
 
-def test_an_old_file_of_settings_can_be_taken_as_it_is() -> None:
+def test_an_old_settings_file_is_accepted_as_it_is() -> None:
     old = {"offsets.storage": "zookeeper", "num.consumer.fetchers": "4"}
     assert read_settings(LEAST | old) == read_settings(LEAST)
     with pytest.raises(
@@ -65,14 +65,14 @@ def test_a_wrong_setting_is_named(wrong: dict[str, object], sentence: str) -> No
     assert sentence in str(refused.value)
 
 
-def test_what_is_needed_is_asked_for() -> None:
+def test_a_missing_required_setting_is_named() -> None:
     with pytest.raises(UserError, match=r"a connector needs group\.id"):
         read_settings({"zookeeper.connect": "localhost"})
     with pytest.raises(UserError, match="a dict of settings, not 7"):
         read_settings(7)  # type: ignore[arg-type]
 
 
-def test_runs_are_those_of_the_old_consumer() -> None:
+def test_range_assignments_are_those_of_the_old_consumer() -> None:
     # Kafka 0.8's `ZookeeperConsumerConnector`: 5 partitions, consumers of 2 and of 1 streams.
     found = assign("range", {"t": [0, 1, 2, 3, 4]}, {"t": ["c2-0", "c1-1", "c1-0"]})
     assert [found[TopicPartition("t", n)] for n in range(5)] == [
@@ -86,7 +86,7 @@ def test_streams_are_sorted_by_their_text() -> None:
     assert found[TopicPartition("t", 2)] == "c-10"
 
 
-def test_turns_go_through_the_hashes_of_partitions() -> None:
+def test_round_robin_goes_by_the_partitions_hashes() -> None:
     # Java's hashes of "[s,0]", "[s,1]", "[t,0]", "[t,1]" grow in this order.
     found = assign(
         "roundrobin", {"t": [0, 1], "s": [0, 1]}, {"t": ["a-0", "b-0"], "s": ["a-0", "b-0"]}
@@ -99,7 +99,7 @@ def test_turns_go_through_the_hashes_of_partitions() -> None:
     }
 
 
-def test_turns_take_members_that_want_the_same() -> None:
+def test_round_robin_needs_members_with_equal_subscriptions() -> None:
     with pytest.raises(UserError, match="these differ in s, t"):
         assign("roundrobin", {"t": [0], "s": [0]}, {"t": ["a-0"], "s": ["a-0", "b-0"]})
 
@@ -143,7 +143,7 @@ def test_filters_read_commas_as_or_and_match_whole_names() -> None:
     assert black.allows("__consumer_offsets", exclude_internal=False)
 
 
-def test_a_filter_that_is_none_is_refused() -> None:
+def test_an_invalid_filter_is_refused() -> None:
     with pytest.raises(UserError, match="is not a regular expression"):
         Whitelist("(")
     with pytest.raises(UserError, match="must be text, not 7"):
@@ -152,7 +152,7 @@ def test_a_filter_that_is_none_is_refused() -> None:
         Filtered("clicks.*", 1)  # type: ignore[arg-type]
 
 
-def test_topics_are_said_with_their_streams() -> None:
+def test_topics_are_given_with_their_streams() -> None:
     with pytest.raises(UserError, match=r"a dict of numbers of streams, not \['t'\]"):
         Topics(["t"])  # type: ignore[arg-type]
 

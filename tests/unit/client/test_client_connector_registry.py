@@ -1,4 +1,4 @@
-"""What a connector keeps in ZooKeeper, and what becomes of it when others write there."""
+"""What a connector keeps in ZooKeeper, and how it reacts when others write there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.client.connector_world import (
 )
 
 
-def test_the_registry_has_what_old_tools_read() -> None:
+def test_the_registry_has_the_znodes_that_old_tools_read() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -57,7 +57,7 @@ def test_the_registry_has_what_old_tools_read() -> None:
     cluster.run(scenario())
 
 
-def test_a_group_goes_on_where_it_was() -> None:
+def test_a_group_resumes_where_it_was() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -78,7 +78,7 @@ def test_a_group_goes_on_where_it_was() -> None:
     cluster.run(scenario())
 
 
-def test_largest_begins_at_the_end_and_what_comes_before_a_commit_is_not_lost() -> None:
+def test_largest_begins_at_the_end_and_loses_no_message_before_the_first_commit() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -98,7 +98,7 @@ def test_largest_begins_at_the_end_and_what_comes_before_a_commit_is_not_lost() 
     cluster.run(scenario())
 
 
-def test_without_auto_commit_only_what_is_committed_counts() -> None:
+def test_without_auto_commit_only_explicit_commits_count() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -156,7 +156,7 @@ def test_partitions_of_a_broker_stay_together_unless_an_old_member_is_there(
     cluster.run(scenario())
 
 
-def test_an_offset_that_someone_sets_by_hand_is_gone_to() -> None:
+def test_an_offset_that_an_operator_sets_is_sought() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -177,7 +177,7 @@ def test_an_offset_that_someone_sets_by_hand_is_gone_to() -> None:
     cluster.run(scenario())
 
 
-def test_an_owner_that_someone_deleted_is_owned_again() -> None:
+def test_a_deleted_owner_znode_is_claimed_again() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -211,7 +211,7 @@ async def owned(registry: Registry, at: int) -> Claim:
     return claim
 
 
-def test_who_lost_its_session_commits_nothing_even_if_it_does_not_know() -> None:
+def test_a_member_that_lost_its_session_commits_nothing_even_unknowingly() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -229,7 +229,7 @@ def test_who_lost_its_session_commits_nothing_even_if_it_does_not_know() -> None
     cluster.run(scenario())
 
 
-def test_of_two_that_claim_one_has_it_until_it_releases() -> None:
+def test_of_two_claims_one_holds_until_it_is_released() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -253,7 +253,7 @@ def test_of_two_that_claim_one_has_it_until_it_releases() -> None:
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
-def test_a_commit_whose_answer_is_lost_does_no_harm(is_carried_out: bool) -> None:
+def test_a_commit_whose_answer_is_lost_is_harmless(is_carried_out: bool) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

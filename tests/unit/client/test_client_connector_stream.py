@@ -1,4 +1,4 @@
-"""A stream gives what its chunks hold, and its claims know what is done with."""
+"""A stream returns the messages of its chunks, and its claims know which were processed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chunk(claim: Claim, base_offset: int, *values: bytes) -> Chunk:
     return Chunk(claim, [batch_of(base_offset, *values)])
 
 
-def test_a_message_has_all_that_belongs_to_it() -> None:
+def test_a_message_has_all_its_fields() -> None:
     stream = stream_of()
     stream.put(chunk(open_claim(), 7, b"v"))
     message = next(stream)
@@ -52,7 +52,7 @@ def test_a_message_has_all_that_belongs_to_it() -> None:
     assert (message.key, message.value, message.payload()) == (None, b"v", b"v")
 
 
-def test_a_message_is_done_with_when_the_next_is_asked_for() -> None:
+def test_a_message_counts_as_processed_when_the_next_is_asked_for() -> None:
     stream, claim = stream_of(), open_claim(5)
     stream.put(chunk(claim, 5, b"a", b"b"))
     assert claim.position == 5
@@ -65,7 +65,7 @@ def test_a_message_is_done_with_when_the_next_is_asked_for() -> None:
     assert claim.position == 7
 
 
-def test_who_stops_in_the_middle_goes_on_there() -> None:
+def test_a_loop_left_in_the_middle_resumes_there() -> None:
     stream, claim = stream_of(), open_claim()
     stream.put(chunk(claim, 0, b"a", b"b", b"c"))
     for message in stream:
@@ -76,7 +76,7 @@ def test_who_stops_in_the_middle_goes_on_there() -> None:
     assert claim.position == 2
 
 
-def test_next_and_loops_in_turn_give_every_message_once() -> None:
+def test_next_and_loops_in_turn_return_every_message_once() -> None:
     stream, claim = stream_of(), open_claim()
     batches = [batch_of(at, b"%d" % at, b"%d" % (at + 1), b"%d" % (at + 2)) for at in (0, 3, 6)]
     stream.put(Chunk(claim, batches))
@@ -92,7 +92,7 @@ def test_next_and_loops_in_turn_give_every_message_once() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_was_being_decoded_when_it_was_interrupted_is_given_then(
+def test_a_message_whose_decoding_was_interrupted_is_returned_next(
     error: type[BaseException],
 ) -> None:
     errors = [error()]
@@ -112,7 +112,7 @@ def test_what_was_being_decoded_when_it_was_interrupted_is_given_then(
     assert [next(stream).value, next(stream).value] == [b"c", b"d"]
 
 
-def test_what_is_damaged_is_not_passed_over() -> None:
+def test_a_damaged_batch_is_not_skipped() -> None:
     stream, claim = stream_of(), open_claim()
     damaged = batch_of(1, b"b")
     damaged.body = b"\xff"
@@ -124,7 +124,7 @@ def test_what_is_damaged_is_not_passed_over() -> None:
         assert claim.position == 1
 
 
-def test_who_settles_is_done_with_what_its_own_thread_was_given() -> None:
+def test_settle_counts_only_messages_returned_to_its_own_thread() -> None:
     stream, claim = stream_of(), open_claim()
     stream.put(chunk(claim, 0, b"a", b"b"))
     next(stream)
@@ -138,7 +138,7 @@ def test_who_settles_is_done_with_what_its_own_thread_was_given() -> None:
     assert claim.position == 1
 
 
-def test_nothing_is_given_of_a_claim_that_is_closed() -> None:
+def test_no_message_of_a_closed_claim_is_returned() -> None:
     stream, gone, kept = stream_of(), open_claim(), open_claim()
     stream.put(chunk(gone, 0, b"a", b"b"))
     stream.put(chunk(gone, 2, b"c"))
@@ -150,7 +150,7 @@ def test_nothing_is_given_of_a_claim_that_is_closed() -> None:
     assert gone.position == 0, "what was worked on is given again, by another"
 
 
-def test_a_claim_that_is_held_goes_on_where_it_was() -> None:
+def test_a_held_claim_resumes_where_it_was() -> None:
     stream, claim = stream_of(), open_claim()
     stream.put(chunk(claim, 0, b"a", b"b"))
     next(stream)
@@ -161,7 +161,7 @@ def test_a_claim_that_is_held_goes_on_where_it_was() -> None:
     assert next(stream).value == b"b"
 
 
-def test_a_stream_that_is_full_says_when_it_has_room() -> None:
+def test_a_full_stream_reports_when_it_has_room() -> None:
     hungry: list[Stream] = []
     stream, claim = stream_of(on_hungry=hungry.append), open_claim()
     stream.put(chunk(claim, 0, b"a"))
@@ -174,7 +174,7 @@ def test_a_stream_that_is_full_says_when_it_has_room() -> None:
     assert hungry == [stream]
 
 
-def test_room_that_a_lost_partition_leaves_is_told_of_too() -> None:
+def test_room_left_by_a_lost_partition_is_reported_too() -> None:
     hungry: list[Stream] = []
     stream, claim = stream_of(on_hungry=hungry.append), open_claim()
     stream.put(chunk(claim, 0, b"a"))
@@ -184,7 +184,7 @@ def test_room_that_a_lost_partition_leaves_is_told_of_too() -> None:
     assert hungry == [stream]
 
 
-def test_who_waits_gets_what_comes_and_hears_the_end() -> None:
+def test_a_waiting_reader_gets_new_messages_and_the_end() -> None:
     stream = stream_of(timeout_s=None)
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.extend(each.value for each in stream))
@@ -199,7 +199,7 @@ def test_who_waits_gets_what_comes_and_hears_the_end() -> None:
     assert list(stream) == []
 
 
-def test_an_error_is_raised_once_where_messages_are_asked_for() -> None:
+def test_an_error_is_raised_once_to_the_reader() -> None:
     stream = stream_of()
     stream.fail(ValueError("it went wrong"))
     stream.fail(ValueError("and so did this, for the same reason"))
@@ -209,7 +209,7 @@ def test_an_error_is_raised_once_where_messages_are_asked_for() -> None:
         next(stream)
 
 
-def test_a_message_that_cannot_be_decoded_is_told_of_and_passed_over() -> None:
+def test_a_message_that_cannot_be_decoded_is_raised_once_and_then_skipped() -> None:
     stream, claim = stream_of(), open_claim()
     stream.put(Chunk(claim, [batch_of(0, b"1", b"{", b"3", decoder=json.loads)]))
     assert next(stream).payload() == 1

@@ -1,4 +1,4 @@
-"""Partitions are shared out fully, evenly, and without moving what need not move."""
+"""Assignors give out every partition, evenly, and move no more than balance needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = st.lists(st.sampled_from("klmnopqrst"), min_size=1, max_size=7, unique=T
 
 @st.composite
 def groups(draw: st.DrawFn) -> list[Member]:
-    """Members that want some topics each, some of them static."""
+    """Groups of members that subscribe to some topics each; some members are static."""
     wanted = st.frozensets(st.sampled_from(TOPICS), min_size=1)
     return [
         Member(name, draw(wanted), instance_id=draw(st.none() | st.just(f"i-{name}")))
@@ -32,7 +32,7 @@ def alike(names: list[str]) -> list[Member]:
 
 
 def owning(members: list[Member], held: Assignment, generation: int) -> list[Member]:
-    """The members with what they were given."""
+    """The members, owning what they were assigned."""
     return [
         member._replace(owned=tuple(held.get(member.id, ())), generation=generation)
         for member in members
@@ -40,7 +40,7 @@ def owning(members: list[Member], held: Assignment, generation: int) -> list[Mem
 
 
 def check_complete(counts: dict[str, int], members: list[Member], found: Assignment) -> None:
-    """Each partition that someone wants has one owner, who wants it."""
+    """Each subscribed partition has one owner, and the owner subscribes to its topic."""
     assert set(found) == {member.id for member in members}
     wanted = {member.id: member.topics for member in members}
     taken = Counter(each for held in found.values() for each in held)
@@ -52,7 +52,7 @@ def check_complete(counts: dict[str, int], members: list[Member], found: Assignm
 
 
 def check_even(members: list[Member], found: Assignment) -> None:
-    """Nobody has two more than another who could take one of them."""
+    """No member has two partitions more than another that could take one of them."""
     for rich, held in found.items():
         for member in members:
             if any(each.topic in member.topics for each in held):
@@ -97,13 +97,13 @@ def test_sticky_moves_only_what_balance_asks_for(
 
 
 @given(counts=COUNTS, members=groups())
-def test_sticky_gives_the_same_again(counts: dict[str, int], members: list[Member]) -> None:
+def test_sticky_repeats_its_own_assignment(counts: dict[str, int], members: list[Member]) -> None:
     found = assign_sticky(counts, members)
     assert assign_sticky(counts, owning(members, found, 3)) == found
 
 
 @given(counts=COUNTS, names=NAMES, joining=NAMES)
-def test_cooperative_never_gives_what_another_still_owns(
+def test_cooperative_never_assigns_what_another_still_owns(
     counts: dict[str, int], names: list[str], joining: list[str]
 ) -> None:
     assign = ASSIGNORS["cooperative-sticky"].assign
@@ -115,7 +115,7 @@ def test_cooperative_never_gives_what_another_still_owns(
         for other in members:
             if other is not member:
                 assert not set(first[member.id]) & set(other.owned)
-    # What was withheld is free in the next generation: then all is given, and rests.
+    # What was withheld is free in the next generation: then all is assigned, and stays.
     kept = {m.id: [each for each in m.owned if each in first[m.id]] for m in members}
     second = assign(counts, owning(members, {n: first[n] for n in kept}, 2))
     check_complete(counts, members, second)
@@ -123,7 +123,7 @@ def test_cooperative_never_gives_what_another_still_owns(
     assert assign(counts, owning(members, second, 3)) == second
 
 
-def test_of_two_who_claim_the_same_the_later_generation_keeps_it() -> None:
+def test_of_two_claims_the_later_generation_wins() -> None:
     partition = TopicPartition("a", 0)
     wants = frozenset("a")
     old = Member("k", wants, owned=(partition,), generation=4)

@@ -1,4 +1,4 @@
-"""Batches and records as a consumer gives them, and what of a fetch is given at all."""
+"""Batches and records as a consumer returns them, and which parts of a fetch it returns."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def marker(offset: int, producer: int, control: ControlType) -> bytearray:
     codec=st.sampled_from(Codec),
     skipped=st.integers(0, 20),
 )
-def test_records_come_back_from_the_position_on(
+def test_records_are_returned_from_the_position_on(
     rows: list[tuple[bytes | None, bytes | None]], codec: Codec, skipped: int
 ) -> None:
     keys, values = ([row[i] for row in rows] for i in (0, 1))
@@ -95,7 +95,7 @@ def test_records_come_back_from_the_position_on(
     assert [record.value for record in batch] == batch.values()
 
 
-def test_a_record_shows_all_it_has() -> None:
+def test_a_record_shows_all_its_fields() -> None:
     (batch,) = batches(build_batch([b"v"], [b"k"], timestamp_ms=5))
     assert repr(batch.records()[0]) == (
         "ConsumedRecord(topic='clicks', partition=3, offset=0, timestamp=5, key=b'k', value=b'v',"
@@ -106,7 +106,7 @@ def test_a_record_shows_all_it_has() -> None:
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
-def test_records_and_batches_may_go_to_other_processes(again: Any) -> None:
+def test_records_and_batches_can_be_pickled(again: Any) -> None:
     data = build_batch(
         [b'"a"', None, b'"c"'],
         [b"k", b"l", None],
@@ -158,7 +158,7 @@ def test_a_compacted_batch_keeps_its_offsets() -> None:
         assert batch.end == 5
 
 
-def test_decoders_are_asked_but_not_for_null() -> None:
+def test_decoders_are_called_except_for_null() -> None:
     data = build_batch([b'{"a": 1}', None], [b"k", None], timestamp_ms=NOW)
     (batch,) = batches(data, decoders=(bytes.decode, json.loads))
     assert batch.values() == [{"a": 1}, None]
@@ -166,7 +166,7 @@ def test_decoders_are_asked_but_not_for_null() -> None:
     assert batch.raw_values() == [b'{"a": 1}', None]
 
 
-def test_a_record_that_no_decoder_takes_is_named() -> None:
+def test_a_record_that_cannot_be_decoded_is_named() -> None:
     data = build_batch([b"1", b"2", b"x"], timestamp_ms=NOW, base_offset=40)
     (batch,) = batches(data, 41, decoders=(None, int))
     with pytest.raises(NotDecoded, match=r"clicks-3, offset 42: the decoder failed") as caught:
@@ -188,7 +188,7 @@ def test_arrow_has_every_column() -> None:
     assert batch.part(1, 2).to_arrow(["value"]).to_pydict() == {"value": [None]}
 
 
-def test_what_is_damaged_comes_after_what_is_whole() -> None:
+def test_damage_is_raised_after_the_whole_batches_before_it() -> None:
     data = numbered(0, 3) + numbered(3, 3)
     data[-1] ^= 1
     whole, broken = opened(data)
@@ -200,7 +200,7 @@ def test_what_is_damaged_comes_after_what_is_whole() -> None:
     assert [each.error for each in opened(data, check_crcs=False)] == [None, None]
 
 
-def test_what_is_damaged_below_a_right_checksum_is_named_with_its_place() -> None:
+def test_damage_below_a_valid_checksum_is_named_with_its_offset() -> None:
     batch = numbered(5, 2, codec=Codec.GZIP)
     for at in range(HEADER_SIZE, len(batch)):
         batch[at] ^= 0xFF
@@ -211,14 +211,14 @@ def test_what_is_damaged_below_a_right_checksum_is_named_with_its_place() -> Non
             look()
 
 
-def test_what_overlaps_is_given_once_and_what_goes_back_is_left_out() -> None:
+def test_overlapping_records_are_returned_once_and_earlier_offsets_are_left_out() -> None:
     found = batches(numbered(0, 3) + numbered(1, 4) + numbered(0, 2) + numbered(5, 1))
     assert [list(each.offsets()) for each in found] == [[0, 1, 2], [3, 4], [5]]
     assert opened(numbered(3, 3) + numbered(0, 2))[-1].next_offset == 6
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_a_control_batch_of_several_records_is_damaged(count: int) -> None:
+def test_a_control_batch_of_several_records_counts_as_damaged(count: int) -> None:
     data = numbered(0, count, producer_id=7, is_transactional=True, is_control=True)
     aborted = [AbortedTransaction(producer_id=7, first_offset=0)]
     (told,) = opened(data, aborted=aborted)
@@ -240,7 +240,7 @@ def old(first: int, count: int, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_message_sets_of_an_old_log_are_given_as_batches(magic: int, codec: Codec) -> None:
+def test_message_sets_of_an_old_log_are_returned_as_batches(magic: int, codec: Codec) -> None:
     log = old(0, 3, magic=magic, codec=codec) + numbered(3, 2) + old(7, 2, magic=magic)
     found = batches(log, 1)
     assert [each.values() for each in found] == [[b"1", b"2"], [b"3", b"4"], [b"7", b"8"]]
@@ -251,19 +251,19 @@ def test_message_sets_of_an_old_log_are_given_as_batches(magic: int, codec: Code
     assert [each.next_offset for each in opened(log, 1)] == [3, 5, 9]
 
 
-def test_a_single_short_message_is_whole() -> None:
+def test_a_single_short_message_is_complete() -> None:
     (ready,) = opened(old(5, 1, magic=0), 5)
     assert ready.batch is not None
     assert (ready.batch.values(), ready.next_offset) == ([b"5"], 6)
 
 
-def test_log_append_time_of_an_old_log_is_told() -> None:
+def test_log_append_time_of_an_old_log_is_shown() -> None:
     (batch,) = batches(old(0, 2, append_time_ms=NOW + 9))
     assert batch.timestamps() == [NOW + 9, NOW + 9]
     assert batch.records()[0].timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
-def test_a_damaged_message_is_told_with_its_place_behind_what_is_whole() -> None:
+def test_a_damaged_message_is_named_with_its_offset_after_the_whole_ones() -> None:
     data = bytearray(old(0, 3))
     data[-1] ^= 1
     whole, broken = opened(data)
@@ -274,7 +274,7 @@ def test_a_damaged_message_is_told_with_its_place_behind_what_is_whole() -> None
     assert len(unchecked) == 3
 
 
-def test_control_batches_are_passed_over() -> None:
+def test_control_batches_are_skipped() -> None:
     data = numbered(0, 2) + marker(2, 9, ControlType.COMMIT) + numbered(3, 1)
     found = opened(data)
     assert [each.next_offset for each in found] == [2, 3, 4]

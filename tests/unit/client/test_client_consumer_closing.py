@@ -1,4 +1,4 @@
-"""The end of a consumer that blocks, wherever it is asked for."""
+"""Closing a blocking consumer, from wherever it is done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kdist.records.build import build_batch
 T0 = TopicPartition("t", 0)
 
 
-def test_a_listener_that_is_told_of_the_end_may_close_its_consumer() -> None:
+def test_a_listener_called_at_the_close_may_close_its_consumer() -> None:
     """As it does on any other rebalance, to end its program."""
 
     class Closing(RebalanceListener):
@@ -44,7 +44,7 @@ def test_a_listener_that_is_told_of_the_end_may_close_its_consumer() -> None:
 
 
 def given(consumer: Consumer, count: int) -> None:
-    """So many records of `T0` are ready, in batches of four."""
+    """Have this many records of `T0` ready, in batches of four."""
     consumer.assign([T0])
     consumer.seek(T0, 0)
     for start in range(0, count, 4):
@@ -56,7 +56,7 @@ def given(consumer: Consumer, count: int) -> None:
 
 @pytest.fixture
 def committed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The positions of `T0` that are committed, as consumers close or are told to."""
+    """The positions of `T0` that are committed, at a close or by a call."""
     found: list[int] = []
 
     async def commit(
@@ -71,7 +71,7 @@ def committed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Mishap(Exception):
-    """What a program did not see coming."""
+    """An exception that a program did not expect."""
 
 
 Work = Callable[[Consumer], None]
@@ -117,17 +117,17 @@ def fail_after_a_seek_back(consumer: Consumer) -> None:
         (fail_after_a_seek_back, 1),
     ],
 )
-def test_what_was_given_last_before_a_failure_is_not_committed(
+def test_the_records_returned_last_before_a_failure_are_not_committed(
     committed: list[int], work: Work, last: int
 ) -> None:
-    """It was not processed, or who knows: at least once means that it is given again."""
+    """They may not have been processed: at least once means that they are returned again."""
     with contextlib.suppress(Mishap), Consumer("127.0.0.1:1", group_id="g") as consumer:
         given(consumer, 8)
         work(consumer)
     assert committed[-1] == last
 
 
-def test_a_consumer_closed_where_an_exception_is_handled_commits_what_is_done(
+def test_a_close_while_an_exception_is_handled_commits_what_was_processed(
     committed: list[int],
 ) -> None:
     consumer = Consumer("127.0.0.1:1", group_id="g")
@@ -140,7 +140,7 @@ def test_a_consumer_closed_where_an_exception_is_handled_commits_what_is_done(
     assert committed == [2]
 
 
-def test_all_that_was_given_is_committed_at_a_good_end(committed: list[int]) -> None:
+def test_all_returned_records_are_committed_at_a_normal_close(committed: list[int]) -> None:
     with Consumer("127.0.0.1:1", group_id="g") as consumer:
         given(consumer, 8)
         for record in consumer:
@@ -168,7 +168,7 @@ def test_the_record_at_which_an_awaited_loop_failed_is_not_committed(committed: 
 
 
 def test_a_second_thread_is_refused_while_the_first_is_in_a_call(committed: list[int]) -> None:
-    """Both would be given records twice, and lose others."""
+    """Otherwise both would get some records twice and lose others."""
     del committed
     outcomes: list[object] = []
 

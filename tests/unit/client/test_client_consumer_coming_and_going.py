@@ -1,4 +1,4 @@
-"""Members who come, read as they like and leave in order: each record is given once, in order."""
+"""Members join, read in any way and leave cleanly: each record is returned once, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
 class Moody(Member):
-    """A member that polls in all ways, pauses, commits, and sometimes does nothing."""
+    """A member that polls in every way, pauses, commits, and sometimes does nothing."""
 
     async def _work(self) -> None:
         chance, consumer = self.group.cluster.chance, self.consumer
@@ -34,7 +34,7 @@ class Moody(Member):
                 case 3 if assigned:
                     consumer.resume(*assigned)
                 case 4:
-                    with contextlib.suppress(ApiError):  # within a rebalance none is taken
+                    with contextlib.suppress(ApiError):  # no commit is accepted during a rebalance
                         await consumer.commit()
                 case _:
                     await asyncio.sleep(chance.uniform(0, 2))
@@ -49,7 +49,7 @@ class Moody(Member):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("seed", [5, 32])
-def test_nobody_is_given_what_another_had(strategy: str, seed: int) -> None:
+def test_no_record_is_returned_to_two_members(strategy: str, seed: int) -> None:
     cluster = Cluster(seed)
 
     async def scenario() -> None:
@@ -71,7 +71,7 @@ def test_nobody_is_given_what_another_had(strategy: str, seed: int) -> None:
     cluster.run(scenario())
 
 
-def test_who_has_no_time_for_the_end_of_a_rebalance_leaves_at_once() -> None:
+def test_a_close_without_time_for_a_rebalance_leaves_at_once() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

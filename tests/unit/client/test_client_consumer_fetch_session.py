@@ -1,4 +1,4 @@
-"""A fetch session's two sides agree, whatever is wanted: judged by the broker's own sessions."""
+"""Both sides of a fetch session agree, whatever is fetched: the broker's own sessions judge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asked(offsets: dict[TopicPartition, int]) -> dict[TopicPartition, FetchParti
 
 
 class Broker:
-    """The broker's side, by the KIP: what it would fetch for each request."""
+    """The broker's side by KIP-227: what it would fetch for each request."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -61,7 +61,7 @@ class Broker:
 
 
 @given(st.lists(WANTED, min_size=1, max_size=8), st.integers(), st.sets(st.integers(0, 7)))
-def test_the_broker_fetches_just_what_is_wanted(
+def test_the_broker_fetches_exactly_the_wanted_partitions(
     steps: list[dict[TopicPartition, int]], seed: int, forgotten: set[int]
 ) -> None:
     session, broker = FetchSession(), Broker(seed)
@@ -78,7 +78,7 @@ def test_one_partition_is_fetched_without_a_session() -> None:
     assert (said.session_id, said.session_epoch) == (0, -1)
 
 
-def test_what_did_not_move_is_not_said_again() -> None:
+def test_unchanged_partitions_are_not_sent_again() -> None:
     session = FetchSession()
     session.answered(7, session.next_request(asked({KEYS[0]: 5, KEYS[1]: 5})))
     said = session.next_request(asked({KEYS[0]: 5, KEYS[1]: 6}))
@@ -86,7 +86,7 @@ def test_what_did_not_move_is_not_said_again() -> None:
     assert [(t.topic, [p.partition for p in t.partitions]) for t in said.topics] == [("a", [1])]
 
 
-def test_after_a_failure_all_is_said_anew() -> None:
+def test_after_a_failure_a_full_request_is_sent() -> None:
     session = FetchSession()
     session.answered(7, session.next_request(asked({KEYS[0]: 5, KEYS[1]: 5})))
     session.failed(Error.NETWORK_EXCEPTION)

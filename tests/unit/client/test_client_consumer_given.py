@@ -1,4 +1,4 @@
-"""What applications may give a consumer, and what is refused before anything is made of it."""
+"""Which arguments a consumer accepts from applications, and which it refuses before any effect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HERE = TopicPartition("clicks", 0)
 
 
 class Whole:
-    """A number of another library's."""
+    """Another library's integer."""
 
     def __index__(self) -> int:
         return 7
@@ -54,7 +54,7 @@ class Whole:
         [None],
     ],
 )
-def test_what_is_no_partition_is_refused(given: Any) -> None:
+def test_an_invalid_partition_is_refused(given: Any) -> None:
     with pytest.raises(UserError, match=r"not a partition|topic|a list"):
         checked_partitions(given)
 
@@ -65,7 +65,7 @@ def test_partitions_may_be_pairs() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1 << 63, "1", None, 1.5, OffsetAndMetadata(1)])
-def test_what_is_no_offset_is_neither_sought_nor_committed(offset: Any) -> None:
+def test_an_invalid_offset_is_neither_sought_nor_committed(offset: Any) -> None:
     with pytest.raises(UserError, match="is not an offset"):
         check_offset(offset, -1)
     with pytest.raises(UserError, match="is not an offset"):
@@ -76,12 +76,12 @@ def test_what_is_no_offset_is_neither_sought_nor_committed(offset: Any) -> None:
 
 
 @pytest.mark.parametrize("epoch", [-2, 1 << 31, "1", None, 1.5])
-def test_what_is_no_epoch_is_refused(epoch: Any) -> None:
+def test_an_invalid_epoch_is_refused(epoch: Any) -> None:
     with pytest.raises(UserError, match="is not a leader epoch"):
         check_offset(0, epoch)
 
 
-def test_offsets_may_be_numbers_of_any_library() -> None:
+def test_offsets_may_be_integers_of_any_library() -> None:
     number: Any = Whole()
     check_offset(number, number)
     assert to_commit({HERE: number}) == {HERE: OffsetAndMetadata(number)}
@@ -89,14 +89,14 @@ def test_offsets_may_be_numbers_of_any_library() -> None:
 
 
 @pytest.mark.parametrize("time", [-1, -2, 1 << 63, "1", None, 1.5])
-def test_what_is_no_time_is_not_asked_for(time: Any) -> None:
+def test_an_invalid_timestamp_is_refused(time: Any) -> None:
     with pytest.raises(UserError, match="is no time"):
         checked_times({HERE: time})
     with Consumer("localhost:1") as consumer, pytest.raises(UserError, match="is no time"):
         consumer.seek_to_time(time)
 
 
-def test_a_poll_may_give_one_or_more() -> None:
+def test_a_polls_limit_is_one_record_or_more() -> None:
     with Consumer("localhost:1") as consumer:
         for count in (0, -1):
             with pytest.raises(UserError, match=f"max_records must be 1 or more, not {count}"):
@@ -106,8 +106,8 @@ def test_a_poll_may_give_one_or_more() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["1", float("nan"), [1], b"1"])
-def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
-    """NaN was waited for, for ever."""
+def test_an_invalid_timeout_is_refused(timeout: Any) -> None:
+    """A timeout of NaN used to wait for ever."""
     with Consumer("localhost:1") as reader:
         reader.assign([HERE])
         with pytest.raises(UserError, match="timeout_s must be a number of seconds or None"):
@@ -115,7 +115,7 @@ def test_what_is_no_timeout_is_refused(timeout: Any) -> None:
 
 
 @pytest.mark.parametrize("given", ["clicks", [HERE], None, 5])
-def test_a_partition_that_is_none_is_told_wherever_it_is_given(given: Any) -> None:
+def test_an_invalid_partition_is_refused_by_every_method(given: Any) -> None:
     with Consumer("localhost:1") as reader:
         for call in (reader.pause, reader.resume, reader.seek_to_end, reader.position):
             with pytest.raises(UserError, match="is not a partition"):
@@ -125,14 +125,14 @@ def test_a_partition_that_is_none_is_told_wherever_it_is_given(given: Any) -> No
 
 
 @pytest.mark.parametrize("given", [5, "clicks", [HERE]])
-def test_what_is_no_dict_is_refused(given: Any) -> None:
+def test_offsets_that_are_not_a_dict_are_refused(given: Any) -> None:
     with pytest.raises(UserError, match="offsets to commit must be a dict"):
         to_commit(given)
     with pytest.raises(UserError, match="times must be a dict"):
         checked_times(given)
 
 
-def test_it_is_so_for_the_consumer_on_a_loop() -> None:
+def test_the_asyncio_consumer_refuses_the_same() -> None:
     async def work() -> None:
         async with AsyncConsumer("localhost:1") as consumer:
             with pytest.raises(UserError, match="max_records"):
@@ -148,18 +148,18 @@ def test_it_is_so_for_the_consumer_on_a_loop() -> None:
 
 
 @pytest.mark.parametrize("given", [[None], [5], [b"clicks"], "clicks", re.compile(b"clicks")])
-def test_what_is_no_topic_is_refused(given: Any) -> None:
+def test_an_invalid_topic_is_refused(given: Any) -> None:
     with pytest.raises(UserError, match=r"topic|matches bytes"):
         checked_names(checked_topics(given))  # type: ignore[arg-type]
 
 
-def test_a_decoder_is_called() -> None:
+def test_a_decoder_must_be_callable() -> None:
     assert checked_decoders(None, bytes.decode) == (None, bytes.decode)
     with pytest.raises(UserError, match="not 'utf-8'"):
         checked_decoders(None, "utf-8")  # type: ignore[arg-type]
 
 
-def test_nothing_where_a_list_is_wanted_is_refused() -> None:
+def test_none_in_place_of_a_list_is_refused() -> None:
     for nothing in (None, 7):
         with pytest.raises(UserError, match=f"partitions must be a list of .*, not {nothing}"):
             checked_partitions(nothing)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def test_nothing_where_a_list_is_wanted_is_refused() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["x", [1], float("nan")])
-def test_what_is_no_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
     told = "timeout_s must be a number of seconds or None, not"
 
     async def awaited() -> None:
@@ -207,7 +207,7 @@ def test_what_is_no_timeout_is_refused_and_closes_nothing(timeout: Any) -> None:
         lambda name: SimpleConsumer("b", 1, client_id=name),
     ],
 )
-def test_a_name_that_cannot_be_sent_is_refused_before_anything_is_made(make: Any) -> None:
+def test_a_name_that_cannot_be_encoded_is_refused_before_anything_is_created(make: Any) -> None:
     threads = threading.active_count()
     with pytest.raises(
         UserError, match=r"client_id is '\\ud800', which UTF-8 cannot encode: surrog"
@@ -216,7 +216,7 @@ def test_a_name_that_cannot_be_sent_is_refused_before_anything_is_made(make: Any
     assert threading.active_count() == threads
 
 
-def test_every_text_of_a_consumer_can_be_sent() -> None:
+def test_every_string_setting_of_a_consumer_can_be_encoded() -> None:
     for name in ("group_id", "client_rack", "group_instance_id"):
         with pytest.raises(UserError, match=f"{name} is '\\\\udc80'"):
             Consumer("b:1", **{name: "\udc80"})
@@ -228,7 +228,7 @@ def test_every_text_of_a_consumer_can_be_sent() -> None:
         Producer(bootstrap_servers="b:1", client_id="é" * 20_000)
 
 
-def test_a_listener_that_cannot_be_told_is_refused_before_anything_is_subscribed() -> None:
+def test_a_listener_of_another_type_is_refused_before_the_subscription_changes() -> None:
     async def subscribe() -> None:
         consumer = AsyncConsumer("localhost:1", group_id="g")
         for given in (7, lambda: None):

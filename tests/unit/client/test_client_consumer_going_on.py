@@ -1,4 +1,4 @@
-"""What is wrong with one partition, or paused, does not hold up the others."""
+"""A faulty or paused partition does not hold up the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.client.test_client_consumer_reading import ZERO, offsets, trunca
 ONE = TopicPartition(TOPIC, 1)
 
 
-def test_a_partition_without_a_leader_does_not_keep_others_from_beginning() -> None:
+def test_a_partition_without_a_leader_does_not_delay_the_others() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(4)
         consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
@@ -37,7 +37,7 @@ def test_a_partition_without_a_leader_does_not_keep_others_from_beginning() -> N
     with_topic(scenario, partitions=2)
 
 
-def test_what_paused_partitions_hold_ready_does_not_starve_others() -> None:
+def test_records_ready_in_paused_partitions_do_not_starve_the_others() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(200)
         consumer = consumer_on(
@@ -57,7 +57,7 @@ def test_what_paused_partitions_hold_ready_does_not_starve_others() -> None:
     with_topic(scenario, partitions=2)
 
 
-def test_what_is_corrupt_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrupt_batch_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(3)
         consumer = consumer_on(cluster, "reader")
@@ -88,7 +88,7 @@ def test_what_is_corrupt_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> Non
     with_topic(scenario)
 
 
-def test_what_a_broker_calls_corrupt_is_raised() -> None:
+def test_a_brokers_corrupt_message_error_is_raised() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(1)
         consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
@@ -105,7 +105,7 @@ def test_what_a_broker_calls_corrupt_is_raised() -> None:
     with_topic(scenario)
 
 
-def test_what_is_ready_before_the_place_where_a_log_was_cut_is_given() -> None:
+def test_records_ready_before_a_truncation_point_are_returned() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(6)
         consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
@@ -121,10 +121,10 @@ def test_what_is_ready_before_the_place_where_a_log_was_cut_is_given() -> None:
 
 
 @pytest.mark.parametrize("kept", [30, 62])
-def test_a_fetch_without_a_whole_batch_is_told_and_asked_for_at_a_pace(
+def test_a_fetch_without_a_whole_batch_is_raised_and_retried_at_a_pace(
     monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    """It was fetched again as fast as answers came, and no poll heard of it."""
+    """It used to be fetched again as fast as answers came, without an error in any poll."""
 
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(3)

@@ -1,4 +1,4 @@
-"""A group in virtual time: nobody reads what another does, and every record is read."""
+"""A group in virtual time: every record is read, and no partition by two members at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_members_share_and_what_a_dead_one_had_goes_to_others(strategy: str) -> None:
+def test_members_share_the_partitions_and_take_over_a_dead_members(strategy: str) -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -49,7 +49,7 @@ def test_members_share_and_what_a_dead_one_had_goes_to_others(strategy: str) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_comes_and_goes_every_record_is_read(seed: int) -> None:
+def test_every_record_is_read_whoever_joins_or_leaves(seed: int) -> None:
     cluster = Cluster(seed)
     strategy = STRATEGIES[seed]
 
@@ -74,8 +74,8 @@ def test_whoever_comes_and_goes_every_record_is_read(seed: int) -> None:
     cluster.run(scenario())
 
 
-def test_members_that_wait_for_a_rebalance_hear_that_their_coordinator_lost_its_power() -> None:
-    """They send nothing that would tell, and would wait as long as a rebalance may take."""
+def test_members_waiting_for_a_rebalance_notice_that_their_coordinator_lost_power() -> None:
+    """They send nothing that would fail, and would wait for the whole rebalance timeout."""
 
     async def scenario(cluster: Cluster, group: Group) -> None:
         silent, _ = group.join(), group.join()
@@ -94,7 +94,7 @@ def test_members_that_wait_for_a_rebalance_hear_that_their_coordinator_lost_its_
     with_topic(scenario, 4)
 
 
-def test_a_broker_that_comes_back_has_its_members_again() -> None:
+def test_members_rejoin_a_broker_that_comes_back() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -126,7 +126,7 @@ def test_a_member_cut_off_for_long_loses_its_partitions() -> None:
         cut, other = group.join(), group.join()
         await cluster.until(lambda: group.shares == [2, 2])
         cluster.network.partition({"m1", other.name, "client"}, {cut.name})
-        cut.forget()  # its session times out, and only it does not know
+        cut.forget()  # its session times out, and it alone does not know
         await cluster.until(lambda: len(other.consumer.assignment()) == 4)
         cluster.network.heal()
         await cluster.until(lambda: cut.lost)
@@ -137,7 +137,7 @@ def test_a_member_cut_off_for_long_loses_its_partitions() -> None:
     cluster.run(scenario())
 
 
-def test_a_member_that_was_thrown_out_cannot_commit() -> None:
+def test_a_member_that_was_removed_cannot_commit() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -158,7 +158,7 @@ def test_a_member_that_was_thrown_out_cannot_commit() -> None:
     cluster.run(scenario())
 
 
-def test_a_poll_that_waits_for_long_is_a_sign_of_life_and_commits() -> None:
+def test_a_long_poll_counts_as_progress_and_commits() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -210,7 +210,7 @@ def test_a_poll_may_be_cancelled_at_any_time() -> None:
     cluster.run(scenario())
 
 
-def test_a_listener_that_fails_is_heard_and_the_group_goes_on() -> None:
+def test_a_failing_listeners_error_is_raised_and_the_group_continues() -> None:
     cluster = Cluster()
 
     class Fails(RebalanceListener):
@@ -247,7 +247,7 @@ def test_a_listener_that_fails_is_heard_and_the_group_goes_on() -> None:
     cluster.run(scenario())
 
 
-def test_two_of_one_instance_id_are_not_both_members() -> None:
+def test_two_consumers_of_one_instance_id_are_not_both_members() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -272,7 +272,7 @@ def test_two_of_one_instance_id_are_not_both_members() -> None:
     cluster.run(scenario())
 
 
-def test_two_runs_of_one_seed_are_the_same() -> None:
+def test_two_runs_with_one_seed_are_identical() -> None:
     def run() -> list[tuple[str, int]]:
         cluster = Cluster(7)
 
@@ -294,7 +294,7 @@ def test_two_runs_of_one_seed_are_the_same() -> None:
     assert run() == run()
 
 
-def test_a_commit_takes_no_longer_than_it_may_behind_others_and_none_overtakes() -> None:
+def test_a_commit_queued_behind_others_keeps_its_timeout_and_order() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -322,7 +322,7 @@ def test_a_commit_takes_no_longer_than_it_may_behind_others_and_none_overtakes()
     cluster.run(scenario())
 
 
-def test_who_leaves_while_it_joins_is_not_waited_for() -> None:
+def test_a_member_that_leaves_while_joining_is_not_waited_for() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -346,7 +346,7 @@ def test_who_leaves_while_it_joins_is_not_waited_for() -> None:
     cluster.run(scenario())
 
 
-def test_a_poll_that_waits_hears_that_the_consumer_is_closed() -> None:
+def test_a_waiting_poll_fails_when_the_consumer_is_closed() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What must not cost a member its partitions, or have it miss some: a commit, a poll cut short."""
+"""A commit or an interrupted poll costs a member no partition, and it misses no topic."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_commit_while_the_group_rebalances_does_not_cost_a_member_its_partitio
     cluster.run(scenario())
 
 
-def test_what_was_being_given_back_when_a_poll_was_cut_short_is_read_again() -> None:
+def test_partitions_being_revoked_when_a_poll_was_interrupted_are_read_again() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -89,7 +89,7 @@ def test_what_was_being_given_back_when_a_poll_was_cut_short_is_read_again() -> 
     cluster.run(scenario())
 
 
-def test_a_leader_notices_topics_that_only_others_want() -> None:
+def test_a_leader_watches_topics_that_only_others_subscribe_to() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -113,8 +113,8 @@ def test_a_leader_notices_topics_that_only_others_want() -> None:
     cluster.run(scenario())
 
 
-def test_a_leader_by_pattern_keeps_what_it_has_found() -> None:
-    """Also while it looks up the topics of others."""
+def test_a_leader_with_a_pattern_keeps_the_topics_it_matched() -> None:
+    """Also while it looks up the other members' topics."""
     cluster = Cluster()
 
     async def scenario() -> None:

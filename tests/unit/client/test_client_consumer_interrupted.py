@@ -1,4 +1,4 @@
-"""A consumer that blocks, left or interrupted in the middle: what was not given will be."""
+"""A blocking consumer left or interrupted in the middle: no record is skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 
 @pytest.fixture
 def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumer]:
-    """One that nothing is fetched for: it asks for no leader."""
+    """A consumer that fetches nothing: it asks for no leader."""
     for name in ("start", "refresh"):
         monkeypatch.setattr(Topics, name, lambda _: None)
     with Consumer("127.0.0.1:1") as opened:
@@ -32,7 +32,7 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumer]:
 
 
 def put(consumer: Consumer, counts: list[int], decode: Decoder | None = None) -> None:
-    """Batches of so many records each are ready."""
+    """Make batches of these many records ready."""
     partition = consumer._core.partitions[T0]
     for count in counts:
         start = partition.fetch_position
@@ -42,7 +42,7 @@ def put(consumer: Consumer, counts: list[int], decode: Decoder | None = None) ->
         consumer._shelf.put(partition, open_fetched(data, opening))
 
 
-def test_a_loop_that_is_left_and_begun_again_goes_on_where_it_was(consumer: Consumer) -> None:
+def test_a_loop_that_is_left_and_restarted_resumes_where_it_was(consumer: Consumer) -> None:
     put(consumer, [3, 3])
     found = []
     for _ in range(4):
@@ -53,7 +53,7 @@ def test_a_loop_that_is_left_and_begun_again_goes_on_where_it_was(consumer: Cons
     assert found == [0, 1, 2, 3]
 
 
-def test_loops_beside_each_other_share_what_there_is(consumer: Consumer) -> None:
+def test_concurrent_loops_share_the_records(consumer: Consumer) -> None:
     put(consumer, [3, 3, 3])
     one, other = iter(consumer), iter(consumer)
     assert [next(each).offset for _ in range(4) for each in (one, other)] == list(range(8))
@@ -61,7 +61,7 @@ def test_loops_beside_each_other_share_what_there_is(consumer: Consumer) -> None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_a_poll_had_when_it_was_interrupted_counts_as_not_given(
+def test_records_of_an_interrupted_poll_count_as_not_returned(
     consumer: Consumer, error: type[BaseException]
 ) -> None:
     def decode(value: bytes) -> bytes:
@@ -79,7 +79,7 @@ def test_what_a_poll_had_when_it_was_interrupted_counts_as_not_given(
     assert [record.offset for record in consumer.poll(1)] == [2, 3, 4, 5, 6]
 
 
-def test_a_poll_that_is_interrupted_while_it_waits_gives_nothing_twice(
+def test_a_poll_interrupted_while_it_waits_returns_nothing_twice(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object) -> None:
@@ -94,10 +94,10 @@ def test_a_poll_that_is_interrupted_while_it_waits_gives_nothing_twice(
 
 
 @pytest.mark.parametrize("kind", ["records", "batches"])
-def test_wherever_a_poll_is_interrupted_the_next_goes_on_where_it_began(
+def test_wherever_a_poll_is_interrupted_the_next_resumes_where_it_began(
     consumer: Consumer, kind: str
 ) -> None:
-    """At each line in turn; not before a `with`, at whose end Python lets no signal in."""
+    """At each line in turn, but not before a `with`: at its end Python handles no signal."""
 
     def interrupt(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left

@@ -1,4 +1,4 @@
-"""News wake up who waits, on the loop or in a thread, and time passes for who waits for little."""
+"""`News` wakes its waiters, on the loop or in a thread, and even tiny timeouts end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 
 
-def test_the_loops_work_is_woken_up_once_there_is_something_new() -> None:
+def test_a_waiter_on_the_loop_wakes_up_when_there_is_news() -> None:
     async def scenario() -> None:
         news = News()
         news.set()
@@ -24,7 +24,7 @@ def test_the_loops_work_is_woken_up_once_there_is_something_new() -> None:
     VirtualLoop(VirtualClock()).run_until_complete(scenario())
 
 
-def test_who_waits_for_a_rounding_error_sees_time_pass() -> None:
+def test_a_timeout_as_small_as_a_rounding_error_ends() -> None:
     async def scenario() -> None:
         loop, news = asyncio.get_running_loop(), News()
         started_s = loop.time()
@@ -36,7 +36,7 @@ def test_who_waits_for_a_rounding_error_sees_time_pass() -> None:
     VirtualLoop(clock).run_until_complete(scenario())
 
 
-def test_who_is_cancelled_as_news_come_is_cancelled() -> None:
+def test_a_cancellation_that_races_with_news_is_kept() -> None:
     async def scenario() -> None:
         for turns in range(5):
             news = News()
@@ -52,7 +52,7 @@ def test_who_is_cancelled_as_news_come_is_cancelled() -> None:
     VirtualLoop(VirtualClock()).run_until_complete(scenario())
 
 
-def test_a_thread_is_woken_up_and_not_twice_for_the_same() -> None:
+def test_a_thread_wakes_up_once_for_each_news() -> None:
     news, woken = News(), threading.Event()
 
     def wait() -> None:
@@ -65,5 +65,5 @@ def test_a_thread_is_woken_up_and_not_twice_for_the_same() -> None:
     news.set()
     assert woken.wait(60)
     waiting.join()
-    news.wait_in_thread(0.01)  # what rang after the thread was woken up is told, too
+    news.wait_in_thread(0.01)  # news that came after the thread was woken up counts, too
     assert not news._bell.acquire(blocking=False)

@@ -1,4 +1,4 @@
-"""Reading without a group, in virtual time: positions, how far ahead, what brokers refuse."""
+"""Reading without a group, in virtual time: positions, read-ahead, what brokers refuse."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_seek_while_connecting_is_not_undone() -> None:
     with_topic(scenario)
 
 
-def test_no_more_is_fetched_than_is_allowed() -> None:
+def test_no_more_bytes_are_fetched_ahead_than_allowed() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(400)
         batch_bytes = 71
@@ -69,7 +69,7 @@ def test_no_more_is_fetched_than_is_allowed() -> None:
     with_topic(scenario, partitions=4)
 
 
-def test_who_has_enough_does_not_look_for_more_with_each_batch() -> None:
+def test_a_reader_with_enough_ready_does_not_ask_for_more_after_each_batch() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(400)
         consumer = consumer_on(cluster, "reader", fetch_max_bytes=4000)
@@ -90,7 +90,7 @@ def test_who_has_enough_does_not_look_for_more_with_each_batch() -> None:
 
 
 def truncated(consumer: Consumer, end: int) -> None:
-    """A leader's answer that the log was cut at `end`."""
+    """A leader's answer that the log was truncated at `end`."""
     fetcher = consumer._core._fetcher
     position = consumer._core.partitions[ZERO].fetch_position
     asked = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1)
@@ -101,7 +101,7 @@ def truncated(consumer: Consumer, end: int) -> None:
     fetcher._note_one(ZERO, asked, result)
 
 
-def test_a_truncated_log_is_read_on_from_where_it_was_cut() -> None:
+def test_reading_resumes_where_a_log_was_truncated() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(6)
         consumer = consumer_on(cluster, "reader", auto_offset_reset="earliest")
@@ -174,7 +174,7 @@ def test_without_reset_a_missing_offset_is_an_error_each_time() -> None:
     with_topic(scenario)
 
 
-def test_an_error_of_a_position_that_was_left_is_not_raised() -> None:
+def test_an_error_at_an_abandoned_position_is_not_raised() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(2)
         consumer = consumer_on(cluster, "reader", auto_offset_reset="none")
@@ -188,7 +188,7 @@ def test_an_error_of_a_position_that_was_left_is_not_raised() -> None:
     with_topic(scenario)
 
 
-def test_commits_in_the_background_come_in_order_and_tell() -> None:
+def test_commits_in_the_background_are_ordered_and_call_back() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(5)
         told: list[int] = []
@@ -206,7 +206,7 @@ def test_commits_in_the_background_come_in_order_and_tell() -> None:
     with_topic(scenario)
 
 
-def test_a_topic_that_comes_later_is_told_of_once_and_read_then(
+def test_a_missing_topic_is_reported_once_and_read_when_it_is_created(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = Cluster()
@@ -231,7 +231,7 @@ def test_a_topic_that_comes_later_is_told_of_once_and_read_then(
     assert told == [f"topic {TOPIC} does not exist: waiting for it"]
 
 
-def test_a_broker_that_is_not_there_is_said_so_and_found_later() -> None:
+def test_a_missing_broker_is_reported_and_found_later() -> None:
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -248,13 +248,13 @@ def test_a_broker_that_is_not_there_is_said_so_and_found_later() -> None:
             try:
                 found = await consumer.poll(5)
             except NoBroker:
-                continue  # from before it was there
+                continue  # from before it was up
         await consumer.close()
 
     cluster.run(scenario())
 
 
-def test_a_wakeup_is_one_polls() -> None:
+def test_a_wakeup_ends_one_poll() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         consumer = consumer_on(cluster, "reader")
         consumer.assign([ZERO])
@@ -267,7 +267,7 @@ def test_a_wakeup_is_one_polls() -> None:
     with_topic(scenario)
 
 
-def test_what_makes_no_sense_is_refused_in_a_sentence() -> None:
+def test_contradictory_calls_are_refused_in_a_sentence() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         consumer = consumer_on(cluster, "reader")
         with pytest.raises(UserError, match="subscribing needs a group_id"):

@@ -1,4 +1,4 @@
-"""The same fetch again and again: what is sent, when it ends, and what others change meanwhile."""
+"""Repeating one encoded fetch: what is sent, when it stops, and what calls change meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATE = ApiError(Error.REQUEST_TIMED_OUT)
 
 
 class Peer:
-    """Notes what is sent, as a client's connection does it."""
+    """Notes what is sent, in place of a client's connection."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -55,14 +55,14 @@ def repeated(peer: Any) -> RepeatedFetch:
 
 
 def as_read(version: int, offset: int) -> FetchRequest:
-    """The request, as a broker reads it that was sent it the long way."""
+    """The request as a broker reads it, if it was encoded by the general path."""
     _, found = decode_request(bytes(Peer(version).encode(request(offset), version, 1)[SIZE_BYTES:]))
     assert isinstance(found, FetchRequest)
     return found
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12])
-def test_each_request_is_the_one_of_the_long_way_and_tells_once_it_is_sent(version: int) -> None:
+def test_each_request_equals_the_general_paths_and_reports_that_it_was_sent(version: int) -> None:
     async def scenario() -> None:
         peer = Peer(version)
         fetches, told = repeated(peer), []
@@ -85,7 +85,7 @@ def test_each_request_is_the_one_of_the_long_way_and_tells_once_it_is_sent(versi
     asyncio.run(scenario())
 
 
-def test_what_goes_wrong_is_raised_where_it_is_run() -> None:
+def test_an_exception_is_raised_where_the_fetch_is_run() -> None:
     async def scenario() -> None:
         def refuse(_: FetchResponse) -> int | None:
             raise LATE
@@ -116,7 +116,7 @@ def test_what_goes_wrong_is_raised_where_it_is_run() -> None:
         await asyncio.sleep(0)
         run.cancel()
         await asyncio.wait([run])
-        assert fetches.done()  # so nobody tells it of an answer
+        assert fetches.done()  # so nobody passes it an answer
 
     asyncio.run(scenario())
 
@@ -140,13 +140,13 @@ def test_a_consumer_of_one_partition_encodes_its_request_once(
             await group.produce(2)
             found = await consumer.poll(10)
             assert [record.offset for record in found] == [number]
-        assert encoded.count("Fetch") == 2  # from two offsets, to see where the offset stands
+        assert encoded.count("Fetch") == 2  # for two offsets, to see where the offset is encoded
         await consumer.close()
 
     with_topic(scenario, partitions=2)
 
 
-def test_seeks_pauses_and_other_partitions_end_it() -> None:
+def test_seeks_pauses_and_other_partitions_end_the_repetition() -> None:
     async def scenario(cluster: Cluster, group: Group) -> None:
         await group.produce(20)
         consumer = consumer_on(cluster, "reader", fetch_max_wait_ms=400)
@@ -175,7 +175,7 @@ def test_seeks_pauses_and_other_partitions_end_it() -> None:
 
 
 async def values(consumer: Any, count: int) -> list[int]:
-    """So many records' values."""
+    """The values of this many records."""
     found: list[int] = []
     while len(found) < count:
         records = await consumer.poll(10)

@@ -1,4 +1,4 @@
-"""Small batches are read as one, and nobody can tell but by the clock."""
+"""A run of small batches is read at once: only the time that it takes differs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def fields(record: Any) -> tuple[Any, ...]:
 
 
 @given(log=logs, position=st.integers(0, 20), is_committed_only=st.booleans())
-def test_records_are_those_of_the_batches_alone(
+def test_records_are_those_of_the_single_batches(
     log: bytes, position: int, is_committed_only: bool
 ) -> None:
     aborted = [AbortedTransaction(producer_id=7, first_offset=0)] if is_committed_only else None
@@ -111,7 +111,7 @@ def test_records_are_those_of_the_batches_alone(
 
 @given(log=logs, wanted=st.lists(st.integers(0, 7), min_size=1, max_size=40))
 def test_records_and_batches_may_be_taken_in_turn(log: bytes, wanted: list[int]) -> None:
-    """0 takes two batches, any other number so many records."""
+    """0 takes two batches; any other number takes that many records."""
     shelf, partition = shelved(log)
     expected = [record.offset for record in shelved(log)[0].take_records(1000)]
     behind = [*expected[1:], 1 << 60]
@@ -130,7 +130,7 @@ def test_records_and_batches_may_be_taken_in_turn(log: bytes, wanted: list[int])
     assert partition.ready_bytes == 0
 
 
-def test_who_asks_for_batches_gets_each_as_the_log_has_it() -> None:
+def test_poll_batches_returns_each_batch_as_it_is_in_the_log() -> None:
     batches = [numbered(0, 3), numbered(3, 1), numbered(4, 2)]
     shelf, partition = shelved(b"".join(batches), 1)
     assert isinstance(partition.ready[0].batch, BatchRun)
@@ -143,20 +143,20 @@ def test_who_asks_for_batches_gets_each_as_the_log_has_it() -> None:
     assert (partition.position, partition.ready_bytes) == (6, 0)
 
 
-def test_a_large_batch_is_no_run() -> None:
+def test_a_large_batch_is_not_part_of_a_run() -> None:
     large = build_batch([bytes(RUN_BYTES_MAX)], timestamp_ms=NOW)
     (one, two) = opened(large + numbered(1, 1))
     assert not isinstance(one.batch, BatchRun)
     assert (one.next_offset, two.next_offset) == (1, 2)
 
 
-def test_a_record_of_a_run_may_go_to_another_process() -> None:
+def test_a_record_of_a_run_can_be_pickled() -> None:
     shelf, _ = shelved(numbered(0, 1) + numbered(1, 2))
     for record in shelf.take_records(5):
         assert fields(pickle.loads(pickle.dumps(record))) == fields(record)
 
 
-def test_a_wrong_checksum_is_told_behind_what_is_whole() -> None:
+def test_a_wrong_checksum_is_raised_after_the_whole_batches() -> None:
     broken = numbered(3, 1)
     broken[-1] ^= 1
     shelf, partition = shelved(numbered(0, 2) + numbered(2, 1) + broken + numbered(4, 1))
@@ -167,7 +167,7 @@ def test_a_wrong_checksum_is_told_behind_what_is_whole() -> None:
 
 
 @pytest.mark.parametrize("is_by_batch", [False, True])
-def test_what_is_damaged_below_a_right_checksum_is_told_behind_what_is_whole(
+def test_damage_below_a_valid_checksum_is_raised_after_the_whole_batches(
     is_by_batch: bool,
 ) -> None:
     broken = numbered(3, 1)
@@ -186,7 +186,7 @@ def test_what_is_damaged_below_a_right_checksum_is_told_behind_what_is_whole(
     assert partition.position == 3
 
 
-def test_records_before_one_that_is_not_decoded_are_given() -> None:
+def test_records_before_one_that_cannot_be_decoded_are_returned() -> None:
     def refuse_three(value: bytes) -> int:
         if value == b"3":
             raise ValueError("three")
@@ -203,7 +203,7 @@ def test_records_before_one_that_is_not_decoded_are_given() -> None:
 
 
 @given(st.integers(0, 6))
-def test_iteration_over_a_run_knows_how_far_it_is(count: int) -> None:
+def test_iteration_over_a_run_tracks_its_position(count: int) -> None:
     shelf, partition = shelved(b"".join(numbered(first, 2) for first in (0, 2, 4)))
     iteration = Iteration()
     iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from kdist.errors import UserError
 from kdist.model import TopicPartition
 
 
-def test_the_defaults_are_javas() -> None:
+def test_the_defaults_are_those_of_the_java_consumer() -> None:
     found = read_settings({})
     assert found == ConsumerSettings()
     assert (found.session_timeout_ms, found.heartbeat_interval_ms) == (45_000, 3_000)
@@ -18,7 +18,7 @@ def test_the_defaults_are_javas() -> None:
     assert found.partition_assignment_strategy == ("range", "cooperative-sticky")
 
 
-def test_a_single_strategy_is_a_list_of_one() -> None:
+def test_a_single_strategy_is_accepted_as_a_list_of_one() -> None:
     found = read_settings({"partition_assignment_strategy": "sticky"})
     assert found.partition_assignment_strategy == ("sticky",)
 
@@ -64,13 +64,13 @@ def test_a_single_strategy_is_a_list_of_one() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(given: dict[str, object], sentence: str) -> None:
+def test_a_wrong_setting_is_refused_in_a_sentence(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         read_settings(given)
     assert str(caught.value) == sentence
 
 
-def test_topics_are_no_single_name() -> None:
+def test_a_single_name_in_place_of_topics_is_refused() -> None:
     with pytest.raises(UserError, match=r"topics must be a list: \['clicks'\]"):
         checked_topics("clicks")
 

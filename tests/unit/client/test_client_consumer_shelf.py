@@ -1,4 +1,4 @@
-"""What is ready is given once, in order, each partition in its turn."""
+"""Ready records are returned once, in order, the partitions taking turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def partition(number: int = 0) -> Partition:
 
 
 def put(shelf: Shelf, into: Partition, *counts: int, **options: object) -> None:
-    """Batches of so many records each, behind what was fetched."""
+    """Add batches of these many records after those fetched before."""
     for count in counts:
         start = into.fetch_position
         values = [b"%d" % number for number in range(start, start + count)]
@@ -35,7 +35,7 @@ def put(shelf: Shelf, into: Partition, *counts: int, **options: object) -> None:
     wanted=st.lists(st.integers(0, 7), min_size=1, max_size=30),
 )
 def test_records_and_batches_may_be_taken_in_turn(counts: list[int], wanted: list[int]) -> None:
-    """0 takes a batch, any other number so many records."""
+    """0 takes a batch; any other number takes that many records."""
     shelf, one = Shelf(), partition()
     put(shelf, one, *counts)
     found: list[int] = []
@@ -59,7 +59,7 @@ def test_partitions_take_turns() -> None:
     assert [shelf.take_records(2)[0].partition for _ in range(4)] == [0, 1, 0, 1]
 
 
-def test_a_paused_partition_keeps_what_is_ready() -> None:
+def test_a_paused_partition_keeps_its_ready_records() -> None:
     shelf, one = Shelf(), partition()
     put(shelf, one, 3)
     one.is_paused = True
@@ -70,7 +70,7 @@ def test_a_paused_partition_keeps_what_is_ready() -> None:
     assert len(shelf.take_records(5)) == 3
 
 
-def test_a_seek_drops_what_is_ready() -> None:
+def test_a_seek_drops_the_ready_records() -> None:
     shelf, one = Shelf(), partition()
     put(shelf, one, 3)
     one.seek(7)
@@ -78,7 +78,7 @@ def test_a_seek_drops_what_is_ready() -> None:
     assert (one.position, one.fetch_position, one.ready_bytes) == (7, 7, 0)
 
 
-def test_what_is_wrong_is_raised_after_all_before_it_and_again() -> None:
+def test_an_error_is_raised_after_all_records_before_it_and_raised_again() -> None:
     shelf, one = Shelf(), partition()
     put(shelf, one, 3)
     data = build_batch([b"x"], timestamp_ms=0, base_offset=3)
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_raised_after_all_before_it_and_again() -> None:
     assert shelf.take_records(10) == []
 
 
-def test_records_before_one_that_is_not_decoded_are_given() -> None:
+def test_records_before_one_that_cannot_be_decoded_are_returned() -> None:
     def refuse_three(value: bytes) -> int:
         if value == b"3":
             raise ValueError("three")
@@ -109,18 +109,18 @@ def test_records_before_one_that_is_not_decoded_are_given() -> None:
     assert one.ready_bytes > 0
 
 
-def test_room_is_told_once_there_is_some() -> None:
+def test_room_is_reported_once_there_is_some() -> None:
     shelf, one = Shelf(), partition()
     put(shelf, one, 4, 4)
     one.starved_above_bytes = one.ready_bytes
     shelf.take_records(2)
-    assert not shelf.is_hungry  # of a batch that was not given to its end
+    assert not shelf.is_hungry  # of a batch that was not returned completely
     shelf.take_records(2)
     assert shelf.is_hungry
 
 
 @given(st.integers(0, 5), st.booleans())
-def test_iteration_knows_how_far_it_is(count: int, is_settled_between: bool) -> None:
+def test_iteration_tracks_its_position(count: int, is_settled_between: bool) -> None:
     shelf, one, iteration = Shelf(), partition(), Iteration()
     put(shelf, one, 5)
     found, records = shelf.take_run(10)
@@ -155,7 +155,7 @@ def test_iteration_drops_what_is_no_longer_wanted() -> None:
 
 
 def test_iteration_leaves_a_position_that_was_looked_up_meanwhile() -> None:
-    """The log lost what iteration still gives, and the loop went back to its end."""
+    """The log lost records that iteration still returned, and the loop reset to the log's end."""
     shelf, one, iteration = Shelf(), partition(), Iteration()
     put(shelf, one, 5)
     iteration.begin(*shelf.take_run(10))  # type: ignore[arg-type]

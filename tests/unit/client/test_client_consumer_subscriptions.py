@@ -28,7 +28,7 @@ EXAMPLE = Member(
 @given(
     topics=st.frozensets(st.sampled_from("abc")), owned=PARTITIONS, generation=st.integers(-1, 9)
 )
-def test_a_member_is_read_as_it_was_written(
+def test_a_subscription_is_read_as_it_was_written(
     name: str, topics: frozenset[str], owned: frozenset[TopicPartition], generation: int
 ) -> None:
     member = Member("m", topics, "i", tuple(sorted(owned)), generation)
@@ -40,7 +40,7 @@ def test_an_assignment_is_read_as_it_was_written(partitions: frozenset[TopicPart
     assert read_partitions(write_assignment(partitions)) == tuple(sorted(partitions))
 
 
-def test_no_bytes_are_no_partitions() -> None:
+def test_an_empty_assignment_has_no_partitions() -> None:
     assert read_partitions(b"") == ()
 
 
@@ -68,7 +68,7 @@ def test_kafka_python_reads_what_we_write() -> None:
     ]
 
 
-def test_stickys_user_data_is_what_kafka_python_expects() -> None:
+def test_sticky_user_data_is_what_kafka_python_expects() -> None:
     data = ForeignSubscription.decode(write_subscription(ASSIGNORS["sticky"], EXAMPLE)).user_data
     assert data.hex(" ") == (
         "00 00 00 02 00 01 61 00 00 00 01 00 00 00 01 00 01 62 00 00 00 01 00 00 00 00 00 00 00 07"
@@ -77,7 +77,7 @@ def test_stickys_user_data_is_what_kafka_python_expects() -> None:
 
 
 @pytest.mark.parametrize("user_data", [b"a user's own", b"", b"\x00\x00\x00\x01"])
-def test_user_data_of_others_tells_nothing_and_is_no_error(user_data: bytes) -> None:
+def test_foreign_user_data_is_ignored_without_an_error(user_data: bytes) -> None:
     metadata = b"\x00\x00" + b"\x00\x00\x00\x01\x00\x01a" + len(user_data).to_bytes(4) + user_data
     member = read_member("m", None, metadata)
     assert (member.topics, member.owned) == (frozenset("a"), ())

@@ -1,4 +1,4 @@
-"""What applications import: from `kdist`, when they use it, and typed."""
+"""What applications import from `kdist`: loaded on first use, and typed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _ERRORS = [
 
 
 @pytest.mark.parametrize("name", kdist.__all__)
-def test_every_name_is_there(name: str) -> None:
+def test_every_exported_name_exists(name: str) -> None:
     assert getattr(kdist, name).__name__ == name
     assert name in dir(kdist)
 
 
-def test_type_checkers_are_told_the_same_homes() -> None:
+def test_type_checkers_see_the_same_modules() -> None:
     tree = ast.parse(Path(kdist.__file__).read_text())
     (block,) = (each for each in tree.body if isinstance(each, ast.If))
     told = {
@@ -56,12 +56,12 @@ def test_type_checkers_are_told_the_same_homes() -> None:
     assert told == kdist._HOME_OF
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_a_missing_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'kdist' has no attribute 'Produzer'"):
         _ = kdist.Produzer
 
 
-def test_who_imports_kdist_alone_imports_no_client() -> None:
+def test_importing_kdist_alone_loads_no_client() -> None:
     program = "import sys, kdist; print([each for each in sys.modules if 'kdist.' in each])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout == b"[]\n"
@@ -77,21 +77,21 @@ def test_a_client_loads_no_more_messages_than_it_sends_and_no_zookeeper(name: st
     assert done.stdout == b"[]\n"
 
 
-def test_the_papers_names_are_the_connectors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_names_belong_to_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector, "create", lambda config: ("created", config))
     monkeypatch.setattr(connector, "create_message_streams", lambda *given: given)
     assert kdist.Consumer.create({"group.id": "g"}) == ("created", {"group.id": "g"})
     assert kdist.Consumer.create_message_streams("topic1", 1) == ("topic1", 1, None)
 
 
-def test_who_has_a_loop_finds_the_awaited_ones() -> None:
+def test_the_asyncio_clients_are_exported() -> None:
     assert set(kdist.aio.__all__) <= set(kdist.__all__)
     assert all(hasattr(getattr(kdist.aio, name), "__aenter__") for name in kdist.aio.__all__)
 
 
 @pytest.mark.parametrize("name", _ERRORS)
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_an_error_that_goes_to_another_process_is_the_same_there(name: str, again: Any) -> None:
+def test_errors_can_be_pickled(name: str, again: Any) -> None:
     error = getattr(kdist, name)(*_GIVEN_TO_ERRORS.get(name, ("it went wrong",)))
     found = again(error)
     assert (type(found), str(found)) == (type(error), str(error))

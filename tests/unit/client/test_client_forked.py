@@ -1,4 +1,4 @@
-"""A process that was forked, and the clients that it has from the one before."""
+"""A forked process, and the clients that it has inherited from its parent."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ client.close()
         ),
     ],
 )
-def test_a_client_of_the_process_before_says_so_and_nothing_hangs(
+def test_a_client_of_the_parent_process_is_refused_and_nothing_hangs(
     client: str, call: str, error: str
 ) -> None:
     program = PROGRAM.format(client=client, call=call)

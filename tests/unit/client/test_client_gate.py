@@ -1,4 +1,4 @@
-"""The roll's two questions as tables of clusters, and the lock on a ZooKeeper in memory."""
+"""The gate's two questions as tables of clusters, and its lock on a ZooKeeper in memory."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_a_broker_may_not_go_down(seen: View, reason: str) -> None:
     assert reasons(seen) == [reason]
 
 
-def test_an_in_sync_replica_that_has_just_died_keeps_nothing_up() -> None:
+def test_an_in_sync_replica_that_has_just_died_does_not_count() -> None:
     seen = view(partition(0, (2, 3), min_isr=1), brokers=(1, 2))
     assert review_stop(seen, 2, ()).reasons == (
         "clicks-0 would have 0 in-sync replicas, and asks for 1",
     )
 
 
-def test_a_partition_under_min_isr_elsewhere_is_no_reason() -> None:
+def test_a_partition_under_min_isr_on_other_brokers_is_no_reason() -> None:
     assert reasons(view(partition(0, (1, 3), isr=(1,)))) == []
 
 
@@ -101,18 +101,20 @@ def test_a_partition_of_one_replica_is_listed_and_may_be_accepted() -> None:
     assert verdict == ((), (TopicPartition("clicks", 0),))
 
 
-def test_many_partitions_are_named_in_part() -> None:
+def test_of_many_partitions_only_some_are_named() -> None:
     (reason,) = reasons(view(*(partition(n, (1, 3), leader=-1) for n in range(7))))
     assert reason.endswith("clicks-0, clicks-1, clicks-2, clicks-3, clicks-4 and 2 more")
 
 
-def test_a_probe_that_was_left_behind_is_no_reason() -> None:
+def test_a_leftover_probe_topic_is_no_reason() -> None:
     left = partition(0, (2,), leader=-1, topic=f"{PROBE_PREFIX}2")
     assert reasons(view(left)) == []
 
 
 @given(st.sets(st.sampled_from(ALL), min_size=1), st.integers(1, 3), st.sampled_from(ALL))
-def test_who_may_go_down_leaves_enough_in_sync(isr: set[int], min_isr: int, broker: int) -> None:
+def test_a_stop_that_is_allowed_leaves_enough_replicas_in_sync(
+    isr: set[int], min_isr: int, broker: int
+) -> None:
     each = partition(0, isr=tuple(sorted(isr)), min_isr=min_isr)
     may_go = not reasons(view(each), broker)
     assert may_go == (len(isr - {broker}) >= min_isr)
@@ -181,7 +183,7 @@ def test_a_view_has_brokers_controller_states_and_settings() -> None:
 
 
 @pytest.mark.parametrize(("given", "min_isr"), [("2", 2), ("soon", 3)])
-def test_what_all_brokers_were_given_goes_before_the_file(given: str, min_isr: int) -> None:
+def test_settings_for_all_brokers_override_the_file(given: str, min_isr: int) -> None:
     async def work(keeper: ZooKeeper) -> View:
         await add_topic(keeper, "new", (1,))
         shared = EntitySettings({"min.insync.replicas": given}).encode()
@@ -192,7 +194,7 @@ def test_what_all_brokers_were_given_goes_before_the_file(given: str, min_isr: i
     assert [each.min_isr for each in with_zookeeper(work).partitions] == [min_isr]
 
 
-def test_a_cluster_that_nobody_has_joined_is_empty() -> None:
+def test_a_cluster_without_brokers_is_empty() -> None:
     assert with_zookeeper(lambda keeper: read_view(keeper, 1)) == View(frozenset(), None, ())
 
 
@@ -202,7 +204,7 @@ def test_a_broker_that_is_not_registered_has_no_address() -> None:
 
 
 def test_a_broker_is_asked_where_it_listens_without_tls() -> None:
-    """As Kafka's may listen with it, too."""
+    """A Kafka broker may listen with TLS as well."""
     tls, plain = Listener("OUTSIDE", "b1", 9093), Listener("INSIDE", "b1", 9092)
     endpoints = (Endpoint(tls, "SSL"), Endpoint(plain, "PLAINTEXT"))
 
@@ -237,7 +239,7 @@ def test_a_lock_is_kept_by_its_owner_and_refused_to_others() -> None:
     with_zookeeper(work)
 
 
-def test_a_lock_is_taken_away_by_force_only() -> None:
+def test_only_force_takes_a_lock_away() -> None:
     async def work(keeper: ZooKeeper) -> None:
         await take_lock(keeper, "anna", VirtualClock())
         assert await release_lock(keeper, "bert", forced=True)

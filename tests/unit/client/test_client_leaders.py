@@ -1,4 +1,4 @@
-"""What is said of partitions that no leader can be asked about."""
+"""The errors for partitions whose leader cannot be asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that nobody closed: files would warn of it, and so do they; and of records that are lost.
+"""Clients that nobody closed warn of it, as files do, and of records that are lost.
 
 What a producer still sends as its program ends is in `test_integration_producer_left.py`.
 """
@@ -38,7 +38,7 @@ def test_a_client_that_is_left_unclosed_gives_a_resource_warning(make: Callable[
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("make", CLIENTS)
-def test_one_that_was_closed_gives_none(make: Callable[[], Any]) -> None:
+def test_a_closed_client_gives_no_warning(make: Callable[[], Any]) -> None:
     client = make()
     client.close()
     del client
@@ -58,7 +58,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == leaving.logger.name]
 
 
-def test_records_of_a_loop_that_ended_before_they_were_acknowledged_are_told(
+def test_records_left_unacknowledged_when_the_loop_ended_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     gc.collect()
@@ -87,14 +87,14 @@ def test_a_producer_that_owes_nothing_or_was_closed_says_nothing(
         assert told(caplog) == []
 
 
-def test_a_lock_that_is_never_let_go_does_not_hold_the_end_up() -> None:
+def test_a_lock_that_is_never_released_does_not_delay_the_exit() -> None:
     producer = Producer(bootstrap_servers="127.0.0.1:1")
     with producer._lock:
         assert producer._core.count_unsettled() == 0
     producer.close()
 
 
-def test_a_copy_in_another_process_is_not_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_in_another_process_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
     class Copy:
         process = os.getpid() + 1
 

@@ -1,6 +1,6 @@
-"""Waits that would have no end: at a program's end, on the producer's own loop, in a forked child.
+"""Waits that would never end: at interpreter exit, on the producer's own loop, in a forked child.
 
-With them, waits that are longer than a thread can wait.
+Also waits that are longer than a thread can wait.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ ENDING = "UserError: the program is ending: its clients have stopped"
         ("SimpleConsumer('b', 1)", "self.client.get_offsets_before('t', 0, -1)", [ENDING]),
     ],
 )
-def test_a_client_that_del_calls_as_the_interpreter_ends_does_not_hang(
+def test_a_client_used_by_del_at_interpreter_exit_does_not_hang(
     client: str, call: str, said: list[str]
 ) -> None:
-    """Its thread was ended by then, in the middle of whatever it did."""
+    """Its thread has been ended by then, in the middle of whatever it did."""
     program = PROGRAM.format(client=client, call=call)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60
@@ -57,7 +57,7 @@ def test_a_client_that_del_calls_as_the_interpreter_ends_does_not_hang(
     assert done.stdout.decode().splitlines() == [*said, "closed"], done.stderr.decode()
 
 
-def test_a_result_is_not_waited_for_on_the_loop_that_is_to_bring_it() -> None:
+def test_a_result_cannot_be_waited_for_on_the_loop_that_delivers_it() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             sent = await producer.send("t", b"v")
@@ -68,7 +68,7 @@ def test_a_result_is_not_waited_for_on_the_loop_that_is_to_bring_it() -> None:
     play(work)
 
 
-def test_what_a_forked_process_has_of_its_parents_records_is_not_waited_for() -> None:
+def test_a_forked_process_does_not_wait_for_its_parents_records() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=1000) as producer:
             await producer.send_and_wait("t", b"before")
@@ -84,7 +84,7 @@ def test_what_a_forked_process_has_of_its_parents_records_is_not_waited_for() ->
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e12])
-def test_a_result_may_be_waited_for_as_long_as_one_likes(timeout: float) -> None:
+def test_a_results_timeout_may_be_of_any_length(timeout: float) -> None:
     batch = Batch(PartitionQueue("t", 0, 1, lambda _: answered.set()), 1, 0.0, 7)
     batch.values.append(b"v")
     answered = threading.Event()
@@ -98,7 +98,7 @@ def test_a_result_may_be_waited_for_as_long_as_one_likes(timeout: float) -> None
     assert Sent(batch, 0).result(timeout).offset == 3
 
 
-def test_values_that_were_put_into_a_message_set_later_are_taken_for_messages() -> None:
+def test_values_appended_to_a_message_set_are_sent_as_messages() -> None:
     async def work(scene: Scene) -> None:
         messages = MessageSet([Message(b"a", partition=0)])
         messages.append(b"value")  # type: ignore[arg-type]  # as many bytes as a message has fields

@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize(
 
 @BOTH
 @given(key=st.binary(max_size=70))
-def test_the_hash_is_another_clients(hashing: ModuleType, key: bytes) -> None:
+def test_the_hash_is_that_of_another_client(hashing: ModuleType, key: bytes) -> None:
     assert hashing.murmur2(key) == kafka_python_murmur2(key) & 0xFFFFFFFF
 
 
@@ -36,13 +36,13 @@ def test_the_hash_is_another_clients(hashing: ModuleType, key: bytes) -> None:
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_javas(hashing: ModuleType, key: bytes, value: int) -> None:
+def test_the_hash_is_that_of_the_java_client(hashing: ModuleType, key: bytes, value: int) -> None:
     assert hashing.murmur2(key) == value & 0xFFFFFFFF
 
 
 @BOTH
 @given(keys=st.lists(st.none() | st.binary(max_size=20)), count=st.integers(1, 1000))
-def test_keys_together_go_where_each_goes(
+def test_keys_hashed_together_go_where_each_goes_alone(
     hashing: ModuleType, keys: list[bytes | None], count: int
 ) -> None:
     places = hashing.partitions_for(keys, count)
@@ -51,6 +51,6 @@ def test_keys_together_go_where_each_goes(
     assert all(place is None or 0 <= place < count for place in places)
 
 
-def test_what_was_compiled_serves_unless_the_reference_is_asked_for() -> None:
+def test_the_compiled_hash_is_used_unless_the_reference_is_asked_for() -> None:
     hashing = _reference_keys if IS_PURE else _compiled_keys
     assert partitioner.partition_for is hashing.partition_for

@@ -1,4 +1,4 @@
-"""The probe passes through a broker that serves, and leaves nothing behind."""
+"""The probe succeeds on a broker that serves, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliCluster]:
 
 
 def probed(running: CliCluster, broker: int) -> list[str]:
-    """The topics after a probe."""
+    """Probe a broker; returns the topics that there are afterwards."""
 
     async def run() -> list[str]:
         network = AsyncioNetwork(asyncio.get_running_loop())
@@ -38,16 +38,16 @@ def probed(running: CliCluster, broker: int) -> list[str]:
     return asyncio.run(run())
 
 
-def test_each_broker_takes_a_record_and_gives_it_back(running: CliCluster) -> None:
+def test_each_broker_accepts_a_record_and_returns_it(running: CliCluster) -> None:
     assert probed(running, 1) == []
     assert probed(running, 2) == []
 
 
-def test_a_probes_topic_that_was_left_is_used_again(running: CliCluster) -> None:
+def test_a_leftover_probe_topic_is_used_again(running: CliCluster) -> None:
     running.done("topics", "create", "kdist-probe-1")
     assert probed(running, 1) == []
 
 
-def test_a_broker_that_is_not_there_fails_its_probe(running: CliCluster) -> None:
+def test_a_missing_broker_fails_its_probe(running: CliCluster) -> None:
     with pytest.raises(ApiError):
         probed(running, 9)

@@ -1,4 +1,4 @@
-"""What applications may give a producer beside a value, and what is refused."""
+"""Which arguments beside the value a producer accepts, and which it refuses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.client.producer_world import Scene, play
         [None],
     ],
 )
-def test_headers_that_are_no_pairs_are_a_type_error(headers: Any) -> None:
+def test_headers_that_are_not_pairs_are_a_type_error(headers: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             with pytest.raises(TypeError, match="header"):
@@ -36,7 +36,7 @@ def test_headers_that_are_no_pairs_are_a_type_error(headers: Any) -> None:
 
 
 @pytest.mark.parametrize("partition", ["0", 0.0, b"0"])
-def test_what_is_no_partition_is_a_type_error(partition: Any) -> None:
+def test_an_invalid_partition_is_a_type_error(partition: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             for _ in range(2):  # before and after the topic is known
@@ -49,7 +49,7 @@ def test_what_is_no_partition_is_a_type_error(partition: Any) -> None:
     play(work)
 
 
-def test_a_flush_without_time_waits_for_nothing() -> None:
+def test_a_flush_with_a_timeout_of_zero_does_not_wait() -> None:
     with Producer(bootstrap_servers="localhost:1", max_block_ms=1) as producer:
         for timeout in (0, -1):
             producer.flush(timeout)
@@ -68,7 +68,7 @@ def test_a_flush_without_time_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("beside", [{"key": b"k"}, {"partition": 0}, {"timestamp": 5}])
-def test_what_is_said_beside_a_set_of_messages_is_not_passed_over(beside: Any) -> None:
+def test_arguments_beside_a_message_set_are_not_ignored(beside: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             several = MessageSet([b"a", Message(b"b", key=b"k")])
@@ -80,7 +80,7 @@ def test_what_is_said_beside_a_set_of_messages_is_not_passed_over(beside: Any) -
 
 
 @pytest.mark.parametrize("timeout", ["x", [1], float("nan")])
-def test_what_is_no_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> None:
+def test_an_invalid_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             with pytest.raises(TypeError, match="timeout must be a number of seconds or None, not"):
@@ -95,7 +95,7 @@ def test_what_is_no_timeout_is_a_type_error_and_closes_nothing(timeout: Any) -> 
         assert not producer._accumulator.is_closed
 
 
-def test_columns_that_are_none_are_named() -> None:
+def test_invalid_columns_are_named() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             with pytest.raises(TypeError, match="values must be an iterable, such as a list"):
@@ -107,7 +107,7 @@ def test_columns_that_are_none_are_named() -> None:
 
 
 @pytest.mark.parametrize("timeout", ["x", [], float("nan")])
-def test_what_is_no_timeout_of_a_future_is_a_type_error(timeout: Any) -> None:
+def test_an_invalid_timeout_of_a_future_is_a_type_error(timeout: Any) -> None:
     async def scenario(scene: Scene) -> None:
         async with scene.producer() as producer:
             sent = await producer.send("clicks", b"v")

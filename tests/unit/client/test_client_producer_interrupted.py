@@ -1,4 +1,4 @@
-"""A producer where something raises in the middle: no batch is forgotten for it, and no memory."""
+"""Exceptions in the middle of a producer's work: no batch is forgotten and no memory leaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0 = TopicPartition("t", 0)
 
 
 async def opened(scene: Scene, partitions: int, **settings: Any) -> AsyncProducer:
-    """A producer that has sent to each partition, and is at rest."""
+    """A producer that has sent to each partition and is idle."""
     producer = await scene.producer(**settings).start()
     for number in range(partitions):
         await producer.send_and_wait("t", b"0", partition=number)
@@ -32,7 +32,7 @@ async def opened(scene: Scene, partitions: int, **settings: Any) -> AsyncProduce
 async def check_all_is_well(
     scene: Scene, producer: AsyncProducer, partitions: int, lost_bytes: int = 0
 ) -> None:
-    """What is sent now is acknowledged where it is, and nothing is held any more."""
+    """New records are acknowledged at their offsets, and no memory stays reserved."""
     for number in range(partitions):
         sent = await producer.send("t", b"after", partition=number)
         await asyncio.sleep(1)
@@ -48,10 +48,10 @@ async def check_all_is_well(
 
 
 @pytest.mark.parametrize("error", [MemoryError, RuntimeError])
-def test_a_batch_that_cannot_be_encoded_takes_none_with_it(
+def test_a_batch_that_cannot_be_encoded_fails_alone(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    """Not the one that was to go in the same request."""
+    """The batches of the same request are sent."""
 
     async def work(scene: Scene) -> None:
         producer = await opened(scene, 2, linger_ms=20)
@@ -67,7 +67,7 @@ def test_a_batch_that_cannot_be_encoded_takes_none_with_it(
 
 
 @pytest.mark.parametrize(("method", "partitions"), [("frame", 1), ("join", 2)])
-def test_a_request_that_memory_is_too_short_for_fails(
+def test_a_request_that_runs_out_of_memory_fails(
     monkeypatch: pytest.MonkeyPatch, method: str, partitions: int
 ) -> None:
     async def work(scene: Scene) -> None:
@@ -84,7 +84,7 @@ def test_a_request_that_memory_is_too_short_for_fails(
 def raising(
     monkeypatch: pytest.MonkeyPatch, method: str, error: type[Exception], at: int
 ) -> list[None]:
-    """Have a method of `Asking` raise when it is called for the `at`-th time; its calls."""
+    """Have a method of `Asking` raise at its `at`-th call; yields the calls."""
     calls: list[None] = []
     usual: Callable[..., Any] = getattr(Asking, method)
 
@@ -98,7 +98,7 @@ def raising(
     return calls
 
 
-def test_an_open_batch_behind_one_that_cannot_be_encoded_is_looked_at_again() -> None:
+def test_an_open_batch_behind_one_that_cannot_be_encoded_is_still_sent() -> None:
     async def work(scene: Scene) -> None:
         producer = await opened(scene, 1, linger_ms=50)
         accumulator = producer._started.accumulator
@@ -116,8 +116,8 @@ def test_an_open_batch_behind_one_that_cannot_be_encoded_is_looked_at_again() ->
 
 
 @pytest.mark.parametrize("topic", ["short", "of a key", "with more"])
-def test_whoever_is_interrupted_while_sending_may_send_again(topic: str) -> None:
-    """At each line in turn. What is acknowledged is where it should be; nothing stands still."""
+def test_after_an_interrupted_send_a_producer_still_sends(topic: str) -> None:
+    """At each line in turn: acknowledged records are at their offsets, and nothing hangs."""
     row: dict[str, Any] = {
         "short": {},
         "of a key": {"key": b"k"},
@@ -153,9 +153,9 @@ def test_whoever_is_interrupted_while_sending_may_send_again(topic: str) -> None
 
 
 def interrupting(at: int) -> Callable[[FrameType, str, Any], Any]:
-    """A trace that raises before the line of the producer's that comes as number `at`.
+    """A trace function that raises before the `at`-th line that the producer runs.
 
-    Not before a `with`: at its end, where Python lets no signal in, that would leave it open.
+    Not before a `with`: at its end, where Python handles no signal, it would be left open.
     """
     left = at
 
@@ -174,7 +174,7 @@ def interrupting(at: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-def test_what_is_owed_can_be_counted_while_the_loop_sends() -> None:
+def test_unacknowledged_records_can_be_counted_while_the_loop_sends() -> None:
     async def work(scene: Scene) -> None:
         producer = await opened(scene, 1)
         queue = (await producer.send("t", b"a"))._batch.queue
@@ -192,7 +192,7 @@ def test_what_is_owed_can_be_counted_while_the_loop_sends() -> None:
     play(work)
 
 
-def test_a_ring_that_was_interrupted_is_not_relied_on() -> None:
+def test_an_interrupted_wake_up_is_not_relied_on() -> None:
     async def work(scene: Scene) -> None:
         producer = await opened(scene, 1)
         sender = producer._started._sender

@@ -11,7 +11,7 @@ from tests.unit.client.producer_world import PORT, Scene, Served, play
 
 
 class Mute(Served):
-    """A broker that never says what it speaks."""
+    """A broker that never answers ApiVersions."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene.brokers, 1)
@@ -24,7 +24,7 @@ class Mute(Served):
         self.lost.set()
 
 
-def test_a_producer_that_closes_closes_a_connection_that_still_negotiates() -> None:
+def test_closing_a_producer_closes_connections_that_still_negotiate() -> None:
     async def work(scene: Scene) -> None:
         mute = Mute(scene)
         scene.network.crash("b1")

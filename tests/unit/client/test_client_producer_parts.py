@@ -34,14 +34,14 @@ from tests.unit.client.producer_world import Fault, Scene, play
         ({"enable_idempotence": True, "acks": 1}, "enable_idempotence needs acks=all"),
     ],
 )
-def test_a_wrong_setting_is_said_in_a_sentence(given_: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_setting_is_refused_in_a_sentence(given_: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         read_settings(given_)
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_settings_are_taken_as_python_has_them_and_as_text() -> None:
+def test_settings_are_accepted_as_python_values_and_as_text() -> None:
     config = read_settings({"linger_ms": "0.5", "acks": 1, "bootstrap_servers": ["a:1", "b:2"]})
     assert config.plain == ProducerSettings(
         linger_ms=0.5, acks="1", bootstrap_servers=("a:1", "b:2")
@@ -76,7 +76,7 @@ def test_without_idempotence_a_wrong_sequence_is_final() -> None:
     assert judge(error, 1, is_first=True, is_idempotent=False) is Verdict.FAIL
 
 
-def test_memory_is_given_to_those_who_wait_in_their_order() -> None:
+def test_memory_is_granted_in_the_order_of_waiting() -> None:
     async def main() -> None:
         memory = Memory(100)
         assert memory.take(90)
@@ -102,7 +102,7 @@ def test_memory_is_given_to_those_who_wait_in_their_order() -> None:
     asyncio.run(main())
 
 
-def test_a_record_larger_than_all_memory_takes_all_of_it() -> None:
+def test_a_record_larger_than_the_whole_buffer_takes_all_of_it() -> None:
     memory = Memory(100)
     assert memory.take(500)
     assert not memory.take(1)
@@ -110,7 +110,7 @@ def test_a_record_larger_than_all_memory_takes_all_of_it() -> None:
     assert memory.free == 100
 
 
-def test_a_future_that_nobody_waits_for_longer_leaves_the_record_as_it_is() -> None:
+def test_a_future_whose_wait_timed_out_leaves_its_record_alone() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=500) as producer:
             sent = await producer.send("t", b"a")
@@ -124,7 +124,7 @@ def test_a_future_that_nobody_waits_for_longer_leaves_the_record_as_it_is() -> N
     play(work)
 
 
-def test_keys_spread_by_turns_with_round_robin() -> None:
+def test_round_robin_spreads_keys_in_turn() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(partitioner="round_robin") as producer:
             sent = [await producer.send("t", b"a") for _ in range(6)]
@@ -140,7 +140,7 @@ def test_keys_spread_by_turns_with_round_robin() -> None:
     play(work, partitions=3)
 
 
-def test_records_with_and_without_keys_share_batches_on_the_short_way() -> None:
+def test_records_with_and_without_keys_share_batches_on_the_fast_path() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=1000) as producer:
             sent = [await producer.send("t", b"%d" % n, (b"k", None)[n % 2]) for n in range(4)]
@@ -176,7 +176,7 @@ def test_a_value_alone_goes_into_its_batch_without_a_call(monkeypatch: pytest.Mo
     play(work)
 
 
-def test_headers_and_timestamps_take_the_short_way_once_a_batch_has_them() -> None:
+def test_headers_and_timestamps_take_the_fast_path_once_a_batch_has_them() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=1000) as producer:
             accumulator = producer._started.accumulator
@@ -207,7 +207,7 @@ def test_headers_and_timestamps_take_the_short_way_once_a_batch_has_them() -> No
     play(work)
 
 
-def test_a_batch_takes_no_more_headers_on_the_short_way_than_it_has_room_for() -> None:
+def test_a_batch_takes_no_more_headers_on_the_fast_path_than_it_has_room_for() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=1000, batch_size=400) as producer:
             for n in range(9):
@@ -223,7 +223,7 @@ def test_a_batch_takes_no_more_headers_on_the_short_way_than_it_has_room_for() -
     play(work)
 
 
-def test_what_was_sent_shows_its_outcome() -> None:
+def test_a_sent_records_repr_shows_its_outcome() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             sent = await producer.send("t", b"a", timestamp=5)

@@ -1,4 +1,4 @@
-"""When a producer makes a request, and of what: in virtual time."""
+"""When a producer sends a request, and which batches go in it, in virtual time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kdist.model import TopicPartition
 from tests.unit.client.producer_world import FINE, Fault, Scene, play
 
 
-def test_a_batch_lingers_unless_somebody_waits_for_it() -> None:
+def test_a_batch_lingers_unless_a_caller_waits_for_it() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=1_000) as producer:
             first = await producer.send("t", b"a")
@@ -27,7 +27,7 @@ def test_a_batch_lingers_unless_somebody_waits_for_it() -> None:
     play(work)
 
 
-def test_what_has_lingered_half_its_time_goes_with_what_is_due() -> None:
+def test_a_batch_past_half_its_linger_time_goes_with_one_that_is_due() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=1_000) as producer:
             await producer.send_and_wait("t", b"first", partition=0)
@@ -71,7 +71,7 @@ def test_a_batch_that_is_opened_while_others_linger_wakes_nobody(
     play(work, partitions=100)
 
 
-def test_the_pause_of_a_batch_that_failed_is_not_cut_short_by_what_is_due() -> None:
+def test_a_failed_batchs_backoff_is_not_cut_short_by_batches_that_are_due() -> None:
     async def work(scene: Scene) -> None:
         fault = Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
         faults = iter([fault])
@@ -88,7 +88,7 @@ def test_the_pause_of_a_batch_that_failed_is_not_cut_short_by_what_is_due() -> N
     play(work, partitions=2)
 
 
-def test_a_request_of_many_partitions_is_what_the_protocol_makes_of_it() -> None:
+def test_a_request_of_many_partitions_equals_the_protocols_encoding() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=10) as producer:
             sent = [
@@ -111,7 +111,7 @@ def test_a_request_of_many_partitions_is_what_the_protocol_makes_of_it() -> None
     play(work, partitions=5)
 
 
-def test_batches_grow_while_a_broker_has_hundreds_to_answer() -> None:
+def test_batches_grow_while_a_broker_has_hundreds_unanswered() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = lambda *_: Fault(delay_s=1)
         async with scene.producer(linger_ms=10) as producer:

@@ -1,4 +1,4 @@
-"""A producer and brokers that fail, in virtual time: what arrives, in which order, how often."""
+"""A producer and failing brokers in virtual time: what arrives, in which order, how often."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {"batch_size": 200, "linger_ms": 0}
 
 
 def once(fault: Fault, at: int = 0) -> Callable[[TopicPartition, BatchHeader], Fault]:
-    """This fault for the batch that is `at` in order, and none for the others."""
+    """This fault for the `at`-th batch, and none for the others."""
     left = [FINE] * at + [fault]
     return lambda *_: left.pop(0) if left else FINE
 
@@ -72,7 +72,7 @@ def test_records_arrive_in_order_with_their_offsets() -> None:
         Fault(is_written=False, error=Error.INVALID_PRODUCER_EPOCH),
     ],
 )
-def test_what_passes_is_overcome_and_every_record_written_once(fault: Fault) -> None:
+def test_after_a_retriable_fault_every_record_is_written_once(fault: Fault) -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = once(fault, at=2)
         assert await send_some(scene) == list(range(60))
@@ -140,7 +140,7 @@ def test_a_batch_that_is_too_large_is_cut_until_it_fits() -> None:
     play(work)
 
 
-def test_many_may_come_in_kinds_of_lists_and_bytes_of_ones_own() -> None:
+def test_send_many_accepts_subclasses_of_list_and_bytes() -> None:
     class Rows(list[bytes]):
         pass
 
@@ -192,7 +192,7 @@ def test_a_record_larger_than_a_request_is_refused_by_every_way_in() -> None:
     play(work)
 
 
-def test_what_fails_for_good_leaves_no_gap_for_those_behind_it() -> None:
+def test_a_permanent_failure_leaves_no_sequence_gap_for_later_batches() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = once(Fault(is_written=False, error=Error.INVALID_RECORD), at=1)
         async with scene.producer(**SMALL) as producer:
@@ -223,7 +223,7 @@ def test_a_record_that_nobody_acknowledges_times_out() -> None:
     play(work)
 
 
-def test_retries_end_where_they_are_told_to() -> None:
+def test_retries_end_at_their_limit() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
         async with scene.producer(retries=2) as producer:
@@ -275,7 +275,7 @@ def test_the_loop_is_woken_up_once_the_lock_is_free() -> None:
     play(work)
 
 
-def test_a_buffer_that_stays_full_is_an_error_and_all_of_it_comes_free_again() -> None:
+def test_a_buffer_that_stays_full_is_an_error_and_its_memory_is_freed() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = lambda *_: Fault(delay_s=20)
         async with scene.producer(buffer_memory=20_000, max_block_ms=500) as producer:
@@ -291,7 +291,7 @@ def test_a_buffer_that_stays_full_is_an_error_and_all_of_it_comes_free_again() -
     play(work)
 
 
-def test_a_topic_that_cannot_be_is_an_error_at_once() -> None:
+def test_an_invalid_topic_is_an_error_at_once() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.topic_errors["t"] = Error.TOPIC_AUTHORIZATION_FAILED
         async with scene.producer() as producer:
@@ -302,7 +302,7 @@ def test_a_topic_that_cannot_be_is_an_error_at_once() -> None:
     play(work)
 
 
-def test_a_topic_that_does_not_come_is_an_error_in_the_end() -> None:
+def test_a_topic_that_is_never_created_is_an_error_in_the_end() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.topic_errors["t"] = Error.UNKNOWN_TOPIC_OR_PARTITION
         async with scene.producer(max_block_ms=3_000) as producer:
@@ -312,7 +312,7 @@ def test_a_topic_that_does_not_come_is_an_error_in_the_end() -> None:
     play(work)
 
 
-def test_a_partition_that_is_not_there_is_an_error() -> None:
+def test_a_missing_partition_is_an_error() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             with pytest.raises(ApiError, match="t has partitions 0 to 1, and no 2"):
@@ -338,7 +338,7 @@ def test_a_closed_producer_delivers_what_it_has_and_takes_no_more() -> None:
     play(work)
 
 
-def test_closing_ends_when_its_time_is_up() -> None:
+def test_closing_ends_at_its_timeout() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.fault = lambda *_: Fault(is_written=False, error=Error.NOT_ENOUGH_REPLICAS)
         producer = await scene.producer().start()
@@ -379,7 +379,7 @@ def test_all_parts_of_a_record_arrive(codec: str) -> None:
     play(work)
 
 
-def test_what_is_no_bytes_is_refused_with_the_name_of_the_remedy() -> None:
+def test_a_value_that_is_not_bytes_is_refused_naming_the_encoder_setting() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(value_encoder=str.encode) as producer:
             assert (await producer.send_and_wait("t", "ä")).offset == 0

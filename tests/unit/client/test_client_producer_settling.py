@@ -1,4 +1,4 @@
-"""A producer whose answers come late, or never, and its end: no record twice, no future left."""
+"""A producer whose answers come late or never, and its close: no duplicates, no open futures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_while_an_epoch_is_refused_nothing_is_sent_without_a_producer_id() -> No
     play(work, partitions=2)
 
 
-def test_what_is_behind_a_batch_that_expired_is_not_written_twice() -> None:
+def test_the_batch_behind_an_expired_one_is_not_written_twice() -> None:
     """Both are in the log, and their answers are lost until the first has expired."""
 
     async def work(scene: Scene) -> None:
@@ -73,9 +73,9 @@ def test_what_is_behind_a_batch_that_expired_is_not_written_twice() -> None:
     play(work)
 
 
-def test_a_new_leader_gets_nothing_before_what_is_in_flight_to_the_old_one() -> None:
-    """Which is frozen: what it was sent is in the log, and so many come behind it that the new
-    leader would not know it again.
+def test_a_new_leader_gets_nothing_before_requests_in_flight_to_the_old_one_end() -> None:
+    """The old leader is frozen: what it was sent is in the log, and so many batches follow that the
+    new leader would no longer recognise a duplicate.
     """
 
     async def work(scene: Scene) -> None:
@@ -96,7 +96,7 @@ def test_a_new_leader_gets_nothing_before_what_is_in_flight_to_the_old_one() -> 
 
 
 class Failing(CallbackHandler):
-    """An application's, that has bugs."""
+    """An application's handler with bugs."""
 
     def after_dequeue(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
         if partition == 1:
@@ -121,7 +121,7 @@ def test_a_handler_that_raises_stops_no_batch() -> None:
     play(work, partitions=2)
 
 
-def test_a_callback_that_raises_stops_none_of_its_batch_nor_of_others() -> None:
+def test_a_callback_that_raises_stops_no_other_callback() -> None:
     async def work(scene: Scene) -> None:
         heard: list[str] = []
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ def test_a_callback_that_raises_stops_none_of_its_batch_nor_of_others() -> None:
 
 
 class Watching(CallbackHandler):
-    """An application's, that keeps what it is told."""
+    """An application's handler that keeps its arguments."""
 
     def __init__(self) -> None:
         self.seen: list[Message] = []
@@ -148,7 +148,7 @@ class Watching(CallbackHandler):
         self.seen += messages
 
 
-def test_a_handler_sees_headers_as_they_were_given() -> None:
+def test_a_handler_sees_headers_as_they_were_passed() -> None:
     async def work(scene: Scene) -> None:
         handler = Watching()
         headers = (("h", b"x"),)
@@ -160,7 +160,7 @@ def test_a_handler_sees_headers_as_they_were_given() -> None:
     play(work)
 
 
-def test_what_is_behind_a_batch_that_cannot_be_encoded_is_sent() -> None:
+def test_the_batch_behind_one_that_cannot_be_encoded_is_sent() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(linger_ms=0) as producer:
             await producer.send_and_wait("t", b"0")
@@ -193,7 +193,7 @@ def test_a_close_that_is_cancelled_leaves_nothing_open() -> None:
     play(work)
 
 
-def test_what_is_not_acknowledged_is_taken_before_connections_are_closed() -> None:
+def test_acks_0_requests_are_written_out_before_connections_are_closed() -> None:
     async def work(scene: Scene) -> None:
         values = [b"%d" % number * 100_000 for number in range(10)]
         async with scene.producer(acks=0) as producer:
@@ -205,7 +205,7 @@ def test_what_is_not_acknowledged_is_taken_before_connections_are_closed() -> No
     play(work)
 
 
-def test_what_nobody_takes_is_not_waited_for_for_ever() -> None:
+def test_a_socket_that_accepts_nothing_is_not_waited_for_for_ever() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(acks=0, request_timeout_ms=2_000) as producer:
             await producer.send_and_wait("t", b"a")
@@ -217,7 +217,7 @@ def test_what_nobody_takes_is_not_waited_for_for_ever() -> None:
     play(work)
 
 
-def test_who_waits_for_a_topic_hears_that_the_producer_is_closed() -> None:
+def test_a_send_waiting_for_a_topic_fails_when_the_producer_is_closed() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.topic_errors["t"] = Error.LEADER_NOT_AVAILABLE
         producer = await scene.producer().start()

@@ -15,7 +15,7 @@ from tests.unit.client.producer_world import Scene, play
 
 
 @pytest.mark.parametrize("name", [None, 5, b"t", "", "a b", "\ud800", "x" * 40_000])
-def test_what_is_no_topics_name_is_refused_and_in_nobodys_way(name: Any) -> None:
+def test_an_invalid_topic_name_is_refused_and_delays_no_other(name: Any) -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer() as producer:
             with pytest.raises((TypeError, ApiError), match="topic"):
@@ -29,7 +29,7 @@ def test_what_is_no_topics_name_is_refused_and_in_nobodys_way(name: Any) -> None
 
 
 def asked(scene: Scene) -> list[list[str | None]]:
-    """The topics that brokers were asked for since the last time."""
+    """The topics in metadata requests since the last call."""
     requests, scene.brokers.requests = scene.brokers.requests, []
     return [
         [topic.name for topic in each.topics]
@@ -38,7 +38,7 @@ def asked(scene: Scene) -> list[list[str | None]]:
     ]
 
 
-def test_a_topic_that_nobody_waits_for_is_asked_for_no_more() -> None:
+def test_a_topic_that_nobody_waits_for_any_more_is_not_asked_for() -> None:
     async def work(scene: Scene) -> None:
         scene.brokers.topic_errors["typo"] = Error.UNKNOWN_TOPIC_OR_PARTITION
         async with scene.producer(max_block_ms=3_000, metadata_max_age_ms=60_000) as producer:
@@ -60,7 +60,7 @@ def test_a_topic_that_nobody_waits_for_is_asked_for_no_more() -> None:
     play(work)
 
 
-def test_a_topic_that_is_used_no_more_is_not_asked_for() -> None:
+def test_an_unused_topic_is_not_asked_for() -> None:
     async def work(scene: Scene) -> None:
         async with scene.producer(metadata_max_age_ms=60_000) as producer:
             for _ in range(3):
@@ -78,7 +78,7 @@ def test_a_topic_that_is_used_no_more_is_not_asked_for() -> None:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_leader_that_cannot_be_reached_is_looked_up_at_a_pace(is_known: bool) -> None:
-    """It was asked for as fast as answers came, while it was connected to, or was no broker."""
+    """It used to be looked up as fast as answers came, while connecting or if it was no broker."""
 
     async def work(scene: Scene) -> None:
         scene.brokers.leaders[TopicPartition("t", 0)] = 1 if is_known else 9

@@ -1,4 +1,4 @@
-"""Where the brokers are may be said in several ways, the same for every client."""
+"""Bootstrap servers may be given in several forms, the same for every client."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def test_brokers_are_text_or_a_list(read: Callable[[Any], Any]) -> None:
 
 @_CLIENTS
 @pytest.mark.parametrize("given", [7, b"a:1", [1], {"a:1": 1}, ["a:1", None], [["a:1"]]])
-def test_what_is_neither_is_refused(read: Callable[[Any], object], given: Any) -> None:
+def test_any_other_type_is_refused(read: Callable[[Any], object], given: Any) -> None:
     with pytest.raises(UserError, match=r"bootstrap_servers is .*, and must be host:port"):
         read(given)
 
 
 @_CLIENTS
 @pytest.mark.parametrize("given", [None, "", " , ", []])
-def test_none_are_said(read: Callable[[Any], Any], given: Any) -> None:
+def test_missing_brokers_are_an_error(read: Callable[[Any], Any], given: Any) -> None:
     with pytest.raises(UserError, match="say where the brokers are"):
         given_brokers(read(given), "")
 
 
 @_CLIENTS
 @pytest.mark.parametrize("given", ["a", "a:0", "a:b", "a:1:2", "a:1 b:2"])
-def test_what_is_no_address_is_refused(read: Callable[[Any], Any], given: str) -> None:
+def test_an_invalid_address_is_refused(read: Callable[[Any], Any], given: str) -> None:
     with pytest.raises(UserError, match="give host:port"):
         given_brokers(read(given), "")

@@ -1,4 +1,4 @@
-"""Topics as code: what is done for each wish, and what is refused."""
+"""Topics as code: the steps for each declared topic, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def steps(*items: dict[str, Any], delete: tuple[str, ...] = ()) -> list[str]:
     return [str(step) for step in plan.steps]
 
 
-def test_a_topic_that_is_not_there_is_created() -> None:
+def test_a_missing_topic_is_created() -> None:
     assert steps({"name": "new", "partitions": 3}) == ["create topic new"]
 
 
@@ -52,7 +52,9 @@ def test_partitions_are_added_and_settings_set() -> None:
         ({"state": "absent"}, "topic clicks would be deleted, and that is not confirmed"),
     ],
 )
-def test_what_takes_away_is_refused(wish: dict[str, Any], refusal: str) -> None:
+def test_a_declaration_that_cannot_be_carried_out_is_refused(
+    wish: dict[str, Any], refusal: str
+) -> None:
     assert planned({"name": "clicks"} | wish).refusals == (refusal,)
 
 
@@ -75,6 +77,6 @@ def test_a_confirmed_deletion_is_done_once() -> None:
         ([{"name": "a"}, {"name": "a"}], "topic a is there twice"),
     ],
 )
-def test_a_wish_that_cannot_be_read_is_named(value: object, sentence: str) -> None:
+def test_a_declaration_that_cannot_be_parsed_is_named(value: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         parse_wanted(value)
