@@ -32,12 +32,12 @@ class FlowScene:
     def __init__(self, cluster: Cluster, client: Client) -> None:
         self.cluster = cluster
         self.client = client
-        self.mirror: Mirror  # the last one
+        self.mirror: Mirror  # the last mirror started
         self._stop = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
     def start(self, **settings: str) -> Mirror:
-        """A mirror that runs; settings have `_` for `.`."""
+        """Start a mirror; settings have `_` for `.`."""
         given = SETTINGS | {name.replace("_", "."): text for name, text in settings.items()}
         text = "".join(f"{name}={value}\n" for name, value in given.items())
         network = self.cluster.network.host("mirror")
@@ -48,7 +48,7 @@ class FlowScene:
         return mirror
 
     async def stop(self) -> None:
-        """End the mirror as a signal does; what ended it is raised."""
+        """Stop the mirror as a signal does; raises what it failed with."""
         self._stop.set()
         assert self._running is not None
         await self._running
@@ -58,7 +58,7 @@ class FlowScene:
         return self._running is not None and self._running.done()
 
     async def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
-        """The values of a partition."""
+        """All values in a partition."""
         asked = FetchPartition(partition=partition, fetch_offset=0, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=topic, partitions=[asked])]
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, topics=topics)
@@ -72,7 +72,7 @@ class FlowScene:
         ]
 
     async def until_copied(self, topic: str, *values: bytes, partition: int = 0) -> None:
-        """Wait until the copy of a partition has these, and nothing else."""
+        """Wait until the copy of a partition holds exactly these values."""
         end_s = self.cluster.loop.time() + PATIENCE_S
         while await self.values(f"copy.{topic}", partition) != list(values):
             assert self.cluster.loop.time() < end_s, "it was not mirrored in time"
@@ -95,7 +95,7 @@ def is_stopped(mirror: Mirror, topic: str = "t") -> bool:
 
 
 def play(work: Callable[[FlowScene], Awaitable[Any]], **settings: str) -> None:
-    """Carry out `work` with a broker of these settings."""
+    """Run `work` against a broker with these settings."""
     cluster = Cluster()
 
     async def scenario() -> None:

@@ -73,17 +73,17 @@ class Log(Kept):
         return Error.NONE, base
 
     def forget_producers(self) -> None:
-        """As a broker does that has looked for those whose newest record is old."""
+        """Forget all producers, as a broker does when their newest records are old."""
         self._states = ProducerStates()
 
     def make_anew(self) -> None:
-        """Empty, as of a topic that was deleted and created again."""
+        """Empty the log, as of a topic that was deleted and recreated."""
         self.records.clear()
         self.data.clear()
         self.forget_producers()
 
     def lose_last(self) -> None:
-        """Without its last batch, as after an unclean election."""
+        """Drop the last batch, as an unclean election would."""
         del self.records[read_header(self.data.pop()).base_offset :]
         self.forget_producers()
 
@@ -93,7 +93,7 @@ class Log(Kept):
 
 
 class TargetBrokers(Brokers):
-    """Of one topic; they answer where it ends, and what is in it."""
+    """The brokers of one topic: they answer where it ends, and what is in it."""
 
     def log(self, partition: TopicPartition = PARTITION) -> Log:
         found = self.kept.setdefault(partition, Log())
@@ -140,7 +140,7 @@ class TargetBrokers(Brokers):
 
 
 def source_batches(chance: random.Random, count: int, gaps: float) -> list[Batch]:
-    """Batches with offsets left out between some of them, as markers of transactions leave them."""
+    """Batches with gaps between some of their offsets, as transaction markers leave them."""
     offset, made = chance.randrange(100), []
     for number in range(count):
         offset += chance.random() < gaps
@@ -156,7 +156,7 @@ def values_of(batches: list[Batch]) -> list[bytes | None]:
 
 
 class Mirror:
-    """One process: a source as streams know it, which reads from memory, and its stream."""
+    """One mirror process: a stream, and the source that it reads, in memory."""
 
     def __init__(self, scene: Scene, number: int) -> None:
         self.scene = scene
@@ -165,7 +165,7 @@ class Mirror:
         self.target = Target(network, parse_addresses(f"b0:{PORT}"), settings)
         self.metrics = FlowMetrics()
         self.stream = Stream(ROUTE, self, self.target, self.metrics, lambda _: None)
-        self.sought: list[int] = []  # from where the stream wanted to read
+        self.sought: list[int] = []  # where the stream asked to read from
         self._reading: asyncio.Task[None] | None = None
         self.stream.start()
 
@@ -204,14 +204,14 @@ class Mirror:
             self._reading.cancel()
 
     async def die(self) -> None:
-        """As by kill -9: it reads and sends no more; what it has sent arrives, or does not."""
+        """Die as if by kill -9: what is in flight may or may not arrive."""
         await self.stream.stop()
         if self.scene.chance.random() < 0.5:
             self.target.close()
 
 
 class Scene:
-    """What a test is given."""
+    """What a test works with."""
 
     def __init__(self, brokers: TargetBrokers, network: SimulatedNetwork, seed: int) -> None:
         self.brokers = brokers
@@ -237,7 +237,7 @@ class Scene:
 
 
 def play(work: Callable[[Scene], Awaitable[T]], *, hosts: int = 1, seed: int = 1) -> T:
-    """What `work` gives, in a world of its own."""
+    """The result of `work`, in a world of its own."""
     loop = VirtualLoop(VirtualClock())
     network = SimulatedNetwork(loop, random.Random(seed))
     brokers = TargetBrokers(network, hosts, partitions=1)

@@ -10,7 +10,7 @@ from kdist.records.batch import read_header
 from kdist.records.build import build_batch
 
 
-def test_a_batch_that_a_target_that_was_recreated_takes_stops_the_stream_for_good() -> None:
+def test_a_batch_accepted_by_a_recreated_target_stops_the_stream_for_good() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 20, 0.0)
         mirror = scene.mirror()

@@ -1,4 +1,4 @@
-"""A whole mirror in virtual time: what is wrong with a partition stops that one, and is told."""
+"""A whole mirror in virtual time: a fault in a partition stops that one alone, and is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = ("f", "t", "0")
 
 
 async def lose(scene: FlowScene) -> None:
-    """Two records of `t` are mirrored, and two of the next three are gone before they were."""
+    """Two records of `t` are mirrored; two of the next three are deleted before they can be."""
     await create(scene.client, "t")
     scene.start()
     await produce(scene.client, "t", b"1", b"2")
@@ -37,7 +37,7 @@ async def lose(scene: FlowScene) -> None:
     assert (await trim(scene.client, 4, topic="t")).error_code == 0
 
 
-def test_a_partition_whose_records_are_gone_is_shown_as_stopped_and_the_others_go_on() -> None:
+def test_a_partition_that_lost_records_is_shown_as_stopped_and_the_others_continue() -> None:
     async def work(scene: FlowScene) -> None:
         await lose(scene)
         await create(scene.client, "t2")
@@ -66,7 +66,7 @@ def test_a_session_timeout_that_the_source_refuses_ends_the_mirror() -> None:
     play(work)
 
 
-def test_who_seeks_is_told_from_where_it_goes_on_which_is_never_backwards() -> None:
+def test_a_seek_reports_where_it_resumes_which_is_never_backwards() -> None:
     async def work(scene: FlowScene) -> None:
         await lose(scene)
         flow = flow_of(scene.mirror).flow
@@ -82,7 +82,7 @@ def test_who_seeks_is_told_from_where_it_goes_on_which_is_never_backwards() -> N
     play(work)
 
 
-def test_a_loss_that_nobody_can_measure_for_now_is_measured_later(
+def test_a_loss_that_cannot_be_measured_yet_is_measured_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(scene: FlowScene) -> None:
@@ -126,7 +126,7 @@ def rotten() -> bytes:
     return bytes(data)
 
 
-def test_a_batch_that_cannot_be_built_anew_stops_its_partition_and_no_other() -> None:
+def test_a_batch_that_cannot_be_rebuilt_stops_its_partition_and_no_other() -> None:
     async def work(scene: FlowScene) -> None:
         await create(scene.client, "t", message_timestamp_type="LogAppendTime")
         await create(scene.client, "t2")
@@ -150,7 +150,7 @@ def test_a_batch_that_cannot_be_built_anew_stops_its_partition_and_no_other() ->
     play(work)
 
 
-def test_a_mirror_whose_topics_go_while_a_rebalance_is_under_way_leaves_its_group(
+def test_a_mirror_whose_topics_are_deleted_during_a_rebalance_leaves_its_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(scene: FlowScene) -> None:

@@ -1,4 +1,4 @@
-"""Where topics came from, as a cluster keeps it; and how far behind a partition is."""
+"""The origins of mirrored topics, as a cluster records them; and how far behind a partition is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster_of(scene: Scene) -> Cluster:
     return Cluster(network, parse_addresses(f"b0:{PORT}"), ClientSettings("t"), retry_ms=0)
 
 
-def test_the_last_that_was_said_of_a_topic_counts() -> None:
+def test_the_last_record_of_a_topics_origin_counts() -> None:
     async def work(scene: Scene) -> None:
         cluster = cluster_of(scene)
         assert await read_origins(cluster) == {}
@@ -43,7 +43,7 @@ def test_the_last_that_was_said_of_a_topic_counts() -> None:
     play(work)
 
 
-def test_thousands_of_topics_are_more_than_a_broker_takes_at_once() -> None:
+def test_the_origins_of_thousands_of_topics_take_several_requests() -> None:
     async def work(scene: Scene) -> None:
         cluster = cluster_of(scene)
         origins = {f"t{n:05}".ljust(249, "-"): Origin("x" * 249, ("C" * 22,)) for n in range(3_000)}
@@ -57,7 +57,7 @@ def test_thousands_of_topics_are_more_than_a_broker_takes_at_once() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"topic": "x"}', b'{"through": []}'])
-def test_a_record_that_is_no_origin_is_not_passed_over(value: bytes) -> None:
+def test_a_record_that_is_not_an_origin_is_an_error(value: bytes) -> None:
     async def work(scene: Scene) -> None:
         log = scene.brokers.log(TopicPartition(TOPIC, 0))
         log.append(bytes(build_batch([value], [b"t"], timestamp_ms=0)))
@@ -69,14 +69,14 @@ def test_a_record_that_is_no_origin_is_not_passed_over(value: bytes) -> None:
     play(work)
 
 
-def test_an_old_logs_messages_are_looked_at_as_batches() -> None:
+def test_messages_of_an_old_log_are_handled_as_batches() -> None:
     records = [Record(offset, 1_000 + offset, None, b"x") for offset in (5, 6, 8)]
     found = list(Looked(write_message_set(records, 1, Codec.GZIP)).headers())
     assert [(each.base_offset, each.record_count) for each in found] == [(5, 2), (8, 1)]
     assert found[0].base_timestamp == 1_005
 
 
-def test_lag_is_told_by_the_first_record_that_is_behind() -> None:
+def test_lag_is_measured_by_the_first_record_that_is_behind() -> None:
     async def work(scene: Scene) -> None:
         log = scene.brokers.log()
         batches = source_batches(random.Random(1), 10, 0.0)

@@ -1,4 +1,4 @@
-"""What is changed in a batch on its way, and what is not."""
+"""What a mirror changes in a batch, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def changed(data: bytearray, **fields: int) -> bytearray:
 
 
 def parcel_of(data: bytearray, start: int = 500) -> tuple[Parcel, BatchHeader]:
-    """The batch as the target gets it, in a buffer where others stand before it."""
+    """The batch as the target gets it, in a buffer that has others before it."""
     buffer = bytes(33) + bytes(data) + b"more"
     parcel = Parcel(Batch(PARTITION, read_header(data), buffer, 33, start))
     parcel.stamp(run_for(MARK, None, parcel.start, parcel.end))
@@ -65,7 +65,7 @@ def without_offsets(records: list[Record]) -> list[Record]:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_records_pass_byte_for_byte(codec: Codec) -> None:
+def test_records_are_copied_byte_for_byte(codec: Codec) -> None:
     data = built(codec, producer_id=77, producer_epoch=3, base_sequence=12)
     parcel, header = parcel_of(data)
     assert not parcel.is_rebuilt
@@ -78,14 +78,14 @@ def test_the_records_pass_byte_for_byte(codec: Codec) -> None:
     assert parcel.leader_epoch == 4
 
 
-def test_the_bit_of_transactions_is_cleared() -> None:
+def test_the_transactional_bit_is_cleared() -> None:
     data = built(producer_id=77, producer_epoch=3, base_sequence=12, is_transactional=True)
     parcel, header = parcel_of(data)
     assert not header.is_transactional
     assert not parcel.is_rebuilt
 
 
-def test_a_batch_that_compaction_left_with_gaps_is_built_dense() -> None:
+def test_a_batch_with_gaps_from_compaction_is_rebuilt_without_them() -> None:
     data = changed(built(Codec.LZ4), last_offset_delta=COUNT + 4)
     parcel, header = parcel_of(data)
     assert parcel.is_rebuilt
@@ -114,7 +114,7 @@ def test_log_append_time_becomes_the_time_of_each_record() -> None:
     assert parcel.timestamp == 123_456
 
 
-def test_a_delete_horizon_does_not_come_along() -> None:
+def test_a_delete_horizon_is_not_copied() -> None:
     data = built()
     data = changed(data, attributes=read_header(data).attributes | 1 << 6)
     parcel, header = parcel_of(data)

@@ -1,4 +1,4 @@
-"""What passes by itself does not stop a stream: it finds out where it stands, once more."""
+"""A transient error does not stop a stream: it looks up its position again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kdist.model import TopicPartition
 from kdist.records.build import build_batch
 
 
-def test_a_commit_between_two_generations_of_the_group_is_tried_again(
+def test_a_commit_between_two_generations_of_the_group_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     commit, refused = Mirror.commit, [ApiError(Error.REBALANCE_IN_PROGRESS, "group g")]
@@ -39,7 +39,7 @@ def test_a_commit_between_two_generations_of_the_group_is_tried_again(
     assert not refused
 
 
-def test_a_target_whose_retention_is_faster_than_who_looks_is_asked_again(
+def test_a_target_whose_retention_outruns_the_look_up_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gone = [ApiError(Error.OFFSET_OUT_OF_RANGE, "t-0")]

@@ -1,4 +1,4 @@
-"""A mirror as a process: what nobody catches ends it, and is not only logged."""
+"""A mirror as a process: an uncaught exception ends it, and is not only logged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = "flow.f.source=h1:1\nflow.f.target=h2:1\n"
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    """A mirror that is stopped a moment after a callback has raised `error`."""
+    """Run a mirror, and stop it a moment after a callback has raised `error`."""
 
     async def run(_: RunningFlow, stop: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
@@ -29,10 +29,10 @@ def run_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     run_mirror(load_mirror(TEXT, "file"), {})
 
 
-def test_a_bug_in_a_callback_ends_the_mirror_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_callback_ends_the_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         run_with(monkeypatch, ZeroDivisionError())
 
 
-def test_what_is_wrong_with_a_connection_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_error_does_not_end_the_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, ConnectionResetError())

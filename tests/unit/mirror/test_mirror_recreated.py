@@ -27,7 +27,7 @@ def asking(scene: FlowScene) -> Cluster:
 
 
 async def make_anew(scene: FlowScene, partitions: int = 1) -> None:
-    """The topic again, with more records than it had."""
+    """Recreate the topic, with more records than it had."""
     await delete_topics(asking(scene), ["t"])
     await create(scene.client, "t", partitions)
     await produce(scene.client, "t", *NEW)
@@ -40,7 +40,7 @@ async def mirrored(scene: FlowScene) -> None:
     await scene.until_copied("t", *OLD)
 
 
-def test_a_topic_that_was_recreated_stops_and_says_so_also_after_a_restart() -> None:
+def test_a_recreated_topic_stops_and_says_so_also_after_a_restart() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
         await scene.stop()
@@ -58,7 +58,7 @@ def test_a_topic_that_was_recreated_stops_and_says_so_also_after_a_restart() -> 
     play(work)
 
 
-def test_a_topic_that_is_recreated_while_it_is_mirrored_stops() -> None:
+def test_a_topic_recreated_while_it_is_mirrored_stops() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
         await make_anew(scene)
@@ -68,7 +68,7 @@ def test_a_topic_that_is_recreated_while_it_is_mirrored_stops() -> None:
     play(work)
 
 
-def test_a_copy_that_is_deleted_too_has_all_of_the_new_topic() -> None:
+def test_once_the_copy_is_deleted_too_all_of_the_new_topic_is_mirrored() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
         await scene.stop()
@@ -82,7 +82,7 @@ def test_a_copy_that_is_deleted_too_has_all_of_the_new_topic() -> None:
     play(work)
 
 
-def test_who_seeks_in_all_partitions_goes_on_with_the_new_topic() -> None:
+def test_a_seek_in_all_partitions_resumes_with_the_new_topic() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
         await scene.stop()
@@ -101,10 +101,10 @@ def test_who_seeks_in_all_partitions_goes_on_with_the_new_topic() -> None:
     play(work)
 
 
-def test_a_copy_that_is_deleted_while_nothing_comes_stops_its_topic() -> None:
+def test_a_copy_deleted_while_its_source_is_idle_stops_its_topic() -> None:
     async def work(scene: FlowScene) -> None:
         await mirrored(scene)
-        await asyncio.sleep(5)  # where it stands is committed
+        await asyncio.sleep(5)  # its position is committed
         await delete_topics(asking(scene), ["copy.t"])
         await scene.cluster.until(lambda: is_stopped(scene.mirror))
         await produce(scene.client, "t", *NEW)

@@ -1,4 +1,4 @@
-"""A stream whose target refuses a batch: what it says, and what it leaves to the next mirror."""
+"""A stream whose target refuses a batch: its error, and the state that the next mirror finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.client.producer_world import FINE, Fault
         (Error.RECORD_LIST_TOO_LARGE, "segment.bytes"),
     ],
 )
-def test_a_batch_that_is_too_large_for_the_target_stops_the_stream_and_says_what_to_change(
+def test_a_batch_too_large_for_the_target_stops_the_stream_and_names_the_setting(
     error: Error, limit: str
 ) -> None:
     async def work(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""Which topics a flow takes, what they are called, and which are held back."""
+"""Which topics a flow mirrors, under which names, and which it holds back."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def test_patterns_match_whole_names_and_never_internal_ones(
     assert found.held == {}
 
 
-def test_with_a_prefix_names_change_and_what_has_it_is_held() -> None:
+def test_with_a_prefix_topics_are_renamed_and_those_that_have_it_are_held_back() -> None:
     found = select(flow(prefix="dc1."), TOPICS, {}, "B")
     assert found.mirrored["ops.host"] == "dc1.ops.host"
     assert found.held == {"dc1.flights": "it already has the prefix dc1."}
 
 
-def test_a_name_that_gets_too_long_is_held() -> None:
+def test_a_topic_whose_name_gets_too_long_is_held_back() -> None:
     long = "x" * 249
     found = select(flow(prefix="dc1."), [long], {}, "B")
     assert found.held[long].endswith("its name is longer than 249 characters")
 
 
-def test_what_came_by_way_of_the_target_is_held_however_long_the_way() -> None:
+def test_a_topic_that_came_from_the_target_is_held_back_over_any_number_of_hops() -> None:
     origins = {
         "flights": Origin("flights", ("B",)),
         "ops.host": Origin("ops", ("C", "B", "D")),
@@ -60,6 +60,6 @@ def test_what_came_by_way_of_the_target_is_held_however_long_the_way() -> None:
     assert "opsXhost" in found.mirrored
 
 
-def test_what_the_target_refuses_does_not_hold_up_the_others() -> None:
+def test_a_topic_that_the_target_refuses_does_not_hold_up_the_others() -> None:
     found = without(Selection({"a": "x.a", "b": "x.b"}, {"c": "why"}), {"b": "too many"})
     assert found == Selection({"a": "x.a"}, {"c": "why", "b": "too many"})

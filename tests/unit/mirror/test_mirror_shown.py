@@ -1,4 +1,4 @@
-"""What a mirror shows of itself, in virtual time, while it cannot read, or cannot begin."""
+"""A mirror's status and metrics, in virtual time, while it cannot read or cannot begin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def refuse(*_: object) -> None:
     raise ApiError(Error.INCONSISTENT_GROUP_PROTOCOL, "others have this group")
 
 
-def test_a_flow_that_its_source_does_not_let_read_is_silent_and_not_well(
+def test_a_flow_that_cannot_read_its_source_is_silent_and_unhealthy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(scene: FlowScene) -> None:
@@ -47,7 +47,7 @@ def test_a_flow_that_its_source_does_not_let_read_is_silent_and_not_well(
 
 
 @pytest.mark.parametrize("start", STARTS)
-def test_a_partition_whose_target_does_not_answer_from_the_start_is_behind(
+def test_a_partition_whose_target_has_never_answered_is_behind(
     start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(scene: FlowScene) -> None:
@@ -63,7 +63,9 @@ def test_a_partition_whose_target_does_not_answer_from_the_start_is_behind(
     play(work)
 
 
-def test_a_record_without_a_time_is_not_behind_since_1970(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_without_a_timestamp_is_not_behind_since_1970(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def work(scene: FlowScene) -> None:
         await create(scene.client, "t")
         part = ProducePartition(index=0, records=build_batch([b"old"], timestamp_ms=-1))

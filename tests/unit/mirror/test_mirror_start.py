@@ -1,4 +1,4 @@
-"""A flow that starts at the latest records leaves out what was there before it, and no more."""
+"""A flow that starts at the latest offset leaves out the records before it, and no others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATEST = {"flow_f_start": "latest"}
 
 
 async def begin(scene: FlowScene) -> None:
-    """`t` has a record, and is mirrored from behind it."""
+    """`t` has a record, and is mirrored from the next one on."""
     await create(scene.client, "t")
     await produce(scene.client, "t", b"old")
     mirror = scene.start(**LATEST)
@@ -37,7 +37,7 @@ async def grow(scene: FlowScene) -> Cluster:
     return cluster
 
 
-def test_what_a_topic_had_before_is_left_out() -> None:
+def test_records_from_before_the_start_are_left_out() -> None:
     async def work(scene: FlowScene) -> None:
         await begin(scene)
         await produce(scene.client, "t", b"new")
@@ -47,7 +47,7 @@ def test_what_a_topic_had_before_is_left_out() -> None:
     play(work)
 
 
-def test_a_topic_that_is_made_while_it_runs_has_all_its_records_mirrored() -> None:
+def test_a_topic_created_while_it_runs_is_mirrored_from_its_first_record() -> None:
     async def work(scene: FlowScene) -> None:
         await begin(scene)
         await create(scene.client, "t2")
@@ -58,7 +58,7 @@ def test_a_topic_that_is_made_while_it_runs_has_all_its_records_mirrored() -> No
     play(work)
 
 
-def test_a_partition_that_is_added_has_all_its_records_mirrored() -> None:
+def test_an_added_partition_is_mirrored_from_its_first_record() -> None:
     async def work(scene: FlowScene) -> None:
         await begin(scene)
         await grow(scene)
@@ -68,7 +68,7 @@ def test_a_partition_that_is_added_has_all_its_records_mirrored() -> None:
     play(work)
 
 
-def test_a_partition_that_is_added_while_it_does_not_run_has_all_its_records_mirrored() -> None:
+def test_a_partition_added_while_it_is_down_is_mirrored_from_its_first_record() -> None:
     async def work(scene: FlowScene) -> None:
         await begin(scene)
         await scene.stop()

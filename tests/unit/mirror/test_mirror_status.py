@@ -1,4 +1,4 @@
-"""What `kdist mirror status` asks for, of a whole mirror in virtual time."""
+"""The answers behind `kdist mirror status`, from a whole mirror in virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.broker.broker_configs import replace
 
 
 async def status(scene: FlowScene) -> PartitionStatus:
-    """Of the one partition that is mirrored."""
+    """The status of the one mirrored partition."""
     network = scene.cluster.network.host("asking")
     cluster = Cluster(network, [Address("m1", PORT)], ClientSettings("c"))
     flow = flow_of(scene.mirror).flow
@@ -23,13 +23,13 @@ async def status(scene: FlowScene) -> PartitionStatus:
 
 
 async def limit(scene: FlowScene, size_bytes: int) -> None:
-    """Have the copy take batches of this size at most."""
+    """Limit the copy to batches of this size."""
     await replace(scene.client, {"max.message.bytes": str(size_bytes)}, "copy.t")
     log = scene.cluster.brokers[1].service.directory.logs[TopicPartition("copy.t", 0)]
     await scene.cluster.until(lambda: log.settings.max_message_bytes == size_bytes)
 
 
-def test_why_a_partition_is_stopped_is_told_until_it_goes_on() -> None:
+def test_the_reason_of_a_stopped_partition_is_shown_until_it_resumes() -> None:
     async def work(scene: FlowScene) -> None:
         await create(scene.client, "t")
         scene.start()

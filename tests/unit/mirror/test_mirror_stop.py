@@ -18,7 +18,7 @@ TO_SECOND = {"flow_f_target": f"m2:{PORT}"}
 
 
 def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]]) -> None:
-    """Carry out `work` with a mirror that has sent to a target which is cut off since."""
+    """Run `work` on a mirror whose target was cut off after it had sent."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -39,7 +39,7 @@ def play_silent(work: Callable[[FlowScene, Mirror], Awaitable[Any]]) -> None:
     cluster.run(scenario())
 
 
-def test_what_flies_is_waited_for_once_and_the_group_is_left(
+def test_requests_in_flight_are_waited_for_once_and_the_group_is_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work(scene: FlowScene, _mirror: Mirror) -> None:
@@ -51,7 +51,7 @@ def test_what_flies_is_waited_for_once_and_the_group_is_left(
     play_silent(work)
 
 
-def test_what_it_was_giving_back_as_it_was_stopped_may_still_fail() -> None:
+def test_partitions_being_revoked_at_the_stop_may_still_fail() -> None:
     async def work(scene: FlowScene, mirror: Mirror) -> None:
         await asyncio.sleep(12)
         strategy = "cooperative-sticky"
@@ -63,7 +63,9 @@ def test_what_it_was_giving_back_as_it_was_stopped_may_still_fail() -> None:
         _asking = scene.cluster.loop.create_task(other.poll(60))
         partitions = flow_of(mirror)._consumer._core.partitions
         await scene.cluster.until(lambda: any(each.is_revoked for each in partitions.values()))
-        await asyncio.sleep(9)  # what flies is given up 30 s after it was sent: before it has ended
+        await asyncio.sleep(
+            9
+        )  # a request in flight is given up 30 s after it was sent: before the mirror has ended
         await scene.stop()
 
     play_silent(work)

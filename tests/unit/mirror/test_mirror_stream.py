@@ -28,7 +28,7 @@ BATCHES = 150
 
 
 def unlucky(scene: Scene, rate: float) -> None:
-    """Have produce requests fail in every way that there is."""
+    """Have produce requests fail in every possible way."""
     ways = (
         Fault(is_cut=True),
         Fault(is_written=False, is_cut=True),
@@ -45,16 +45,14 @@ def unlucky(scene: Scene, rate: float) -> None:
 
 
 def slow(scene: Scene) -> None:
-    """Have every answer come a little later than the one before."""
+    """Delay each answer a little more than the one before."""
     delays = itertools.count(200_000)
     scene.brokers.fault = lambda *_: Fault(delay_s=next(delays) / 1e6)
 
 
 @pytest.mark.parametrize("gaps", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("seed", range(6))
-def test_mirrors_that_die_and_others_that_do_not_know_it_send_each_batch_once(
-    seed: int, gaps: float
-) -> None:
+def test_mirrors_that_die_and_overlap_send_each_batch_once(seed: int, gaps: float) -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, BATCHES, gaps)
         expected = values_of(scene.source)
@@ -66,9 +64,9 @@ def test_mirrors_that_die_and_others_that_do_not_know_it_send_each_batch_once(
                 alive[-1].commit_position()
             if scene.chance.random() < 0.7:
                 await alive.pop(scene.chance.randrange(len(alive))).die()
-            alive.append(scene.mirror())  # beside the one before, if that is alive
+            alive.append(scene.mirror())  # concurrently with the previous one, if that is alive
         await scene.until(lambda: len(scene.arrived) >= len(expected))
-        await asyncio.sleep(30)  # whatever is still on its way
+        await asyncio.sleep(30)  # until nothing is in flight any more
         assert scene.arrived == expected
         for each in alive:
             await each.die()
@@ -76,7 +74,7 @@ def test_mirrors_that_die_and_others_that_do_not_know_it_send_each_batch_once(
     play(work, seed=seed)
 
 
-def test_batches_without_gaps_fly_five_at_once_but_for_the_first() -> None:
+def test_five_batches_without_gaps_are_in_flight_at_once_but_for_the_first() -> None:
     flying: list[int] = []
 
     async def work(scene: Scene) -> None:
@@ -104,7 +102,7 @@ def test_batches_without_gaps_fly_five_at_once_but_for_the_first() -> None:
     assert next(each for each in flying if each) == 1
 
 
-def test_the_first_batch_behind_a_gap_flies_alone() -> None:
+def test_the_first_batch_behind_a_gap_is_in_flight_alone() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 20, 1.0)
         slow(scene)
@@ -119,7 +117,7 @@ def test_the_first_batch_behind_a_gap_flies_alone() -> None:
     play(work)
 
 
-def test_with_others_writing_too_our_last_batch_is_looked_for_behind_the_commit() -> None:
+def test_beside_other_writers_the_last_batch_is_searched_for_after_the_commit() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 40, 0.1)
         ours = set(values_of(scene.source))
@@ -143,7 +141,7 @@ def test_with_others_writing_too_our_last_batch_is_looked_for_behind_the_commit(
 
 
 @pytest.mark.parametrize("gaps", [0.0, 1.0])
-def test_a_mirror_that_was_frozen_sends_nothing_twice_under_an_id_that_was_forgotten(
+def test_a_frozen_mirror_sends_nothing_twice_after_its_producer_id_was_forgotten(
     gaps: float,
 ) -> None:
     async def work(scene: Scene) -> None:
@@ -167,7 +165,7 @@ def test_a_mirror_that_was_frozen_sends_nothing_twice_under_an_id_that_was_forgo
     play(work)
 
 
-def test_what_comes_after_a_long_silence_goes_on_where_nobody_else_did() -> None:
+def test_after_a_long_pause_a_stream_resumes_if_no_other_mirror_has_written() -> None:
     async def work(scene: Scene) -> None:
         *before, late, last = source_batches(scene.chance, 12, 0.0)
         scene.source = before
@@ -199,7 +197,7 @@ def test_a_target_that_was_recreated_stops_the_stream_with_a_sentence() -> None:
     play(work)
 
 
-def test_a_target_that_lost_all_to_retention_goes_on_where_the_commit_says() -> None:
+def test_after_retention_emptied_the_target_the_stream_resumes_at_the_commit() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 20, 0.0)
         tenth = scene.source[10]
@@ -212,7 +210,7 @@ def test_a_target_that_lost_all_to_retention_goes_on_where_the_commit_says() -> 
     play(work)
 
 
-def test_what_somebody_sought_wins_over_the_target_but_never_backwards() -> None:
+def test_a_seek_overrides_the_targets_position_but_never_backwards() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 30, 0.0)
         whole, scene.source = scene.source, scene.source[:10]
@@ -234,7 +232,7 @@ def test_what_somebody_sought_wins_over_the_target_but_never_backwards() -> None
     play(work)
 
 
-def test_what_somebody_sought_outlives_the_mirrors_that_sent_nothing_from_there() -> None:
+def test_a_seek_outlives_mirrors_that_have_sent_nothing_from_there() -> None:
     async def work(scene: Scene) -> None:
         whole = source_batches(scene.chance, 30, 0.0)
         scene.source = whole[:10]
@@ -259,7 +257,7 @@ def test_what_somebody_sought_outlives_the_mirrors_that_sent_nothing_from_there(
     play(work)
 
 
-def test_what_only_markers_lead_to_is_where_the_next_mirror_begins() -> None:
+def test_a_position_reached_by_markers_alone_is_where_the_next_mirror_begins() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 10, 0.0)
         mirror = scene.mirror()
@@ -281,7 +279,7 @@ def test_what_only_markers_lead_to_is_where_the_next_mirror_begins() -> None:
     play(work)
 
 
-def test_what_somebody_sought_holds_however_late_the_first_batch_comes() -> None:
+def test_a_seek_holds_however_late_the_first_batch_comes() -> None:
     async def work(scene: Scene) -> None:
         *before, sought = source_batches(scene.chance, 11, 0.0)
         scene.source = before
@@ -313,7 +311,7 @@ def test_the_first_commit_says_where_to_look_before_anything_is_sent() -> None:
     play(work)
 
 
-def test_a_source_that_cannot_be_read_on_stops_the_stream_once_all_it_gave_has_arrived() -> None:
+def test_an_unreadable_source_stops_the_stream_once_everything_read_has_arrived() -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 20, 0.0)
         slow(scene)
@@ -332,7 +330,7 @@ def test_a_source_that_cannot_be_read_on_stops_the_stream_once_all_it_gave_has_a
     play(work)
 
 
-def test_a_batch_that_compaction_left_without_a_record_to_send_is_passed_over() -> None:
+def test_a_batch_that_compaction_left_without_records_to_send_is_skipped() -> None:
     async def work(scene: Scene) -> None:
         data = build_batch([b"before"], timestamp_ms=0)
         HEADER.pack_into(data, 0, *read_header(data)._replace(last_offset_delta=9))
@@ -348,7 +346,7 @@ def test_a_batch_that_compaction_left_without_a_record_to_send_is_passed_over() 
     play(work)
 
 
-def test_a_bug_in_a_stream_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
         scene.source = source_batches(scene.chance, 5, 0.0)
         scene.mirror()

@@ -1,4 +1,4 @@
-"""Where a mirror stands is written into a batch's header and read back, whatever the offsets."""
+"""A mirror's position is written into batch headers and read back, whatever the offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ lengths = st.lists(
 
 
 def header_of(run: Run, count: int) -> BatchHeader:
-    """What the broker gets of a batch of this run."""
+    """The header that the broker gets for a batch of this run."""
     batch = build_batch(
         [b""] * count,
         timestamp_ms=1,
@@ -46,10 +46,10 @@ def test_a_batch_says_where_it_ends_in_the_source(start: int, count: int) -> Non
 
 
 @given(start=offsets, steps=lengths)
-def test_a_broker_takes_a_mirrors_batches_and_each_of_them_once(
+def test_a_broker_accepts_each_of_a_mirrors_batches_once(
     start: int, steps: list[tuple[int, int, int]]
 ) -> None:
-    """Each step: offsets that are no records' before a batch, its records, and such within it."""
+    """Each step: unused offsets before a batch, its records, and unused offsets within it."""
     states, run, end, target_end = ProducerStates(), None, start, 0
     for gap, count, inside in steps:
         end += gap + count + inside
@@ -70,10 +70,10 @@ def test_batches_without_a_gap_are_one_run_and_a_gap_begins_another() -> None:
     assert run_for(MARK, first, 110, 120) is first
     second = run_for(MARK, first, 111, 120)
     assert second.producer_id != first.producer_id
-    assert second == run_for(MARK, None, 111, 120)  # whoever comes there takes the same
+    assert second == run_for(MARK, None, 111, 120)  # every mirror that gets there chooses the same
 
 
-def test_a_run_ends_where_its_sequence_would_say_too_little() -> None:
+def test_a_run_ends_before_its_sequence_becomes_ambiguous() -> None:
     first = run_for(MARK, None, WRAP - 10, WRAP)._replace(next_offset=WRAP)
     assert first.epoch == 0
     second = run_for(MARK, first, WRAP, WRAP + 5)
@@ -82,7 +82,7 @@ def test_a_run_ends_where_its_sequence_would_say_too_little() -> None:
     assert read_run(header_of(across, 15), MARK) == across._replace(next_offset=WRAP + 5)
 
 
-def test_batches_of_others_say_nothing() -> None:
+def test_batches_of_other_producers_carry_no_position() -> None:
     ours = header_of(run_for(MARK, None, 0, 5), 5)
     other = mark_of("cluster-2", PARTITION)
     assert other != MARK
