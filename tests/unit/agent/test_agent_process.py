@@ -1,4 +1,4 @@
-"""`kdist agent` as a process: what it tells systemd, how it stops, what it says of a bad file."""
+"""`kdist agent` as a process: its messages to systemd, its stop, its error for a bad file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def manager(tmp_path: Path) -> socket.socket:
 
 
 def told(manager: socket.socket, wanted: str) -> set[str]:
-    """What systemd was told until it was told `wanted`, that included."""
+    """The messages that systemd got, up to and including `wanted`."""
     heard: set[str] = set()
     while wanted not in heard:
         heard.add(manager.recv(4096).decode())
@@ -72,7 +72,7 @@ def test_a_bad_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ]
 
 
-def test_config_check_knows_an_agents_file(tmp_path: Path) -> None:
+def test_config_check_recognises_an_agents_file(tmp_path: Path) -> None:
     settings = tmp_path / "agent.properties"
     settings.write_text("bootstrap.servers=b1:9092\n")
     check = (sys.executable, "-m", "kdist.cli", "config", "check", str(settings))

@@ -1,4 +1,4 @@
-"""From what psutil says of a host to the record of it."""
+"""From psutil's view of a host to the agent's record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cpu(**seconds: float) -> Any:
 
 
 class Tuple(SimpleNamespace):
-    """As psutil's named tuples."""
+    """Stands in for psutil's named tuples."""
 
     def _asdict(self) -> dict[str, Any]:
         return vars(self)
@@ -41,7 +41,7 @@ def disk(busy_ms: int, reads: int = 4) -> Any:
 
 
 class Running:
-    """A process as `process_iter` yields it."""
+    """A process as `psutil.process_iter` yields it."""
 
     def __init__(self, *argv: str, ends: bool = False) -> None:
         self.info = {"cmdline": list(argv)}
@@ -62,7 +62,7 @@ class Running:
 
 
 class FixedHost:
-    """psutil, on a host where everything stands still."""
+    """psutil on a host where nothing changes."""
 
     def __init__(self, *processes: Running, dead_mount: str = "") -> None:
         self._processes = processes
@@ -126,7 +126,7 @@ def record(now: Look, before: Look | None = None) -> dict[str, Any]:
     return make_record(IDENTITY, Progress(7, 2), now, before, [HEALTH])
 
 
-def test_a_record_says_whose_it_is_and_when() -> None:
+def test_a_record_has_its_host_and_time() -> None:
     made = record(looked())
     assert (made["host"], made["datacenter"], made["rack"]) == ("b1", "dc1", "r1")
     assert (made["timestamp_ms"], made["boot_ms"]) == (NOW_MS, 1_794_000_000_000)
@@ -139,7 +139,7 @@ def test_the_first_record_has_no_ratios() -> None:
     assert made["disks"][0]["busy_ratio"] is None
 
 
-def test_ratios_are_of_the_time_between_two_looks() -> None:
+def test_ratios_are_over_the_time_between_two_samples() -> None:
     before = looked(timestamp_ms=NOW_MS - 10_000)._replace(
         cpu_seconds=cpu(user=5, system=5, idle=70, iowait=0), disks={"sda": disk(0)}
     )
@@ -155,7 +155,7 @@ def test_a_guests_time_is_not_counted_twice() -> None:
     assert record(now, before)["cpu"]["busy_ratio"] == pytest.approx(0.5)
 
 
-def test_no_time_between_two_looks_gives_no_ratio() -> None:
+def test_no_time_between_two_samples_gives_no_ratio() -> None:
     assert record(looked(), looked())["cpu"]["busy_ratio"] is None
 
 
@@ -164,7 +164,7 @@ def test_a_clock_that_was_set_back_gives_no_ratio() -> None:
     assert record(looked(), later)["disks"][0]["busy_ratio"] is None
 
 
-def test_a_disk_that_came_since_has_no_ratio_yet() -> None:
+def test_a_new_disk_has_no_ratio_yet() -> None:
     before = looked(timestamp_ms=NOW_MS - 10_000)._replace(disks={})
     assert record(looked(), before)["disks"][0]["busy_ratio"] is None
 
@@ -175,22 +175,22 @@ def test_the_loopback_and_unused_devices_are_left_out() -> None:
     assert [each["device"] for each in made["disks"]] == ["sda"]
 
 
-def test_a_host_without_disks_is_a_host() -> None:
+def test_a_host_without_disks_has_a_record() -> None:
     host = FixedHost()
     host.disks = None
     assert record(looked(host))["disks"] == []
 
 
-def test_a_filesystem_is_told_once_and_only_where_data_lies() -> None:
+def test_a_filesystem_is_reported_once_and_only_if_it_holds_data() -> None:
     assert [each["mount"] for each in record(looked())["filesystems"]] == ["/", "/data/d01"]
 
 
-def test_a_dead_disk_is_missing_and_the_others_are_there() -> None:
+def test_a_dead_disk_is_left_out_and_the_others_are_reported() -> None:
     made = record(looked(FixedHost(dead_mount="/data/d01")))
     assert [each["mount"] for each in made["filesystems"]] == ["/"]
 
 
-def test_processes_of_kdist_are_told_and_no_others() -> None:
+def test_only_processes_of_kdist_are_reported() -> None:
     broker = ("/opt/kdist/current/bin/kdist", "broker", "--config")
     host = FixedHost(
         Running("/usr/bin/python3", *broker, "/etc/kdist/broker-d02.properties"),
@@ -226,11 +226,11 @@ def test_processes_of_kdist_are_told_and_no_others() -> None:
         ("", ""),
     ],
 )
-def test_a_process_is_known_by_its_command_line(argv: str, command: str) -> None:
+def test_a_process_is_recognised_by_its_command_line(argv: str, command: str) -> None:
     assert command_of(argv.split()) == command
 
 
-def test_this_host_can_be_looked_at() -> None:
+def test_this_host_can_be_sampled() -> None:
     made = record(look(NOW_MS))
     assert made["memory"]["total_bytes"] > made["memory"]["available_bytes"] > 0
     assert made["cpu"]["processors"] >= 1

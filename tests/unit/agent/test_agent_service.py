@@ -41,7 +41,7 @@ def settings(brokers: str, **given: object) -> AgentSettings:
 def agent_of(
     given: AgentSettings, files: Files | None = None, look: Callable[[int], Look] | None = None
 ) -> Agent:
-    """An agent on a host that stands still; its clock does not."""
+    """An agent on a host where nothing but the clock changes."""
     clock = VirtualClock()
 
     def look_later(_: int) -> Look:
@@ -73,7 +73,7 @@ def consumed(running: CliCluster, topic: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines.splitlines()]
 
 
-def test_each_look_is_a_record_under_the_hosts_name_at_the_time_of_the_look(
+def test_each_sample_is_a_record_with_the_hosts_name_as_key_and_its_own_time(
     running: CliCluster,
 ) -> None:
     running.done("topics", "create", "ops.host", "--partitions", 3)
@@ -93,7 +93,7 @@ def test_each_look_is_a_record_under_the_hosts_name_at_the_time_of_the_look(
     assert len(values) == agent.metrics.published_records
 
 
-def test_what_waited_is_sent_once_a_topic_is_there(running: CliCluster) -> None:
+def test_queued_records_are_sent_once_the_topic_exists(running: CliCluster) -> None:
     async def run() -> Agent:
         agent = agent_of(settings(running.address, agent_topic="late"))
         await run_until(agent, lambda: agent.metrics.failed_sends >= 2)
@@ -108,7 +108,7 @@ def test_what_waited_is_sent_once_a_topic_is_there(running: CliCluster) -> None:
     assert agent.queue.dropped == 0
 
 
-def test_a_record_that_no_broker_will_ever_take_does_not_hold_up_the_others(
+def test_a_record_that_is_permanently_refused_does_not_hold_up_the_others(
     running: CliCluster,
 ) -> None:
     running.done("topics", "create", "small", "--config", "max.message.bytes=100")
@@ -135,7 +135,7 @@ def test_without_a_broker_the_oldest_records_are_dropped_and_counted() -> None:
     assert agent.metrics.published_records == 0
 
 
-def test_the_metrics_file_is_there_while_the_agent_runs_and_gone_after() -> None:
+def test_the_metrics_file_exists_only_while_the_agent_runs() -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.make_directory("/run")
 
@@ -150,7 +150,7 @@ def test_the_metrics_file_is_there_while_the_agent_runs_and_gone_after() -> None
     assert not disk.exists(METRICS_FILE)
 
 
-def test_a_metrics_file_that_cannot_be_written_is_told_once(
+def test_a_metrics_file_that_cannot_be_written_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> None:
@@ -174,7 +174,7 @@ def test_a_bug_ends_the_agent() -> None:
         asyncio.run(run())
 
 
-def test_a_queue_gives_what_fits_and_at_least_one() -> None:
+def test_a_queue_returns_what_fits_and_at_least_one() -> None:
     queue = Queue(10)
     for number in range(4):
         queue.add(Queued(number, b"12345"))
@@ -184,7 +184,7 @@ def test_a_queue_gives_what_fits_and_at_least_one() -> None:
     assert Queue(1).take(100) == []
 
 
-def test_what_is_put_back_into_a_full_queue_is_what_is_dropped() -> None:
+def test_records_put_back_into_a_full_queue_are_the_ones_dropped() -> None:
     queue = Queue(2)
     queue.add(Queued(1, b""))
     taken = queue.take(100)

@@ -1,4 +1,4 @@
-"""What smartctl and ZooKeeper say, and what of it Prometheus is told."""
+"""The output of smartctl and ZooKeeper, and the metrics made of it."""
 
 from __future__ import annotations
 
@@ -71,23 +71,25 @@ def test_an_nvme_disks_media_errors_are_its_lost_sectors() -> None:
         {"nvme_smart_health_information_log": 3},
     ],
 )
-def test_what_a_disk_says_oddly_is_no_health_and_no_end_of_the_agent(odd: dict[str, Any]) -> None:
+def test_malformed_output_about_a_disk_gives_no_health_and_does_not_end_the_agent(
+    odd: dict[str, Any],
+) -> None:
     assert read_health("/dev/sda", said(ATA | odd)) is None
 
 
 @pytest.mark.parametrize("devices", [None, 3, [None], ["/dev/sda"], [{"type": "ata"}]])
-def test_a_scan_that_lists_nothing_to_be_read_finds_no_disks(devices: Any) -> None:
+def test_a_scan_without_readable_entries_finds_no_disks(devices: Any) -> None:
     assert list(read_scan(said({"devices": devices}))) == []
 
 
-def test_what_is_no_disk_with_smart_has_no_health() -> None:
+def test_a_device_without_smart_has_no_health() -> None:
     assert read_health("/dev/sda", b"") is None
     assert read_health("/dev/sda", b"[1]") is None
     assert read_health("/dev/sda", said({"smartctl": {"exit_status": 2}})) is None
     assert list(read_scan(b"no JSON")) == []
 
 
-def test_every_disk_that_the_scan_finds_is_asked_without_being_woken() -> None:
+def test_every_disk_found_is_queried_without_waking_it() -> None:
     asked: list[Sequence[str]] = []
 
     async def run(argv: Sequence[str], _timeout_ms: float) -> bytes:
@@ -102,31 +104,31 @@ def test_every_disk_that_the_scan_finds_is_asked_without_being_woken() -> None:
     assert all("--nocheck=standby" in argv for argv in asked[1:])
 
 
-def test_a_program_that_fails_or_hangs_says_nothing() -> None:
+def test_a_program_that_fails_or_hangs_gives_no_output() -> None:
     hang = [sys.executable, "-c", "import threading; threading.Event().wait()"]
     assert asyncio.run(output_of(hang, 50)) == b""
     assert asyncio.run(output_of(["/nowhere/smartctl"], 5_000)) == b""
 
 
-def test_a_programs_output_counts_whatever_its_status_is() -> None:
+def test_a_programs_output_counts_whatever_its_exit_status() -> None:
     argv = [sys.executable, "-c", "import sys; print('bits'); sys.exit(4)"]
     assert asyncio.run(output_of(argv, 30_000)) == b"bits\n"
 
 
-def test_a_leader_says_how_many_follow() -> None:
+def test_a_leader_reports_how_many_follow_it() -> None:
     read = read_mntr(LEADER)
     assert (read.is_serving, read.is_leading, read.synced_followers) == (1, 1, 2)
     assert read.average_latency_seconds == 0.0015
 
 
-def test_a_server_that_does_not_serve_says_nothing_else() -> None:
+def test_a_server_that_does_not_serve_reports_only_that() -> None:
     for answer in (NOT_SERVING, "", "zk_synced_followers\tmany\n"):
         read = read_mntr(answer)
         assert (read.is_serving, read.is_leading) == (0, 0)
         assert math.isnan(read.synced_followers)
 
 
-def test_a_server_is_asked_and_its_whole_answer_read() -> None:
+def test_a_servers_whole_answer_is_read() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(4) == b"mntr"
         writer.write(LEADER.encode())
@@ -140,11 +142,11 @@ def test_a_server_is_asked_and_its_whole_answer_read() -> None:
     assert asyncio.run(run()) == LEADER
 
 
-def test_nobody_answers_where_nobody_listens() -> None:
+def test_an_unreachable_server_gives_no_answer() -> None:
     assert asyncio.run(ask_mntr(Address("127.0.0.1", 1), 5_000)) == ""
 
 
-def test_prometheus_is_told_of_disks_and_zookeeper_where_there_are_any() -> None:
+def test_metrics_of_disks_and_zookeeper_exist_where_there_are_any() -> None:
     health = read_health("/dev/sda", said(ATA))
     assert health is not None
     text = exported(AgentMetrics(), [health], read_mntr(LEADER)).decode()

@@ -1,4 +1,4 @@
-"""Records as Arrow: what becomes of a batch, and of one that has none of the offsets wanted."""
+"""Records as Arrow: what a batch becomes, also one that holds none of the wanted offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_records_become_rows_of_their_columns() -> None:
     assert found["offset"] == [7, 8]
 
 
-def test_a_time_that_spark_cannot_hold_is_null() -> None:
+def test_a_timestamp_that_spark_cannot_represent_is_null() -> None:
     times_ms = [1_000, 1_700_000_000_000_000_000, -1]
     data = bytes(build_batch([b"a"] * 3, timestamps=times_ms, timestamp_ms=0))
     (rows,) = to_arrow(PARTITION, [batch_of(data)], with_headers=False)
@@ -40,7 +40,7 @@ def test_a_time_that_spark_cannot_hold_is_null() -> None:
     assert rows.column("timestamp").cast("int64").to_pylist() == [1_000_000, None, -1_000]
 
 
-def test_a_compacted_batch_without_a_record_in_the_range_is_no_row() -> None:
+def test_a_compacted_batch_without_a_record_in_the_range_gives_no_row() -> None:
     behind = batch_of(compacted(), start=15)
     before = batch_of(compacted()).part(11, 15)
     assert list(to_arrow(PARTITION, [behind, before], with_headers=True)) == []

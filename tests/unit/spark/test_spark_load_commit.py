@@ -29,7 +29,7 @@ def manifest(number: int, start: int, end: int) -> Manifest:
 
 
 def stage(files: Files, commit: Commit) -> None:
-    """What Spark does."""
+    """Write the files that Spark would stage."""
     commit.begin()
     for day in range(2):
         files.make_directory(f"{commit.staging}/date=d{day}")
@@ -41,7 +41,7 @@ def stage(files: Files, commit: Commit) -> None:
 def commit_load(
     files: Files, made: Manifest, supersedes: tuple[int, ...] = (), process: int = 1
 ) -> None:
-    """One run that commits, as `job` has it."""
+    """One run that commits, as `job` does it."""
     ledger = Ledger(files, OUTPUT, "clicks")
     lock = ledger.lock()
     try:
@@ -55,7 +55,7 @@ def commit_load(
 
 
 def loads(files: Files) -> list[Manifest]:
-    """The loads that readers see, each with all of its files, in one chain."""
+    """The loads that readers see, after checking that each is complete and all form one chain."""
     ledger = Ledger(files, OUTPUT, "clicks")
     found = [ledger.manifest(number) for number in ledger.numbers()]
     for before, after in pairwise(found):
@@ -68,7 +68,7 @@ def loads(files: Files) -> list[Manifest]:
 
 
 def crashes(history: Callable[[SimulatedDisk], None]) -> Iterator[SimulatedDisk]:
-    """What is left of a disk that loses power at each call of a history, and at none."""
+    """What a disk holds after losing power at each call of a history, and at none."""
     for seed in range(SEEDS):
         at = 1
         while True:
@@ -80,7 +80,7 @@ def crashes(history: Callable[[SimulatedDisk], None]) -> Iterator[SimulatedDisk]
                 yield disk.power_on()
             else:
                 break
-            at += 1 + seed % 5  # other calls with each seed
+            at += 1 + seed % 5  # each seed tries other calls
 
 
 def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all() -> None:
@@ -99,7 +99,7 @@ def test_after_a_power_loss_a_load_is_there_whole_or_not_at_all() -> None:
         assert [n for n in left.list(f"{OUTPUT}/topic=clicks") if n[0] == "_"] == ["_lock"]
 
 
-def test_after_a_power_loss_in_a_replay_what_is_left_is_a_whole_chain() -> None:
+def test_after_a_power_loss_in_a_replay_the_chain_is_whole() -> None:
     made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
     replayed = manifest(2, 10, 40)
 
@@ -112,7 +112,7 @@ def test_after_a_power_loss_in_a_replay_what_is_left_is_a_whole_chain() -> None:
         assert loads(left) in ([], made[:1], made[:2], made, [made[0], replayed])
 
 
-def test_what_a_replay_took_away_and_did_not_replace_is_put_back() -> None:
+def test_loads_that_a_replay_removed_and_did_not_replace_are_restored() -> None:
     made = [manifest(1, 0, 10), manifest(2, 10, 20), manifest(3, 20, 30)]
     replayed = manifest(2, 10, 40)
     is_replaying: list[bool] = []
@@ -146,7 +146,7 @@ def test_a_load_that_another_run_has_committed_is_not_replaced() -> None:
     assert loads(disk) == [manifest(1, 0, 10)]
 
 
-def test_the_steps_come_in_the_order_of_their_table() -> None:
+def test_the_steps_run_in_the_order_of_their_table() -> None:
     disk = SimulatedDisk(random.Random(1))
     commit_load(disk, manifest(1, 0, 10))
     steps: list[Step] = []
@@ -182,7 +182,7 @@ def test_an_output_without_a_parent_is_refused() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 900, 37))
-def test_a_manifest_that_was_cut_or_changed_is_told(cut: int) -> None:
+def test_a_truncated_or_changed_manifest_is_reported(cut: int) -> None:
     disk = SimulatedDisk(random.Random(1))
     commit_load(disk, manifest(1, 0, 10))
     path = f"{OUTPUT}/topic=clicks/load=000001/_manifest.json"
@@ -194,7 +194,7 @@ def test_a_manifest_that_was_cut_or_changed_is_told(cut: int) -> None:
             loads(disk)
 
 
-def test_a_manifest_in_a_wrong_place_is_told() -> None:
+def test_a_misplaced_manifest_is_reported() -> None:
     disk = SimulatedDisk(random.Random(1))
     commit_load(disk, manifest(1, 0, 10))
     disk.rename(f"{OUTPUT}/topic=clicks/load=000001", f"{OUTPUT}/topic=clicks/load=000002")

@@ -1,4 +1,4 @@
-"""A run of a job, as far as it goes without Spark: what it plans by."""
+"""A run of a job as far as it goes without Spark: what it bases its plan on."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def loaded(
     monkeypatch: pytest.MonkeyPatch,
     settings: str = SETTINGS,
 ) -> Loaded:
-    """What comes of the topic, which each look finds as `look` has it."""
+    """The result of a run on a topic that each look-up finds as `look` says."""
     monkeypatch.setattr("kdist.spark.load.job.look_at_topic", lambda *_, **__: look())
     world = LoadWorld(disk, VirtualClock(), {}, 2, "0")
     (outcome,) = LoadRun(load_job(settings, "x"), world).run(RunOptions(), lambda _: None)
     return outcome
 
 
-def test_a_load_that_another_run_committed_meanwhile_is_gone_on_from(
+def test_a_run_continues_from_a_load_that_another_run_committed_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimulatedDisk(random.Random(1))
@@ -42,14 +42,16 @@ def test_a_load_that_another_run_committed_meanwhile_is_gone_on_from(
 
     def look() -> Topic:
         if len(ends) == 2:
-            commit_load(disk, manifest(1, 0, 20))  # after this look, and before we have the lock
+            commit_load(
+                disk, manifest(1, 0, 20)
+            )  # after this look-up, and before this run has the lock
         return Topic("clicks", uuid.UUID("0" * 32), {0: OffsetRange(0, ends.pop(0))})
 
     outcome = loaded(disk, look, monkeypatch)
     assert (outcome.manifest, outcome.error) == (None, None)
 
 
-def test_a_topic_that_was_made_anew_while_it_was_read_is_not_committed(
+def test_a_topic_recreated_while_it_was_read_is_not_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimulatedDisk(random.Random(1))
@@ -68,7 +70,7 @@ def test_a_topic_that_was_made_anew_while_it_was_read_is_not_committed(
     assert disk.list(f"{OUTPUT}/topic=clicks") == ["_lock"]
 
 
-def test_a_topic_that_is_not_there_leaves_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_topic_leaves_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimulatedDisk(random.Random(1))
 
     def look() -> Topic:
@@ -79,7 +81,7 @@ def test_a_topic_that_is_not_there_leaves_no_directory(monkeypatch: pytest.Monke
     assert not disk.exists(OUTPUT)
 
 
-def test_a_run_that_a_bug_ends_has_failed_for_prometheus_too(
+def test_a_run_ended_by_a_bug_counts_as_failed_in_its_metrics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimulatedDisk(random.Random(1))
@@ -93,7 +95,7 @@ def test_a_run_that_a_bug_ends_has_failed_for_prometheus_too(
     assert b'kdist_load_last_run_failed{job_name="load"} 1' in disk.read("/prom/load.prom")
 
 
-def test_a_metrics_file_without_a_directory_is_told_before_anything_is_loaded(
+def test_a_metrics_file_without_a_directory_is_refused_before_anything_is_loaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimulatedDisk(random.Random(1))

@@ -26,7 +26,7 @@ def made(load: int, lost: int = 0, **offsets: tuple[int, int]) -> Manifest:
     return Manifest(load, "clicks", str(ID), "job", "0", 0, 0, found, lost, 0, (), ())
 
 
-def test_the_first_load_has_all_that_is_there() -> None:
+def test_the_first_load_has_every_record_there_is() -> None:
     plan = plan_load(topic(p0=(5, 20), p1=(0, 0)), None)
     assert (plan.number, plan.offsets) == (1, {0: (5, 20), 1: (0, 0)})
 
@@ -70,7 +70,7 @@ def test_with_nothing_new_there_is_nothing_to_load() -> None:
         ),
     ],
 )
-def test_where_records_would_be_lost_the_load_is_refused(
+def test_a_load_that_would_lose_records_is_refused(
     now: Topic, before: Manifest, sentence: str
 ) -> None:
     with pytest.raises(UserError) as refused:
@@ -85,19 +85,19 @@ def test_an_accepted_loss_is_kept_in_the_plan_and_does_not_break_the_chain() -> 
     assert chain_fault(before, made(2, lost=10, p0=(30, 40))) is None
 
 
-def test_brokers_without_topic_ids_are_taken_at_their_word() -> None:
+def test_without_topic_ids_a_recreated_topic_goes_unnoticed() -> None:
     now = topic(p0=(0, 30))._replace(id=ZERO_UUID)
     assert plan_load(now, made(1, p0=(0, 20))).offsets == {0: (20, 30)}
 
 
-def test_a_replay_has_the_offsets_of_the_loads_it_stands_for_and_what_came_since() -> None:
+def test_a_replay_has_the_offsets_of_the_loads_it_replaces_and_those_since() -> None:
     replayed = [made(2, p0=(10, 20)), made(3, p0=(20, 30), p1=(0, 5))]
     plan = plan_replay(topic(p0=(0, 40), p1=(0, 8)), made(1, p0=(0, 10)), replayed)
     assert (plan.number, plan.supersedes) == (2, (2, 3))
     assert plan.offsets == {0: (10, 40), 1: (0, 8)}
 
 
-def test_a_replay_of_what_is_gone_is_refused() -> None:
+def test_a_replay_of_deleted_records_is_refused() -> None:
     with pytest.raises(UserError, match="from 10 on, but begins at 15 now"):
         plan_replay(topic(p0=(15, 40)), None, [made(2, p0=(10, 20))])
     with pytest.raises(UserError, match="clicks-0 was loaded up to 30, but ends at 25 now"):
@@ -118,6 +118,6 @@ def test_a_replay_of_what_is_gone_is_refused() -> None:
         ),
     ],
 )
-def test_a_broken_chain_is_told(after: Manifest, sentence: str) -> None:
+def test_a_broken_chain_is_reported(after: Manifest, sentence: str) -> None:
     assert chain_fault(made(1, p0=(0, 20)), after) == sentence
     assert chain_fault(made(1, p0=(0, 20)), made(2, p0=(20, 30))) is None

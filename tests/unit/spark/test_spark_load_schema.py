@@ -1,4 +1,4 @@
-"""The columns that records ask for: names that come twice, and types as text."""
+"""The columns that records need: names that occur twice, and types as text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def struct(*fields: tuple[str, DataType]) -> StructType:
     return found
 
 
-def test_a_name_that_comes_twice_is_one_field() -> None:
+def test_a_name_that_occurs_twice_is_one_field() -> None:
     found = once_each(struct(("a", LONG), ("b", TEXT), ("a", LONG)))
     assert found == struct(("a", LONG), ("b", TEXT))
 
 
-def test_a_name_of_two_types_is_text() -> None:
+def test_a_field_of_two_types_is_text() -> None:
     found = once_each(struct(("a", TEXT), ("a", LONG), ("n", struct(("x", LONG))), ("n", LONG)))
     assert found == struct(("a", TEXT), ("n", TEXT))
 
 
-def test_names_within_objects_and_lists_come_once_too() -> None:
+def test_names_within_objects_and_lists_occur_once_too() -> None:
     items = ArrayType(struct(("y", DoubleType()), ("y", TEXT)))
     found = once_each(struct(("n", struct(("x", LONG), ("x", LONG))), ("l", items)))
     assert found == struct(("n", struct(("x", LONG))), ("l", ArrayType(struct(("y", TEXT)))))

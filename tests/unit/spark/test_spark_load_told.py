@@ -1,4 +1,4 @@
-"""What a load tells: its columns' names, its metrics, Spark's troubles in a sentence."""
+"""What a load reports: its columns' names, its metrics, Spark's errors in one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shown(disk: SimulatedDisk) -> dict[str, float]:
     return {name.partition("{")[0]: float(number) for name, _, number in rows}
 
 
-def test_a_run_that_fails_keeps_when_one_last_succeeded() -> None:
+def test_a_failed_run_keeps_the_time_of_the_last_success() -> None:
     disk = SimulatedDisk(random.Random(1))
     topics = (TopicReport("clicks", 3, 100, 2),)
     write_report(disk, JOB, RunReport(1_000, 5_000, False, topics))
@@ -57,7 +57,7 @@ def test_a_run_that_fails_keeps_when_one_last_succeeded() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100), b"\xff", b"no metric {{{"])
-def test_a_file_that_a_power_loss_left_unreadable_is_written_anew(content: bytes) -> None:
+def test_a_file_left_unreadable_by_a_power_loss_is_rewritten(content: bytes) -> None:
     disk = SimulatedDisk(random.Random(1))
     disk.replace(FILE, content)
     write_report(disk, JOB, RunReport(8_000, 9_000, True, ()))
@@ -65,7 +65,7 @@ def test_a_file_that_a_power_loss_left_unreadable_is_written_anew(content: bytes
     assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 0
 
 
-def test_a_job_that_has_never_run_counts_from_when_it_was_set_up() -> None:
+def test_the_age_of_a_job_that_has_never_run_counts_from_its_setup() -> None:
     disk = SimulatedDisk(random.Random(1))
     register_job(disk, JOB, 7_000)
     assert shown(disk)["kdist_load_last_success_timestamp_seconds"] == 7
@@ -142,7 +142,7 @@ def test_a_column_keeps_its_type() -> None:
         ("", "Spark gave no reason"),
     ],
 )
-def test_what_spark_says_becomes_a_sentence(said: str, sentence: str) -> None:
+def test_an_error_of_spark_becomes_one_sentence(said: str, sentence: str) -> None:
     assert sentence_of(said) == sentence
 
 
@@ -154,11 +154,11 @@ def test_what_spark_says_becomes_a_sentence(said: str, sentence: str) -> None:
         (52, "ended with status 52"),
     ],
 )
-def test_how_java_ended_is_told_by_its_status(status: int, words: str) -> None:
+def test_the_way_that_java_ended_follows_from_its_status(status: int, words: str) -> None:
     assert words_of(status) == f"Spark's Java {words}"
 
 
-def test_spark_is_told_what_the_job_says_last() -> None:
+def test_the_jobs_own_settings_for_spark_win() -> None:
     found = settings_of("local[2]", "UTC", {"spark.ui.enabled": "true"})
     assert found["spark.ui.enabled"] == "true"
     assert found["spark.driver.host"] == "127.0.0.1"
@@ -177,7 +177,7 @@ def test_an_interrupt_waits_until_spark_has_started_and_a_second_one_does_not() 
         signal.raise_signal(signal.SIGINT)
 
 
-def test_what_py4j_says_of_its_calls_is_not_logged() -> None:
+def test_py4js_messages_about_its_calls_are_not_logged() -> None:
     def record(path: str) -> logging.LogRecord:
         return logging.LogRecord("root", logging.ERROR, path, 1, "said", (), None)
 

@@ -18,7 +18,7 @@ FILE = "date=2013-01-01/part-0.parquet"
 
 
 def make_load(output: Path, number: int, offsets: range, rows: list[int] | None = None) -> Path:
-    """A load of partition 0 as a job makes it, but for the rows, if given; its one file."""
+    """Make a load of partition 0 as a job would, with the given rows if any; its one file."""
     directory = Path(topic_directory(str(output), "clicks")) / load_name(number)
     file = directory / FILE
     file.parent.mkdir(parents=True)
@@ -53,12 +53,12 @@ def test_an_output_that_is_whole_has_no_findings(tmp_path: Path) -> None:
     assert sum(load.rows for load in found.loads) == 15
 
 
-def test_an_output_that_is_not_there_is_not_sound(tmp_path: Path) -> None:
+def test_a_missing_output_is_a_finding(tmp_path: Path) -> None:
     (finding,) = checked(tmp_path / "typo", is_deep=False).findings
     assert finding == f"{tmp_path}/typo/topic=clicks does not exist: nothing was loaded"
 
 
-def test_files_that_are_gone_strange_or_of_another_size_are_told(tmp_path: Path) -> None:
+def test_missing_unknown_and_resized_files_are_findings(tmp_path: Path) -> None:
     file = make_load(tmp_path, 1, range(10))
     stranger = file.with_name("part-1.parquet")
     stranger.write_bytes(file.read_bytes())
@@ -71,7 +71,7 @@ def test_files_that_are_gone_strange_or_of_another_size_are_told(tmp_path: Path)
     assert "is missing: 10 records are gone" in checked(tmp_path).findings[0]
 
 
-def test_loads_that_do_not_follow_on_each_other_are_told(tmp_path: Path) -> None:
+def test_loads_that_do_not_follow_each_other_are_a_finding(tmp_path: Path) -> None:
     make_load(tmp_path, 1, range(10))
     make_load(tmp_path, 2, range(9, 15))
     assert checked(tmp_path, is_deep=False).findings == (
@@ -79,7 +79,7 @@ def test_loads_that_do_not_follow_on_each_other_are_told(tmp_path: Path) -> None
     )
 
 
-def test_deep_it_tells_rows_that_are_there_twice_or_are_not_the_loads(tmp_path: Path) -> None:
+def test_a_deep_check_finds_duplicated_and_foreign_rows(tmp_path: Path) -> None:
     make_load(tmp_path, 1, range(10), rows=[0, 1, 1, 2])
     make_load(tmp_path, 2, range(10, 15), rows=[10, 15])
     assert checked(tmp_path, is_deep=False).findings == ()
@@ -88,7 +88,7 @@ def test_deep_it_tells_rows_that_are_there_twice_or_are_not_the_loads(tmp_path: 
     assert "has offsets 10 to 15, but only those from 10 up to 15 belong to the load" in beyond
 
 
-def test_deep_it_tells_a_file_whose_rows_cannot_be_read(tmp_path: Path) -> None:
+def test_a_deep_check_finds_a_file_whose_rows_cannot_be_read(tmp_path: Path) -> None:
     file = make_load(tmp_path, 1, range(1000))
     content = bytearray(file.read_bytes())
     at = content.index((500).to_bytes(8, "little"))

@@ -1,4 +1,4 @@
-"""The options of the format `kdist`: what they mean, and the sentence for each that is wrong."""
+"""The options of the `kdist` data source: what they mean, and the error for each wrong one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOOTSTRAP = {"kafka.bootstrap.servers": "b1:9092,b2:9092"}
 CLICKS = {**BOOTSTRAP, "subscribe": "clicks"}
 
 
-def test_without_more_a_topic_is_read_from_its_first_record_to_its_last() -> None:
+def test_by_default_a_topic_is_read_from_its_first_record_to_its_last() -> None:
     options = read_options(CLICKS)
     assert options.selection == Selection(topics=("clicks",))
     assert (options.start, options.end) == (Everywhere(EARLIEST), Everywhere(LATEST))
@@ -24,11 +24,11 @@ def test_without_more_a_topic_is_read_from_its_first_record_to_its_last() -> Non
 @pytest.mark.parametrize(
     "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix"]
 )
-def test_what_is_for_streams_and_groups_is_passed_over_in_a_batch(name: str) -> None:
+def test_options_for_streams_and_groups_are_ignored_in_a_batch_read(name: str) -> None:
     assert read_options({**CLICKS, name: "10"}) == read_options(CLICKS)
 
 
-def test_names_are_taken_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     given = {**BOOTSTRAP, "SUBSCRIBEPATTERN": "click.*", "includeheaders": "TRUE"}
     options = read_options(given)
     assert options.selection == Selection(pattern="click.*")
@@ -51,7 +51,7 @@ def test_partitions_offsets_and_times_are_read_from_json() -> None:
     assert options.end == AtTimes({first: 1000, second: 2000})
 
 
-def test_a_time_for_all_goes_before_times_by_partition_and_these_before_offsets() -> None:
+def test_a_time_for_all_overrides_times_by_partition_which_override_offsets() -> None:
     given = {
         **CLICKS,
         "startingTimestamp": "5",

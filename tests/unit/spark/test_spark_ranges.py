@@ -29,11 +29,11 @@ def test_every_offset_is_in_one_range(
         assert all(part.size <= records_max for part in parts)
 
 
-def test_large_partitions_are_cut_into_more_parts_than_small_ones() -> None:
+def test_large_partitions_are_split_into_more_parts_than_small_ones() -> None:
     large, small = Range(TopicPartition("t", 0), 0, 900), Range(TopicPartition("t", 1), 5, 105)
     assert [part.size for part in cut([large, small], 10)] == [100] * 10
     assert cut([large, small], 2) == [large, small]
 
 
-def test_a_partition_is_never_cut_into_more_parts_than_it_has_offsets() -> None:
+def test_a_partition_is_never_split_into_more_parts_than_it_has_offsets() -> None:
     assert len(cut([Range(TopicPartition("t", 0), 7, 10)], 50)) == 3

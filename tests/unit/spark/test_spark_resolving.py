@@ -1,4 +1,4 @@
-"""From options to offsets, asked of a broker in virtual time."""
+"""Resolving options to offsets, with a broker in virtual time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLICKS = TopicPartition("clicks", 0)
 
 
 def ranges(**options: str) -> list[Range]:
-    """What is to be read of a topic with three records."""
+    """The offsets to read of a topic with three records."""
     cluster = Cluster()
     given = {"kafka.bootstrap.servers": f"m1:{PORT}", "subscribe": "clicks", **options}
 
@@ -47,7 +47,7 @@ def test_a_read_goes_from_where_it_is_told_to_the_end() -> None:
     assert ranges(startingOffsets=at(3)) == []
 
 
-def test_offsets_behind_the_end_are_refused_unless_losses_are_to_be_borne() -> None:
+def test_offsets_beyond_the_end_are_refused_unless_fail_on_data_loss_is_off() -> None:
     with pytest.raises(UserError) as refused:
         ranges(startingOffsets=at(4))
     assert str(refused.value) == (
@@ -59,6 +59,6 @@ def test_offsets_behind_the_end_are_refused_unless_losses_are_to_be_borne() -> N
         ranges(startingOffsets=at(4), endingOffsets=at(2))
 
 
-def test_a_time_behind_the_last_record_may_begin_at_the_end() -> None:
+def test_a_time_after_the_last_record_may_start_at_the_end() -> None:
     late = {"startingTimestamp": "9999999999999"}
     assert ranges(**late, startingOffsetsByTimestampStrategy="latest") == []
