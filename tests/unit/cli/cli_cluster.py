@@ -1,7 +1,7 @@
 """A cluster for tests of the commands: real brokers on real sockets, in a thread of their own.
 
-Disk and sockets are the machine's, ZooKeeper is the one in memory: up in a tenth of a second, and
-no Java. The commands run in the test's thread, on their own loops, as in a process.
+Disk and sockets are real; ZooKeeper is the in-memory one, so a cluster is up in a tenth of a second
+without Java. The commands run in the test's thread, on their own loops, as in a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SESSION_TIMEOUT_MS = 10_000
 
 
 class CliCluster:
-    """Some brokers, and a way to run `kdist` against them. Owner: the test's thread."""
+    """Brokers, and a way to run `kdist` against them. Owner: the test's thread."""
 
     def __init__(self, directory: Path, brokers: int) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class CliCluster:
         return f"127.0.0.1:{self.brokers[0].port}"
 
     def run(self, *arguments: object, text: str | bytes = "") -> Result:
-        """What the command printed and its status; a bug in it fails the test."""
+        """Run a command: its output and exit status; a bug in it fails the test."""
         environment = {"KDIST_BROKER": self.address, "KDIST_ZOOKEEPER": None}
         words = [str(argument) for argument in arguments]
         result = CliRunner().invoke(kdist, words, input=text, env=environment)
@@ -53,13 +53,13 @@ class CliCluster:
         return result
 
     def done(self, *arguments: object, text: str | bytes = "") -> str:
-        """What a command that must succeed printed."""
+        """The output of a command that must succeed."""
         result = self.run(*arguments, text=text)
         assert result.exit_code == 0, result.output
         return result.stdout
 
     def refused(self, *arguments: object, text: str | bytes = "") -> str:
-        """The one sentence of a command that must exit with 1."""
+        """The one-sentence error of a command that must exit with 1."""
         result = self.run(*arguments, text=text)
         assert result.exit_code == 1, result.output
         assert result.stderr.startswith("kdist: ")

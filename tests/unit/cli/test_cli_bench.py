@@ -1,4 +1,4 @@
-"""`kdist bench` and the bars on long work: what is measured, and what is said of it."""
+"""`kdist bench` and progress bars: what is measured, and how it is reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topic(cluster: CliCluster) -> str:
 
 
 @pytest.mark.parametrize("words", [[], ["--bulk"], ["--codec", "lz4", "--setting", "linger.ms=1"]])
-def test_what_was_written_is_counted_and_timed(
+def test_written_records_are_counted_and_timed(
     cluster: CliCluster, topic: str, words: list[str]
 ) -> None:
     output = cluster.done(
@@ -42,7 +42,7 @@ def test_a_rate_is_kept(cluster: CliCluster, topic: str) -> None:
     assert found["records_per_second"] < 1050
 
 
-def test_all_that_was_written_is_read(cluster: CliCluster) -> None:
+def test_all_written_records_are_read(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "reload", "--partitions", 2)
     cluster.done("bench", "produce", "reload", "--records", 2000, "--size", 20)
     for words in ([], ["--one-by-one"]):
@@ -60,7 +60,7 @@ def test_latency_is_from_end_to_end(cluster: CliCluster, topic: str) -> None:
     assert "consumed after" in cluster.done(*words)
 
 
-def test_what_cannot_be_measured_is_refused(cluster: CliCluster, topic: str) -> None:
+def test_a_benchmark_that_cannot_run_is_refused(cluster: CliCluster, topic: str) -> None:
     for command in ("produce", "consume", "latency"):
         sentence = cluster.refused("bench", command, "laod")
         assert sentence == "there is no topic laod: did you mean load?"
@@ -76,7 +76,7 @@ def test_what_cannot_be_measured_is_refused(cluster: CliCluster, topic: str) -> 
         assert sentence == f"records of {1 << 60} bytes are {limit}"
 
 
-def test_large_records_are_few_that_come_again() -> None:
+def test_large_records_are_a_few_that_repeat() -> None:
     def made(records: int, size: int) -> list[bytes]:
         return Run(cast(Producer, None), Load("load", records, size, None, False))._payloads
 
@@ -87,7 +87,7 @@ def test_large_records_are_few_that_come_again() -> None:
     ]
 
 
-def test_percentiles_are_of_the_nearest_rank() -> None:
+def test_percentiles_are_by_nearest_rank() -> None:
     found = summarise([float(n) for n in range(1000)])
     assert found == {
         "mean": 499.5,
@@ -106,7 +106,7 @@ class Terminal(StringIO):
         return True
 
 
-def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_is_drawn_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream, is_wanted, is_drawn in (
         (Terminal(), True, True),
         (Terminal(), False, False),

@@ -41,12 +41,12 @@ def test_disks_are_shown_with_what_is_on_them(cluster: CliCluster) -> None:
     assert "there is no broker 7" in cluster.refused("cluster", "disks", 7)
 
 
-def test_a_cluster_that_is_well_says_so(cluster: CliCluster) -> None:
+def test_a_healthy_cluster_is_reported_as_such(cluster: CliCluster) -> None:
     found = json.loads(cluster.done("cluster", "health", "--json"))
     assert (found["is_well"], [f for f in found["findings"] if f["level"] == "bad"]) == (True, [])
 
 
-def test_a_broker_that_is_gone_is_bad(tmp_path: Path) -> None:
+def test_a_missing_broker_is_a_bad_finding(tmp_path: Path) -> None:
     with cli_cluster(tmp_path) as running:
         running.done("topics", "create", "spread", "--partitions", 2)
         running.stop_broker(2)

@@ -1,4 +1,4 @@
-"""Completion: what a shell is offered, quickly, and nothing where nobody answers."""
+"""Shell completion: what is offered, how fast, and that an unreachable cluster offers nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def answered(line: str, broker: str) -> list[str]:
         *("broker --config @", "gate --config @", "load --config @", "standalone --data @"),
     ],
 )
-def test_files_are_the_shells_to_complete(line: str) -> None:
+def test_file_names_are_left_to_the_shell(line: str) -> None:
     assert answered("kdist " + line.replace("@", "/et"), "127.0.0.1:1") == ["file,/et"]
 
 
@@ -74,14 +74,14 @@ def test_names_come_from_the_cluster(cluster: CliCluster) -> None:
     assert offered("kdist groups describe compl", cluster.address) == ["completer"]
 
 
-def test_where_nobody_answers_nothing_is_offered_and_soon() -> None:
+def test_an_unreachable_cluster_soon_offers_nothing() -> None:
     start = time.monotonic()
     assert offered("kdist topics describe x", "127.0.0.1:1") == []
     assert time.monotonic() - start < 10  # 0.3 s on a machine that does nothing else
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shells_lines_are_printed(shell: str) -> None:
+def test_each_shells_completion_script_is_printed(shell: str) -> None:
     result = CliRunner().invoke(kdist, ["completion", shell])
     assert result.exit_code == 0
     assert "_KDIST_COMPLETE" in result.stdout

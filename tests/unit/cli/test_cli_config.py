@@ -54,7 +54,7 @@ def rows(*arguments: object) -> list[dict[str, object]]:
 # check
 
 
-def test_a_good_file_is_good_and_what_is_odd_is_a_warning(good: Path) -> None:
+def test_a_valid_file_passes_and_oddities_are_warnings(good: Path) -> None:
     result = run("check", good)
     assert result.exit_code == 0
     warning, verdict = result.stdout.splitlines()
@@ -63,7 +63,7 @@ def test_a_good_file_is_good_and_what_is_odd_is_a_warning(good: Path) -> None:
     assert verdict == f"{good} is good: 5 settings given."
 
 
-def test_all_faults_are_said_at_once_with_their_lines(bad: Path) -> None:
+def test_all_faults_are_reported_at_once_with_their_lines(bad: Path) -> None:
     result = run("check", bad)
     assert result.exit_code == 1
     *faults, verdict = result.stdout.splitlines()
@@ -89,7 +89,7 @@ def test_a_check_in_json_has_faults_and_warnings_as_lists(good: Path, bad: Path)
     assert (found["is_good"], len(found["faults"])) == (False, 4)
 
 
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_one_sentence_error(tmp_path: Path) -> None:
     missing, binary = tmp_path / "missing", tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     for path, sentence in (
@@ -114,7 +114,7 @@ def test_a_files_values_have_the_file_as_source_and_others_the_default(good: Pat
     assert (segment["value"], segment["source"]) == (segment["default"], "default")
 
 
-def test_without_a_file_every_setting_is_there_with_its_default() -> None:
+def test_without_a_file_every_setting_is_shown_with_its_default() -> None:
     found = rows()
     assert len(found) == len(BROKER_TABLE) + len(TopicSettings.TABLE)
     assert all(row["value"] == row["default"] and row["doc"] for row in found)
@@ -129,14 +129,14 @@ def test_a_setting_is_found_by_each_of_its_names(good: Path) -> None:
     assert {str(name) for row in rows() for name in _list(row["names"])} >= BROKER_NAMES
 
 
-def test_a_star_stands_for_any_text() -> None:
+def test_a_star_matches_any_text() -> None:
     found = rows("log.retention.*")
     assert len(found) > 1
     assert all("retention" in str(row["name"]) for row in found)
     assert len(rows("log.retention.*", "log.retention.ms")) == len(found)
 
 
-def test_a_table_says_what_a_value_means(good: Path) -> None:
+def test_a_table_shows_what_a_value_means(good: Path) -> None:
     title, row, meaning, _ = run("describe", good, "log.retention.ms").stdout.splitlines()
     assert title.split() == ["NAME", "VALUE", "SOURCE", "DEFAULT"]
     assert row.split() == ["log.retention.ms", "864000000", "file", "604800000"]

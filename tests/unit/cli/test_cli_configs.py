@@ -42,7 +42,7 @@ def test_settings_are_picked_by_name_and_pattern(cluster: CliCluster) -> None:
     )
 
 
-def test_a_change_can_be_tried(cluster: CliCluster) -> None:
+def test_a_change_can_be_validated_only(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "tested")
     words = ("configs", "alter", "topic", "tested", "--dry-run", "--set")
     assert cluster.done(*words, "segment.bytes=2000000") == (
@@ -62,7 +62,7 @@ def test_a_brokers_settings_are_shown(cluster: CliCluster) -> None:
     assert "is not a broker id" in cluster.refused("configs", "describe", "broker", "one")
 
 
-def test_what_topics_have_of_their_own_is_listed(cluster: CliCluster) -> None:
+def test_settings_that_topics_override_are_listed(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "owning", "--config", "retention.ms=1000000")
     rows = [json.loads(line) for line in cluster.done("configs", "list", "--json").splitlines()]
     assert [(row["setting"], row["value"]) for row in rows if row["of"] == "owning"] == [
@@ -72,7 +72,7 @@ def test_what_topics_have_of_their_own_is_listed(cluster: CliCluster) -> None:
     assert table[0].split() == ["KIND", "NAME", "SETTING", "VALUE", "SOURCE"]
 
 
-def test_what_makes_no_sense_is_a_wrong_flag(cluster: CliCluster) -> None:
+def test_contradictory_flags_exit_with_2(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "senseless")
     for words in ([], ["--set", "a"], ["--set", "a=1", "--unset", "a"]):
         assert cluster.run("configs", "alter", "topic", "senseless", *words).exit_code == 2
@@ -108,7 +108,7 @@ def test_settings_of_brokers_are_changed_while_they_run(cluster: CliCluster) -> 
     )
 
 
-def test_a_change_of_brokers_that_cannot_be_is_refused_with_a_sentence(cluster: CliCluster) -> None:
+def test_an_impossible_change_of_brokers_is_refused_in_a_sentence(cluster: CliCluster) -> None:
     for broker in ("1", "all"):
         words = ("configs", "alter", "broker", broker)
         for change, sentence in {

@@ -1,4 +1,4 @@
-"""What is said while a cluster keeps a command waiting."""
+"""What a command prints while it waits for a cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kdist.client.cluster import Address, Cluster
         (False, False, ""),
     ],
 )
-def test_a_person_hears_early_who_does_not_answer(
+def test_a_person_is_soon_told_which_broker_does_not_answer(
     is_terminal: bool,
     has_answered: bool,
     said: str,

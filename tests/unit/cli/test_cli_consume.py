@@ -47,12 +47,12 @@ def values(cluster: CliCluster, *arguments: object) -> list[int]:
     return [int(line) for line in cluster.done("consume", *arguments).split()]
 
 
-def test_from_the_beginning_to_the_end(cluster: CliCluster, hundred: str) -> None:
+def test_a_topic_is_read_from_the_beginning_to_the_end(cluster: CliCluster, hundred: str) -> None:
     found = values(cluster, hundred, "--from-beginning", "--until-end")
     assert found == list(range(100))
 
 
-def test_the_topic_may_be_given_as_kafkas_tools_have_it(cluster: CliCluster, hundred: str) -> None:
+def test_the_topic_may_be_given_as_in_kafkas_tools(cluster: CliCluster, hundred: str) -> None:
     words = ("--topic", hundred, "--bootstrap-server", cluster.address)
     assert values(cluster, *words, "--from-beginning", "--max", 3) == [0, 1, 2]
 
@@ -65,14 +65,16 @@ def test_the_topic_may_be_given_as_kafkas_tools_have_it(cluster: CliCluster, hun
     ],
 )
 @pytest.mark.parametrize("command", ["consume", "produce"])
-def test_one_topic_is_given(command: str, words: tuple[str, ...], sentence: str) -> None:
+def test_exactly_one_topic_must_be_given(
+    command: str, words: tuple[str, ...], sentence: str
+) -> None:
     result = CliRunner().invoke(kdist, [command, *words])
     assert result.exit_code == 2
     assert sentence in result.stderr
 
 
 @pytest.mark.parametrize("offset", [0, 1, 49, 50, 99])
-def test_from_an_offset_in_the_middle_of_a_batch(
+def test_reading_starts_at_an_offset_in_the_middle_of_a_batch(
     cluster: CliCluster, hundred: str, offset: int
 ) -> None:
     found = values(cluster, hundred, "--offset", offset, "--until-end")
@@ -80,43 +82,45 @@ def test_from_an_offset_in_the_middle_of_a_batch(
 
 
 @pytest.mark.parametrize("limit", [1, 50, 51, 100])
-def test_so_many_records_and_no_more(cluster: CliCluster, hundred: str, limit: int) -> None:
+def test_a_limit_of_records_is_kept(cluster: CliCluster, hundred: str, limit: int) -> None:
     assert values(cluster, hundred, "--from-beginning", "--max", limit) == list(range(limit))
 
 
-def test_none_at_all_asks_nobody(cluster: CliCluster, hundred: str) -> None:
+def test_a_limit_of_zero_connects_to_nobody(cluster: CliCluster, hundred: str) -> None:
     assert values(cluster, hundred, "--max", 0, "--broker", "127.0.0.1:1") == []
 
 
-def test_from_a_time_in_milliseconds_or_iso(cluster: CliCluster, hundred: str) -> None:
+def test_reading_starts_at_a_time_in_milliseconds_or_iso(cluster: CliCluster, hundred: str) -> None:
     exact = START_MS + 30 * 60_000
     for time in (exact, exact - 1, "2023-11-14T22:43:20", "2023-11-14T23:43:20+01:00"):
         assert values(cluster, hundred, "--time", time, "--until-end") == list(range(30, 100))
     assert values(cluster, hundred, "--time", "2030-01-01", "--until-end") == []
 
 
-def test_a_time_that_is_none_is_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
+def test_an_invalid_time_is_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
     for wrong in ("yesterday", "²"):
         result = cluster.run("consume", hundred, "--time", wrong)
         assert result.exit_code == 2
         assert "ISO 8601" in result.stderr
 
 
-def test_without_a_word_it_begins_at_the_end(cluster: CliCluster, hundred: str) -> None:
+def test_by_default_reading_starts_at_the_end(cluster: CliCluster, hundred: str) -> None:
     assert values(cluster, hundred, "--until-end") == []
 
 
-def test_an_offset_outside_is_refused_with_the_range(cluster: CliCluster, hundred: str) -> None:
+def test_an_offset_out_of_range_is_refused_with_the_range(
+    cluster: CliCluster, hundred: str
+) -> None:
     sentence = cluster.refused("consume", hundred, "--offset", 101)
     assert sentence == "hundred-0 has no offset 101: it has those from 0 to before 100"
 
 
-def test_two_places_to_begin_are_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
+def test_two_starting_positions_are_a_wrong_flag(cluster: CliCluster, hundred: str) -> None:
     result = cluster.run("consume", hundred, "--offset", 1, "--from-beginning")
     assert result.exit_code == 2
 
 
-def test_a_partition_that_is_not_there_is_one_sentence(cluster: CliCluster, hundred: str) -> None:
+def test_a_missing_partition_is_a_one_sentence_error(cluster: CliCluster, hundred: str) -> None:
     sentence = cluster.refused("consume", hundred, "--partition", 1)
     assert sentence == "topic hundred has no partition 1: it has 1 partition, from 0"
 
@@ -126,7 +130,7 @@ def test_a_misspelt_topic_gets_the_nearest(cluster: CliCluster, hundred: str) ->
     assert sentence == "there is no topic hundrd: did you mean hundred?"
 
 
-def test_json_tells_all_of_a_record(cluster: CliCluster) -> None:
+def test_json_has_every_field_of_a_record(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "whole")
     batch = build_batch(
         [b"value", None, b"\xff"],
@@ -158,7 +162,7 @@ def test_json_tells_all_of_a_record(cluster: CliCluster) -> None:
     ]
 
 
-def test_keys_stand_before_values_and_a_tab(cluster: CliCluster) -> None:
+def test_keys_are_printed_before_values_with_a_tab_between(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "tabbed")
     cluster.done("produce", "tabbed", "--key-separator", "=", text="a=1\nb=2\n")
     output = cluster.done("consume", "tabbed", "--from-beginning", "--until-end", "--keys")
@@ -177,11 +181,11 @@ def test_all_partitions_of_all_brokers_are_read_each_in_order(cluster: CliCluste
         assert mine == [f"{partition}.{number}" for number in range(20)]
 
 
-def test_a_group_goes_on_where_it_stopped(cluster: CliCluster, hundred: str) -> None:
+def test_a_group_resumes_where_it_stopped(cluster: CliCluster, hundred: str) -> None:
     group = ("--group", "walker")
     assert values(cluster, hundred, *group, "--from-beginning", "--max", 10) == list(range(10))
     assert values(cluster, hundred, *group, "--max", 45) == list(range(10, 55))
-    # --from-beginning speaks of partitions that nothing was committed of.
+    # --from-beginning applies only to partitions without a committed offset.
     found = values(cluster, hundred, *group, "--from-beginning", "--until-end")
     assert found == list(range(55, 100))
     assert values(cluster, hundred, *group, "--until-end") == []
@@ -193,7 +197,7 @@ def test_a_group_without_a_name_is_a_wrong_flag(cluster: CliCluster, hundred: st
     assert "Invalid value for '--group': it is empty." in refused.stderr
 
 
-def test_a_place_that_is_named_is_before_what_the_group_committed(
+def test_an_explicit_position_overrides_the_committed_offsets(
     cluster: CliCluster, hundred: str
 ) -> None:
     values(cluster, hundred, "--group", "jumper", "--from-beginning", "--until-end")
@@ -201,7 +205,7 @@ def test_a_place_that_is_named_is_before_what_the_group_committed(
     assert values(cluster, hundred, "--group", "jumper", "--until-end") == [97, 98, 99]
 
 
-def test_two_groups_do_not_see_each_other(cluster: CliCluster, hundred: str) -> None:
+def test_two_groups_are_independent(cluster: CliCluster, hundred: str) -> None:
     for group in ("left", "right"):
         found = values(cluster, hundred, "--group", group, "--from-beginning", "--max", 3)
         assert found == [0, 1, 2]
@@ -218,7 +222,7 @@ def consume_process(cluster: CliCluster, *arguments: str) -> subprocess.Popen[by
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
-def test_it_waits_for_what_comes_and_an_interrupt_commits_what_was_shown(
+def test_it_waits_for_new_records_and_an_interrupt_commits_those_shown(
     cluster: CliCluster, number: int, status: int
 ) -> None:
     name = f"live-{number}"
@@ -237,7 +241,7 @@ def test_it_waits_for_what_comes_and_an_interrupt_commits_what_was_shown(
     assert cluster.done("consume", name, "--group", "watcher", "--until-end") == ""
 
 
-def test_a_reader_that_goes_away_ends_it_in_silence(cluster: CliCluster) -> None:
+def test_a_closed_pipe_ends_it_silently(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "abandoned")
     cluster.done("produce", "abandoned", text="first\n")
     process = consume_process(cluster, "abandoned", "--from-beginning")

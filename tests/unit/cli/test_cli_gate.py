@@ -79,12 +79,12 @@ def test_a_broker_may_go_down() -> None:
     assert (result.exit_code, result.stdout) == (0, "yes   broker 2 may go down now\n")
 
 
-def test_a_broker_that_is_missing_is_a_reason_against() -> None:
+def test_a_missing_broker_is_a_reason_against_a_stop() -> None:
     result = gate("--broker", 2, "--expect", "1,2,3")
     assert (result.exit_code, result.stdout) == (1, "no    broker 3 not registered\n")
 
 
-def test_json_has_the_answer_and_what_it_rests_on() -> None:
+def test_json_has_the_answer_and_its_grounds() -> None:
     assert json.loads(gate("--broker", 1, "--json").stdout) == {
         "broker": 1,
         "answer": "yes",
@@ -95,7 +95,7 @@ def test_json_has_the_answer_and_what_it_rests_on() -> None:
     }
 
 
-def test_the_brokers_file_says_who_and_where_and_how_many(tmp_path: Path) -> None:
+def test_the_brokers_file_gives_its_id_zookeeper_and_min_isr(tmp_path: Path) -> None:
     file = tmp_path / "broker.properties"
     file.write_text("broker.id=2\nlog.dir=/data\nzookeeper.connect=zk\nmin.insync.replicas=2\n")
     result = gate("--config", file, zookeeper="")
@@ -125,7 +125,7 @@ def test_without_an_answer_the_status_is_2(
     assert said["answer"] == "unknown"
 
 
-def test_a_broker_that_serves_nobody_is_not_back() -> None:
+def test_a_broker_that_does_not_serve_is_not_back() -> None:
     result = gate("--broker", 2, "--after")
     assert result.exit_code == 1
     assert "no record could be written and read through broker 2: no broker answers" in (
@@ -133,7 +133,7 @@ def test_a_broker_that_serves_nobody_is_not_back() -> None:
     )
 
 
-def test_the_lock_is_its_owners() -> None:
+def test_a_lock_is_held_and_released_by_its_owner_alone() -> None:
     assert gate("holder").stdout == "Nobody holds the lock.\n"
     assert gate("lock", "--owner", "anna").stdout == "'anna' has the lock.\n"
     assert gate("lock", "--owner", "anna").stdout == "'anna' has the lock, as before.\n"
@@ -149,19 +149,19 @@ def test_the_lock_is_its_owners() -> None:
 @pytest.mark.parametrize(
     "words", [["lock", "--owner", "a"], ["unlock", "--owner", "a"], ["holder"]]
 )
-def test_where_the_lock_cannot_be_asked_for_the_status_is_2(words: list[str]) -> None:
+def test_the_status_is_2_if_the_lock_cannot_be_read(words: list[str]) -> None:
     result = gate(*words, zookeeper="gone")
     assert (result.exit_code, result.stderr) == (2, "kdist: no ZooKeeper answers at gone\n")
 
 
-def test_the_lock_is_nobodys_who_has_no_name() -> None:
+def test_a_lock_needs_an_owners_name() -> None:
     result = gate("lock", "--owner", " ")
     assert result.exit_code == 2
     assert "Invalid value for '--owner': it is empty." in result.stderr
     assert gate("holder").stdout == "Nobody holds the lock.\n"
 
 
-def test_options_before_the_commands_name_are_the_commands() -> None:
+def test_options_before_the_commands_name_belong_to_the_command() -> None:
     words = ("--zookeeper", "zk", "--json", "holder")
     assert json.loads(gate(*words, zookeeper="gone").stdout) == {"owner": None, "since_ms": None}
     assert gate("--zookeeper", "gone", "holder", "--zookeeper", "zk").exit_code == 0
@@ -170,7 +170,7 @@ def test_options_before_the_commands_name_are_the_commands() -> None:
     assert "No such option '--after'" in refused.stderr
 
 
-def test_a_lock_whose_owner_is_gone_is_taken_by_force() -> None:
+def test_a_lock_whose_owner_is_gone_can_be_taken_by_force() -> None:
     gate("lock", "--owner", "anna")
     assert gate("unlock", "--owner", "bert", "--force").exit_code == 0
     assert json.loads(gate("lock", "--owner", "bert", "--json").stdout)["taken"] is True

@@ -47,9 +47,7 @@ def described(cluster: CliCluster, group: str) -> dict[str, object]:
     return found
 
 
-def test_a_group_of_ours_has_offsets_and_lag_and_no_members(
-    cluster: CliCluster, topic: str
-) -> None:
+def test_a_group_without_members_has_offsets_and_lag(cluster: CliCluster, topic: str) -> None:
     cluster.done(
         "consume", topic, "--group", "slow", "--from-beginning", "--partition", 1, "--max", 4
     )
@@ -64,7 +62,7 @@ def test_a_group_of_ours_has_offsets_and_lag_and_no_members(
     assert text.split()[-6:] == [topic, "1", "4", "10", "6", "-"]
 
 
-def test_a_foreign_groups_member_is_shown_with_what_it_has(
+def test_a_foreign_clients_member_is_shown_with_its_partitions(
     cluster: CliCluster, topic: str, busy: str
 ) -> None:
     group = described(cluster, busy)
@@ -99,7 +97,7 @@ def test_the_groups_of_all_brokers_are_listed(cluster: CliCluster, topic: str, b
     assert len(table) == len(listed) + 1
 
 
-def test_a_group_with_members_is_not_committed_for(
+def test_no_offset_is_committed_for_a_group_with_members(
     cluster: CliCluster, topic: str, busy: str
 ) -> None:
     sentence = cluster.refused("consume", topic, "--group", busy, "--until-end")
@@ -149,7 +147,7 @@ def test_a_topic_that_was_deleted_leaves_the_rest_to_be_shown(cluster: CliCluste
     assert all(each["end"] is None for each in offsets if each["topic"] == "doomed")
 
 
-def test_a_name_that_would_act_on_the_terminal_is_escaped(cluster: CliCluster, topic: str) -> None:
+def test_control_characters_in_a_name_are_escaped(cluster: CliCluster, topic: str) -> None:
     name, shown = "\x1b[2J\u202eevil\nü", "\\x1b[2J\\u202eevil\\nü"
     cluster.done("groups", "reset", name, "--to-latest", "--topic", topic)
     listed = cluster.done("groups", "list")

@@ -47,7 +47,7 @@ def offsets(cluster: CliCluster, group: str) -> list[int]:
         (["--shift-by", "-1", "--topic", "moving:0", "--topic", "moving:1"], [9, 9]),
     ],
 )
-def test_a_group_is_moved(
+def test_a_group_is_reset(
     cluster: CliCluster, group: str, words: list[str], after: list[int]
 ) -> None:
     planned = cluster.done("groups", "reset", group, *words, "--dry-run")
@@ -62,7 +62,7 @@ def test_a_group_is_moved(
     assert offsets(cluster, group) == after
 
 
-def test_where_to_is_said_once(cluster: CliCluster, group: str) -> None:
+def test_exactly_one_target_is_given(cluster: CliCluster, group: str) -> None:
     for words in ([], ["--to-earliest", "--to-latest"], ["--to-offset", "1", "--shift-by", "1"]):
         result = cluster.run("groups", "reset", group, *words)
         assert result.exit_code == 2
@@ -88,7 +88,7 @@ def test_a_misspelt_group_or_topic_gets_the_nearest(cluster: CliCluster, group: 
     assert "is not a duration like 90s, 5m, 1h30m or 7d" in result.stderr
 
 
-def test_a_new_group_begins_where_it_is_told(cluster: CliCluster, topic: str) -> None:
+def test_a_new_group_is_given_its_first_offsets(cluster: CliCluster, topic: str) -> None:
     cluster.done("groups", "reset", "newcomer", "--to-latest", "--topic", topic)
     assert offsets(cluster, "newcomer") == [10, 10]
 
@@ -110,7 +110,7 @@ def test_a_group_with_members_is_left_alone(cluster: CliCluster, member: str) ->
     assert "has members" in cluster.refused("groups", "delete", member)
 
 
-def test_offsets_and_groups_are_forgotten(cluster: CliCluster, group: str) -> None:
+def test_offsets_and_groups_are_deleted(cluster: CliCluster, group: str) -> None:
     assert cluster.done("groups", "delete-offsets", group, "--topic", "moving:1") == (
         f"Group {group} has no offsets in 1 partition any more.\n"
     )
@@ -120,7 +120,7 @@ def test_offsets_and_groups_are_forgotten(cluster: CliCluster, group: str) -> No
     assert cluster.refused("groups", "describe", group).startswith(f"there is no group {group}")
 
 
-def test_a_group_without_a_name_is_not_moved(cluster: CliCluster, topic: str) -> None:
+def test_a_group_without_a_name_is_refused(cluster: CliCluster, topic: str) -> None:
     result = cluster.run("groups", "reset", "", "--to-earliest", "--topic", topic)
     assert result.exit_code == 2
     assert "Invalid value for 'GROUP': it is empty." in result.stderr

@@ -35,7 +35,7 @@ ASKING = [words for words in COMMANDS if words[0] not in LOCAL]
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_help_is_there_and_loads_nothing_heavy(words: list[str]) -> None:
+def test_help_loads_no_heavy_module(words: list[str]) -> None:
     code = (
         "import sys; from kdist.cli.main import kdist\n"
         f"try: kdist({[*words, '--help']!r})\n"
@@ -59,7 +59,7 @@ def test_help_has_a_short_name(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words", [["topics", "list"], ["groups", "list"], ["cluster", "health"], ["configs", "list"]]
 )
-def test_a_command_that_asks_loads_no_more_than_it_needs(words: list[str]) -> None:
+def test_a_command_that_connects_loads_no_more_than_it_needs(words: list[str]) -> None:
     code = (
         "import sys; from kdist.cli.main import kdist\n"
         f"try: kdist({[*words, '--broker', '127.0.0.1:1']!r})\n"
@@ -91,7 +91,7 @@ def test_a_number_of_thousands_of_digits_is_refused_in_a_sentence(words: str) ->
 
 
 @pytest.mark.parametrize("words", ASKING)
-def test_where_to_ask_is_said_in_the_help(words: list[str]) -> None:
+def test_the_broker_option_is_in_the_help(words: list[str]) -> None:
     text = CliRunner().invoke(kdist, [*words, "--help"]).stdout
     assert "KDIST_BROKER" in text
     assert "127.0.0.1:9092" in text
@@ -99,23 +99,21 @@ def test_where_to_ask_is_said_in_the_help(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", ASKING)
 @pytest.mark.parametrize("option", ["--broker", "--bootstrap-server", "--bootstrap-servers"])
-def test_where_to_ask_is_taken_under_the_names_that_kafkas_tools_have(
-    words: list[str], option: str
-) -> None:
+def test_the_broker_option_has_the_names_of_kafkas_tools(words: list[str], option: str) -> None:
     result = CliRunner().invoke(kdist, [*words, option, "127.0.0.1:1", "--help"])
     assert result.exit_code == 0, result.stderr
     assert option in result.stdout
 
 
 @pytest.mark.parametrize("name", ["topics", "groups", "config", "configs", "cluster", "gate"])
-def test_what_a_command_does_is_said_in_a_whole_sentence(name: str) -> None:
+def test_a_commands_help_is_a_whole_sentence(name: str) -> None:
     text = CliRunner().invoke(kdist, [name, "--help"]).stdout
     commands = text.partition("Commands:\n")[2]
     assert "..." not in commands
     assert commands.rstrip().endswith(".")
 
 
-def test_a_command_that_asks_nobody_yet_starts_fast() -> None:
+def test_a_command_that_has_not_connected_yet_starts_fast() -> None:
     taken = []
     for _ in range(5):
         started = subprocess.Popen(
@@ -125,7 +123,7 @@ def test_a_command_that_asks_nobody_yet_starts_fast() -> None:
         )
         taken.append(ended_after_s(started))
         assert started.wait() == 1
-    assert statistics.median(taken) < 2.0  # 0.25 s on a machine that does nothing else
+    assert statistics.median(taken) < 2.0  # 0.25 s on an idle machine
 
 
 @pytest.mark.parametrize(

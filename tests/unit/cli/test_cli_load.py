@@ -34,7 +34,7 @@ def test_without_java_a_load_is_refused_in_one_sentence(
     )
 
 
-def test_options_before_a_commands_name_are_the_commands(
+def test_options_before_a_commands_name_belong_to_the_command(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
     file = job(cluster, tmp_path, "loaded")
@@ -68,7 +68,7 @@ def test_without_pyarrow_verify_says_so_in_one_sentence(
         (("--json",), "true", {"spark.ui.showConsoleProgress": "true"}),
     ],
 )
-def test_spark_shows_no_bar_beside_json_unless_the_job_says_so(
+def test_spark_shows_no_progress_bar_beside_json_unless_the_job_asks_for_it(
     options: tuple[str, ...],
     given: str,
     told: dict[str, str],

@@ -112,7 +112,7 @@ def write_segment(path: Path, *parts: bytes | bytearray) -> Path:
     return segment
 
 
-def test_null_empty_text_and_bytes_are_told_apart(tmp_path: Path) -> None:
+def test_null_empty_text_and_bytes_are_distinguished(tmp_path: Path) -> None:
     values = [None, b"", b"text", b"\xff\x00", "ключ".encode(), b"line\n"]
     batch = build_batch(
         values,
@@ -133,7 +133,7 @@ def test_null_empty_text_and_bytes_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
-def test_a_marker_says_what_it_decided(tmp_path: Path, kind: ControlType) -> None:
+def test_a_marker_shows_commit_or_abort(tmp_path: Path, kind: ControlType) -> None:
     key, value = write_marker(EndTransactionMarker(kind, 9))
     batch = build_batch(
         [value], [key], timestamp_ms=START_MS, producer_id=3, producer_epoch=1,
@@ -158,7 +158,7 @@ def test_messages_of_old_formats_are_shown(tmp_path: Path, magic: int, codec: Co
     assert f"magic={magic}" in run("dump", segment).stdout
 
 
-def test_dump_shows_damage_where_it_is_and_goes_on(log: Path) -> None:
+def test_dump_shows_damage_in_place_and_continues(log: Path) -> None:
     segment = segments(log)[1]
     position = headers(segment)[2][0]
     flip(segment, position + 70)
@@ -181,7 +181,7 @@ def test_dump_shows_damage_where_it_is_and_goes_on(log: Path) -> None:
         ("--checkpoints", {"checkpoint", "meta.properties"}),
     ],
 )
-def test_a_flag_shows_the_small_files_of_its_kind(log: Path, flag: str, kinds: set[str]) -> None:
+def test_a_flag_dumps_the_files_of_its_kind(log: Path, flag: str, kinds: set[str]) -> None:
     found = rows("dump", log.parent, flag)
     assert {row["type"] for row in found} == kinds
     by_file = {row["file"]: [r for r in found if r["file"] == row["file"]] for row in found}
@@ -214,7 +214,7 @@ def test_a_partition_without_segments_says_so(tmp_path: Path) -> None:
 # --- verify and find ----------------------------------------------------------------------------
 
 
-def test_verify_of_a_sound_log_exits_with_0_and_says_what_it_saw(log: Path) -> None:
+def test_verify_of_a_sound_log_exits_with_0_and_counts_what_it_read(log: Path) -> None:
     result = run("verify", log.parent, "--deep")
     assert result.exit_code == 0
     assert "1 partition, 4 segments, 24 batches, 72 records, 7.1 KiB." in result.stdout
@@ -262,14 +262,14 @@ def test_a_time_is_milliseconds_or_iso_in_utc_unless_it_says_otherwise(
 
 
 @pytest.mark.parametrize("time", ["yesterday", "9" * 5000, "2026-13-01"])
-def test_what_is_no_time_is_a_mistake_of_whoever_typed_it(log: Path, time: str) -> None:
+def test_an_invalid_time_is_a_usage_error(log: Path, time: str) -> None:
     result = run("find", log, "--time", time)
     assert result.exit_code == 2
     assert "is neither milliseconds nor ISO 8601" in result.stderr
 
 
 @pytest.mark.parametrize("time", ["0001-01-01", "1969-12-31T23:59:59.999Z", "9" * 20])
-def test_a_time_that_no_broker_knows_is_a_mistake_too(log: Path, time: str) -> None:
+def test_a_time_before_1970_is_a_usage_error(log: Path, time: str) -> None:
     result = run("find", log, "--time", time)
     assert result.exit_code == 2
     assert "is before 1970" in result.stderr
@@ -283,7 +283,7 @@ def test_a_file_that_is_no_segment_is_refused(log: Path) -> None:
         assert f"{index} (index) h" in result.stderr
 
 
-def test_a_path_that_is_no_text_is_escaped_in_json(log: Path) -> None:
+def test_a_path_that_is_not_utf_8_is_escaped_in_json(log: Path) -> None:
     odd = log.rename(log.with_name(os.fsdecode(b"caf\xe9-0")))
     output = run("find", odd, "--offset", 1, "--json").stdout_bytes
     assert json.loads(output.decode("ascii"))["path"] == str(odd)
@@ -295,7 +295,7 @@ def test_nothing_found_exits_with_1_and_says_so(log: Path) -> None:
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_looking_leaves_no_trace(log: Path, command: list[str]) -> None:
+def test_reading_changes_no_file(log: Path, command: list[str]) -> None:
     before = trace(log.parent)
     for path in (log.parent, log, segments(log)[1]):
         assert run(*command, path).exit_code in (0, 1)
@@ -303,7 +303,7 @@ def test_looking_leaves_no_trace(log: Path, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", LOOKING, ids=" ".join)
-def test_looking_needs_no_lock(log: Path, command: list[str]) -> None:
+def test_reading_needs_no_lock(log: Path, command: list[str]) -> None:
     lock = Disk().lock(f"{log.parent}/.lock")
     assert run(*command, log).exit_code == 0
     lock.release()

@@ -1,4 +1,4 @@
-"""`kdist log trim` and `rebuild-indexes`, and what every command says of a wrong command line."""
+"""`kdist log trim` and `rebuild-indexes`, and the errors of a wrong command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.storage.inspection_logs import (
 @pytest.mark.parametrize(
     "command", [["trim", "--to-offset", "40", "--yes"], ["rebuild-indexes"]], ids=" ".join
 )
-def test_changing_refuses_while_a_broker_runs(log: Path, command: list[str]) -> None:
+def test_changes_are_refused_while_a_broker_runs(log: Path, command: list[str]) -> None:
     before = trace(log)
     lock = Disk().lock(f"{log.parent}/.lock")
     result = run(*command, log)
@@ -44,7 +44,7 @@ def test_trim_does_nothing_until_the_name_is_typed(log: Path, typed: str) -> Non
     assert trace(log) == before
 
 
-def test_trim_says_what_will_go_and_does_it_when_told(log: Path) -> None:
+def test_trim_says_what_it_will_remove_and_does_so_when_confirmed(log: Path) -> None:
     result = run("trim", log, "--to-offset", 40, text="clicks-0\n")
     assert result.exit_code == 0
     assert f"{log} will end at offset 39 (offset 40, in the middle of a batch" in result.stdout
@@ -53,7 +53,7 @@ def test_trim_says_what_will_go_and_does_it_when_told(log: Path) -> None:
     assert run("verify", log.parent).exit_code == 0
 
 
-def test_trim_beside_a_checkpoint_that_is_none_changes_nothing(log: Path) -> None:
+def test_trim_beside_an_invalid_checkpoint_changes_nothing(log: Path) -> None:
     checkpoint = log.parent / "cleaner-offset-checkpoint"
     checkpoint.write_bytes(b"noise")
     before = trace(log)
@@ -101,7 +101,7 @@ def test_rebuild_indexes_of_a_damaged_segment_exits_with_1(log: Path) -> None:
 
 @pytest.mark.parametrize("command", [*LOOKING, ["trim", "--at-damage"], ["rebuild-indexes"]])
 @pytest.mark.parametrize("name", ["missing", "empty", "notes.txt"])
-def test_a_wrong_path_is_one_sentence_and_exit_status_1(
+def test_a_wrong_path_is_a_one_sentence_error_with_exit_status_1(
     tmp_path: Path, command: list[str], name: str
 ) -> None:
     (tmp_path / "empty").mkdir()

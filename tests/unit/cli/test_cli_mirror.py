@@ -1,4 +1,4 @@
-"""`kdist mirror` on the command line: files that are wrong, flows that are not there."""
+"""`kdist mirror` on the command line: wrong files, missing flows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(kdist, ["mirror", *arguments], standalone_mode=False)
 
 
-def test_a_good_file_is_said_to_be_good(good: str) -> None:
+def test_a_valid_file_is_reported_as_valid(good: str) -> None:
     for words in (("check", "--config", good), ("--config", good, "check")):
         done = run(*words)
         assert done.output == f"{good} is good: it has flow f.\n"
@@ -44,7 +44,7 @@ def test_without_a_file_there_is_nothing_to_run() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("run",), ("check",), ("status",)])
-def test_a_file_that_is_wrong_is_refused_by_all_with_its_line(
+def test_an_invalid_file_is_refused_by_every_command_with_its_line(
     words: tuple[str, ...], good: str
 ) -> None:
     Path(good).write_text(GOOD + "flow.f.start=now\n")
@@ -54,12 +54,12 @@ def test_a_file_that_is_wrong_is_refused_by_all_with_its_line(
     assert "line 3" in str(done.exception)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     done = run("check", "--config", str(tmp_path / "x"))
     assert str(done.exception) == f"{tmp_path}/x does not exist"
 
 
-def test_a_flow_that_is_not_in_the_file_is_refused(good: str) -> None:
+def test_an_unknown_flow_is_refused(good: str) -> None:
     done = run("status", "--config", good, "--flow", "ff")
     assert str(done.exception) == "the file has no flow ff: did you mean f?"
 
@@ -71,12 +71,12 @@ def test_a_cluster_that_does_not_answer_is_named(good: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["-1", "tomorrow", "1.5", "²", "9" * 5000])
-def test_a_place_to_seek_is_an_offset_or_an_end(good: str, to: str) -> None:
+def test_a_seek_goes_to_an_offset_or_an_end(good: str, to: str) -> None:
     done = run("seek", "--config", good, "--flow", "f", "--topic", "t", f"--to={to}")
     assert "must be an offset, earliest or latest" in str(done.exception)
 
 
-def test_a_place_to_seek_is_one_that_every_partition_has(
+def test_a_seek_needs_an_offset_that_every_partition_has(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
     cluster.done("topics", "create", "sought", "--partitions", 2)
@@ -96,9 +96,7 @@ def test_a_place_to_seek_is_one_that_every_partition_has(
     assert cluster.done(*words, 2, "--partition", 0) == "sought-0 goes on from offset 2.\n"
 
 
-def test_a_place_to_seek_is_in_a_topic_that_the_flow_mirrors(
-    cluster: CliCluster, tmp_path: Path
-) -> None:
+def test_a_seek_is_in_a_topic_that_the_flow_mirrors(cluster: CliCluster, tmp_path: Path) -> None:
     cluster.done("topics", "create", "unwanted")
     file = tmp_path / "m.properties"
     given = {
@@ -113,9 +111,7 @@ def test_a_place_to_seek_is_in_a_topic_that_the_flow_mirrors(
     assert "no group" in cluster.refused("groups", "describe", "kdist-mirror-w")
 
 
-def test_a_flow_that_cannot_be_asked_leaves_the_others_shown(
-    cluster: CliCluster, tmp_path: Path
-) -> None:
+def test_an_unreachable_flow_does_not_hide_the_others(cluster: CliCluster, tmp_path: Path) -> None:
     file = tmp_path / "m.properties"
     lines = [f"flow.{name}.source={cluster.address}" for name in ("cut", "well")]
     lines += [f"flow.{name}.topics=not-there" for name in ("cut", "well")]
@@ -129,7 +125,7 @@ def test_a_flow_that_cannot_be_asked_leaves_the_others_shown(
     assert [flow["flow"] for flow in json.loads(result.stdout)] == ["well"]
 
 
-def test_a_flow_without_topics_is_not_said_to_be_up_to_date(
+def test_a_flow_without_topics_is_not_shown_as_up_to_date(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
     file = tmp_path / "m.properties"
@@ -141,7 +137,7 @@ def test_a_flow_without_topics_is_not_said_to_be_up_to_date(
     )
 
 
-def test_why_a_partition_is_stopped_stands_below_its_row(
+def test_the_reason_of_a_stopped_partition_is_below_its_row(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
     cluster.done("topics", "create", "halted")

@@ -34,7 +34,7 @@ def test_help_starts_fast(arguments: list[str]) -> None:
         start = time.monotonic()
         assert run(*arguments).returncode == 0
         taken.append(time.monotonic() - start)
-    assert statistics.median(taken) < 1.0  # 0.1 s on a machine that does nothing else
+    assert statistics.median(taken) < 1.0  # 0.1 s on an idle machine
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["log", "--help"], ["log", "verify", "--help"]])
@@ -58,7 +58,7 @@ def test_the_version_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
-def test_a_path_that_is_no_text_is_shown_with_backslashes(tmp_path: Path, errors: str) -> None:
+def test_a_path_that_is_not_utf_8_is_shown_with_backslashes(tmp_path: Path, errors: str) -> None:
     odd = tmp_path / os.fsdecode(b"caf\xe9-0")
     odd.mkdir()
     (odd / f"{0:020}.log").touch()
@@ -71,7 +71,7 @@ def test_a_path_that_is_no_text_is_shown_with_backslashes(tmp_path: Path, errors
         assert rb"/caf\udce9-0" in done.stdout
 
 
-def test_what_kazoo_tries_is_not_told_where_nobody_logs() -> None:
+def test_kazoos_retries_are_not_printed_without_logging() -> None:
     code = (
         "import logging, kdist.zk.kazoo_client\n"
         "logging.getLogger('kazoo.client').warning('Connection dropped')\n"
@@ -95,7 +95,7 @@ def test_statuses_are_those_of_the_table(tmp_path: Path) -> None:
     assert run("log", "verify").returncode == 2
 
 
-def test_what_recovery_logs_is_not_told_by_a_trim(tmp_path: Path) -> None:
+def test_a_trim_does_not_print_recoverys_log_lines(tmp_path: Path) -> None:
     partition = make_directory(tmp_path / "log")
     with next(partition.glob("*.log")).open("ab") as segment:
         segment.write(b"damage" * 50)
@@ -105,7 +105,7 @@ def test_what_recovery_logs_is_not_told_by_a_trim(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
-def test_a_stream_that_is_closed_is_as_if_it_led_nowhere(closed: str, tmp_path: Path) -> None:
+def test_a_closed_standard_stream_acts_like_dev_null(closed: str, tmp_path: Path) -> None:
     batch = build_batch([b"x"] * 3, timestamp_ms=START_MS)
     segment = tmp_path / f"{0:020d}.log"
     segment.write_bytes(batch)
@@ -130,7 +130,7 @@ def test_an_output_that_is_full_is_named() -> None:
     assert done.stderr == b"kdist: standard output: No space left on device\n"
 
 
-def test_lines_of_a_closed_stream_are_none(cluster: CliCluster) -> None:
+def test_a_closed_standard_input_has_no_lines(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "mute")
     line = f'"$@" produce mute --broker {cluster.address} <&-'
     done = subprocess.run(
@@ -140,9 +140,7 @@ def test_lines_of_a_closed_stream_are_none(cluster: CliCluster) -> None:
 
 
 @pytest.mark.parametrize("command", ["agent", "broker", "load", "mirror"])
-def test_a_file_of_settings_that_cannot_be_read_is_one_sentence(
-    command: str, tmp_path: Path
-) -> None:
+def test_an_unreadable_settings_file_is_a_one_sentence_error(command: str, tmp_path: Path) -> None:
     missing, binary = tmp_path / "missing", tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe\x00")
     for path, sentence in (
@@ -154,7 +152,7 @@ def test_a_file_of_settings_that_cannot_be_read_is_one_sentence(
         assert (done.returncode, done.stdout, done.stderr) == (1, "", f"kdist: {sentence}\n")
 
 
-def test_a_reader_that_goes_away_ends_the_dump_in_silence(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_dump_silently(tmp_path: Path) -> None:
     batch = build_batch([b"x" * 100] * 100, timestamp_ms=START_MS)
     segment = tmp_path / f"{0:020d}.log"
     segment.write_bytes(b"".join([batch] * 1))
@@ -195,7 +193,7 @@ def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
     assert b"Traceback" not in errors
 
 
-def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
     done = subprocess.run(
         [*KDIST, "--help"],
@@ -208,7 +206,7 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(tmp_path: Path)
 
 
 @pytest.mark.parametrize("moment", ["now", "lost", "late", "ignored"])
-def test_an_interrupt_that_no_command_hears_ends_it_as_any_does(moment: str) -> None:
+def test_an_interrupt_that_no_command_handles_exits_alike(moment: str) -> None:
     code = (
         "import atexit, signal, sys, weakref\n"
         "from kdist.cli import main, start\n"
@@ -229,10 +227,10 @@ def test_an_interrupt_that_no_command_hears_ends_it_as_any_does(moment: str) -> 
     assert (done.returncode, done.stdout, done.stderr) == heard
 
 
-def test_a_file_that_may_not_be_read_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_without_read_permission_is_a_one_sentence_error(tmp_path: Path) -> None:
     partition = make_directory(tmp_path / "log")
     partition.chmod(0)
-    # Root may read everything: look as somebody else, whom the way there is open to.
+    # Root may read everything: run as another user, who can reach the file's directory.
     who = {"user": NOBODY, "group": NOBODY} if os.getuid() == 0 else {}
     for directory in (tmp_path, *list(tmp_path.parents)[:-2]):
         if who:

@@ -1,4 +1,4 @@
-"""`kdist produce`: what becomes of lines, what is counted, what is refused."""
+"""`kdist produce`: how lines become records, what is counted, what is refused."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def test_each_line_is_a_record_and_all_are_counted(cluster: CliCluster) -> None:
     assert consumed(cluster, name) == "one\n\nthree\n"
 
 
-def test_a_last_line_needs_no_end(cluster: CliCluster) -> None:
+def test_the_last_line_needs_no_newline(cluster: CliCluster) -> None:
     name = topic(cluster, "endless")
     assert cluster.done("produce", name, text="one\ntwo").startswith("2 records")
     assert consumed(cluster, name) == "one\ntwo\n"
 
 
-def test_nothing_is_nothing(cluster: CliCluster) -> None:
+def test_empty_input_produces_nothing(cluster: CliCluster) -> None:
     name = topic(cluster, "silence")
     assert cluster.done("produce", name, text="").startswith("0 records (0 B)")
     assert consumed(cluster, name) == ""
 
 
-def test_bytes_that_are_no_text_go_through_as_they_are(cluster: CliCluster) -> None:
+def test_bytes_that_are_not_utf_8_are_sent_unchanged(cluster: CliCluster) -> None:
     name = topic(cluster, "binary")
     cluster.done("produce", name, text=b"\xff\x00\r\nplain\n")
     found = cluster.run("consume", name, "--from-beginning", "--until-end")
@@ -71,7 +71,7 @@ def test_the_count_in_json_is_of_values_and_keys(cluster: CliCluster) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_read_back(cluster: CliCluster, codec: str) -> None:
+def test_records_of_every_codec_are_read_back(cluster: CliCluster, codec: str) -> None:
     name = topic(cluster, f"codec-{codec}")
     text = "".join(f"line {number}\n" for number in range(500))
     cluster.done("produce", name, "--codec", codec, text=text)
@@ -79,7 +79,7 @@ def test_every_codec_is_read_back(cluster: CliCluster, codec: str) -> None:
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_kind_of_acknowledgement_writes(cluster: CliCluster, acks: str) -> None:
+def test_records_are_written_with_every_acks(cluster: CliCluster, acks: str) -> None:
     name = topic(cluster, f"acks-{acks}")
     assert cluster.done("produce", name, "--acks", acks, text="a\nb\n").startswith("2 records")
     assert cluster.done("consume", name, "--from-beginning", "--max", 2) == "a\nb\n"
@@ -115,7 +115,7 @@ def test_a_line_without_the_separator_is_named(cluster: CliCluster) -> None:
     assert sentence == "line 2 has no ':' between key and value; written: 0 records"
 
 
-def test_what_was_written_before_a_fault_is_counted(cluster: CliCluster) -> None:
+def test_records_written_before_an_error_are_counted(cluster: CliCluster) -> None:
     name = topic(cluster, "hapless")
     text = "1\n2\n3\n" + "x" * 2_000_000 + "\n4\n"
     sentence = cluster.refused("produce", name, text=text)
@@ -130,7 +130,7 @@ def test_what_was_written_before_a_fault_is_counted(cluster: CliCluster) -> None
     assert sentence == f"a line is longer than 16 MiB; written: {count}"
 
 
-def test_one_partition_takes_all_if_it_is_named(cluster: CliCluster) -> None:
+def test_a_named_partition_gets_every_record(cluster: CliCluster) -> None:
     name = topic(cluster, "narrow", partitions=3)
     cluster.done("produce", name, "--partition", 2, "--key-separator", ":", text="a:1\nb:2\n")
     assert {record["partition"] for record in records(cluster, name)} == {2}
@@ -150,7 +150,7 @@ def test_a_large_file_is_sent_in_pieces_over_all_partitions(
     assert len({record["partition"] for record in records(cluster, name)}) == 2
 
 
-def test_a_file_that_is_not_there_is_one_sentence(cluster: CliCluster, tmp_path: Path) -> None:
+def test_a_missing_file_is_a_one_sentence_error(cluster: CliCluster, tmp_path: Path) -> None:
     name = topic(cluster, "fileless")
     path = tmp_path / "missing.txt"
     assert cluster.refused("produce", name, "--file", path) == f"{path}: No such file or directory"
@@ -176,7 +176,7 @@ def test_a_misspelt_topic_is_not_created(cluster: CliCluster) -> None:
     assert "paymnets" not in cluster.done("topics", "list")
 
 
-def test_a_record_that_the_topic_refuses_is_one_sentence(cluster: CliCluster) -> None:
+def test_a_record_that_the_topic_refuses_is_a_one_sentence_error(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "tiny", "--config", "max.message.bytes=200")
     sentence = cluster.refused("produce", "tiny", text="x" * 500)
     assert sentence.startswith("tiny-0: ")
@@ -203,7 +203,7 @@ def test_lines_typed_one_by_one_are_written_one_by_one(cluster: CliCluster) -> N
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
-def test_an_interrupt_while_nobody_types_ends_it_at_once(
+def test_an_interrupt_while_waiting_for_input_ends_it_at_once(
     cluster: CliCluster, number: int, status: int
 ) -> None:
     name = topic(cluster, f"interrupted-{number}")
@@ -218,7 +218,7 @@ def test_an_interrupt_while_nobody_types_ends_it_at_once(
     assert errors.strip() == b"kdist: interrupted; written: 1 record"
 
 
-def test_a_terminal_is_told_how_far_it_is(cluster: CliCluster, tmp_path: Path) -> None:
+def test_progress_is_shown_on_a_terminal(cluster: CliCluster, tmp_path: Path) -> None:
     name = topic(cluster, "progress")
     (tmp_path / "file").write_text("line\n" * 1000)
     here, there = pty.openpty()
@@ -251,7 +251,7 @@ def produce_process(cluster: CliCluster, name: str) -> subprocess.Popen[bytes]:
 # Lines
 
 
-def test_lines_come_out_whole_wherever_chunks_are_cut() -> None:
+def test_lines_are_whole_wherever_chunks_are_split() -> None:
     text = b"one\n\nthree\nfour"
     for size in range(1, len(text) + 1):
         splitter = Splitter()

@@ -61,7 +61,7 @@ def taken_port() -> Iterator[int]:
 # The directory
 
 
-def test_a_new_directory_is_made_with_its_parents_and_marked(tmp_path: Path) -> None:
+def test_a_new_directory_is_created_with_its_parents_and_marked(tmp_path: Path) -> None:
     path = tmp_path / "a/b/data"
     prepared(path, 2)
     assert json.loads((path / "standalone.json").read_text())["brokers"] == 2
@@ -74,7 +74,7 @@ def test_a_new_directory_is_made_with_its_parents_and_marked(tmp_path: Path) -> 
     ]
 
 
-def test_each_broker_has_a_configuration_that_is_taken_without_a_word(tmp_path: Path) -> None:
+def test_each_brokers_configuration_is_valid_without_warnings(tmp_path: Path) -> None:
     path = tmp_path / "odd = name"
     prepared(path, 3)
     for number in (1, 2, 3):
@@ -87,7 +87,7 @@ def test_each_broker_has_a_configuration_that_is_taken_without_a_word(tmp_path: 
         assert config.zookeeper.connect == "127.0.0.1:19091"
 
 
-def test_brokers_stand_for_hosts_of_their_own(tmp_path: Path) -> None:
+def test_each_broker_counts_as_a_host_of_its_own(tmp_path: Path) -> None:
     prepared(tmp_path, 2)
     hosts = {
         load_broker(conf.read_text(), "").broker.host for conf in tmp_path.glob("conf/*.properties")
@@ -110,11 +110,11 @@ def test_the_next_run_has_as_many_brokers_unless_more_are_asked_for(tmp_path: Pa
         again.close()
 
 
-def test_without_a_word_there_is_one_broker(tmp_path: Path) -> None:
+def test_by_default_there_is_one_broker(tmp_path: Path) -> None:
     assert home(tmp_path / "new").claim(None) == 1
 
 
-def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
+def test_the_previous_runs_log_is_kept(tmp_path: Path) -> None:
     made = home(tmp_path)
     made.claim(1)
     (plan,) = made.prepare(1, 19092, "127.0.0.1:19091", {})
@@ -126,11 +126,11 @@ def test_the_log_of_the_run_before_is_kept(tmp_path: Path) -> None:
     assert Path(f"{plan.log}.1").read_text() == "first\nlast line\n\n"
 
 
-def test_a_log_without_a_word_has_no_last_words(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_last_words(tmp_path: Path) -> None:
     assert home(tmp_path).last_words(str(tmp_path / "missing.log")) == ""
 
 
-def test_a_directory_for_a_filesystem_of_its_own_is_empty_with_lost_and_found(
+def test_a_directory_with_only_lost_and_found_counts_as_empty(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "lost+found").mkdir()
@@ -148,7 +148,7 @@ def test_fewer_brokers_than_have_data_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_somebody_elses_directory_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     sentence = refused("--data", tmp_path)
     assert sentence == (
@@ -158,7 +158,7 @@ def test_somebody_elses_directory_is_left_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     assert refused("--data", path) == f"{path} is not a directory"
@@ -175,18 +175,20 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 1}', "7", '{"version": 1, "brokers": 1, "pids": [1]}']
 )
-def test_a_damaged_marker_is_one_sentence(tmp_path: Path, text: str) -> None:
+def test_a_damaged_marker_is_a_one_sentence_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "standalone.json").write_text(text)
     assert refused("--data", tmp_path).endswith("is damaged: name another directory with --data")
 
 
-def test_a_marker_of_another_release_is_one_sentence(tmp_path: Path) -> None:
+def test_a_marker_of_another_release_is_a_one_sentence_error(tmp_path: Path) -> None:
     (tmp_path / "standalone.json").write_text('{"version": 2, "brokers": 1}')
     with pytest.raises(UserError, match="another release"):
         home(tmp_path).claim(None)
 
 
-def test_a_taken_port_is_one_sentence_and_nothing_is_begun(tmp_path: Path, taken_port: int) -> None:
+def test_a_taken_port_is_a_one_sentence_error_and_starts_nothing(
+    tmp_path: Path, taken_port: int
+) -> None:
     sentence = refused("--data", tmp_path / "data", "--port", taken_port)
     assert sentence == (
         f"cannot listen on 127.0.0.1, port {taken_port}: another process does already;"
@@ -195,12 +197,12 @@ def test_a_taken_port_is_one_sentence_and_nothing_is_begun(tmp_path: Path, taken
     assert not (tmp_path / "data").exists()
 
 
-def test_the_port_of_a_further_broker_is_looked_at_too(tmp_path: Path, taken_port: int) -> None:
+def test_the_ports_of_further_brokers_are_checked_too(tmp_path: Path, taken_port: int) -> None:
     arguments = ("--data", tmp_path / "data", "--brokers", 2, "--port", taken_port - 1)
     assert f"port {taken_port}: another process" in refused(*arguments)
 
 
-def test_a_taken_zookeeper_port_that_was_asked_for_is_one_sentence(
+def test_a_requested_zookeeper_port_that_is_taken_is_a_one_sentence_error(
     tmp_path: Path, taken_port: int, free_port: int
 ) -> None:
     arguments = ("--port", free_port, "--zookeeper-port", taken_port)
@@ -222,12 +224,12 @@ def free_port() -> int:
         return port
 
 
-def test_ports_beyond_the_last_are_one_sentence(tmp_path: Path) -> None:
+def test_ports_beyond_65535_are_a_one_sentence_error(tmp_path: Path) -> None:
     arguments = ("--data", tmp_path / "data", "--brokers", 3, "--port", 65534)
     assert refused(*arguments) == "3 brokers from port 65534 on go beyond 65535"
 
 
-def test_a_missing_java_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_missing_java_is_a_one_sentence_error_and_leaves_nothing(tmp_path: Path) -> None:
     sentence = refused("--data", tmp_path / "data", path=str(tmp_path))
     assert sentence == (
         "ZooKeeper needs Java 17 or newer, and there is no java on PATH or JAVA_HOME"
@@ -242,7 +244,7 @@ def test_a_misspelt_setting_gets_the_nearest(tmp_path: Path, free_port: int) -> 
     assert not (tmp_path / "data").exists()
 
 
-def test_what_is_its_own_cannot_be_set(tmp_path: Path, free_port: int) -> None:
+def test_settings_that_it_manages_itself_cannot_be_set(tmp_path: Path, free_port: int) -> None:
     arguments = ("--data", tmp_path / "data", "--port", free_port)
     sentence = refused(*arguments, "--config", "log.dir=/x")
     assert sentence == "log.dir cannot be set by --config: it is `kdist standalone`'s own"
@@ -251,7 +253,7 @@ def test_what_is_its_own_cannot_be_set(tmp_path: Path, free_port: int) -> None:
 # Deaths
 
 
-def test_a_death_is_told_with_its_status_and_its_last_words() -> None:
+def test_a_death_is_reported_with_its_status_and_last_words() -> None:
     death = Death("broker d01", 74, "/x/d01.log", "the disk under /x failed")
     assert str(death) == (
         "broker d01 ended with status 74 (log: /x/d01.log): the disk under /x failed"
@@ -259,7 +261,7 @@ def test_a_death_is_told_with_its_status_and_its_last_words() -> None:
     assert death.exit_status == 74
 
 
-def test_a_death_by_a_signal_names_it() -> None:
+def test_a_death_by_a_signal_names_the_signal() -> None:
     death = Death("broker d02", -9, "/x/d02.log", "")
     assert str(death) == "broker d02 was ended by SIGKILL (log: /x/d02.log)"
     assert death.exit_status == 137
@@ -285,5 +287,5 @@ def test_a_child_that_ends_by_itself_is_never_a_success() -> None:
         ),
     ],
 )
-def test_the_last_words_are_those_that_tell_why(log: str, words: str) -> None:
+def test_the_last_words_are_the_lines_that_say_why(log: str, words: str) -> None:
     assert pick_last_words(log) == words

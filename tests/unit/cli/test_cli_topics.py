@@ -63,7 +63,7 @@ def test_several_topics_are_created_at_once(cluster: CliCluster) -> None:
     ]
 
 
-def test_a_topic_that_exists_is_a_mistake_unless_it_is_let_pass(cluster: CliCluster) -> None:
+def test_an_existing_topic_is_an_error_unless_if_not_exists_is_given(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "twice")
     assert "twice" in cluster.refused("topics", "create", "twice")
     assert "exists" in cluster.refused("topics", "create", "twice")
@@ -72,7 +72,7 @@ def test_a_topic_that_exists_is_a_mistake_unless_it_is_let_pass(cluster: CliClus
     )
 
 
-def test_a_misspelt_setting_is_refused_with_the_nearest_and_nothing_is_made(
+def test_a_misspelt_setting_is_refused_with_the_nearest_and_creates_nothing(
     cluster: CliCluster,
 ) -> None:
     sentence = cluster.refused("topics", "create", "odd", "--config", "retention.sm=1")
@@ -80,11 +80,11 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_and_nothing_is_made(
     assert "there is no topic odd" in cluster.refused("topics", "describe", "odd")
 
 
-def test_a_name_no_topic_can_have_is_one_sentence(cluster: CliCluster) -> None:
+def test_an_invalid_topic_name_is_a_one_sentence_error(cluster: CliCluster) -> None:
     assert "character" in cluster.refused("topics", "create", "a b")
 
 
-def test_a_replication_factor_above_one_is_one_sentence(cluster: CliCluster) -> None:
+def test_a_replication_factor_above_one_is_a_one_sentence_error(cluster: CliCluster) -> None:
     sentence = cluster.refused("topics", "create", "many", "--replication-factor", 2)
     assert "replica" in sentence
 
@@ -97,7 +97,7 @@ def test_a_misspelt_topic_gets_the_nearest(cluster: CliCluster) -> None:
     assert cluster.refused("topics", "alter", "ordesr", "--partitions", 2) == expected
 
 
-def test_deleting_one_that_is_missing_deletes_none_unless_it_is_let_pass(
+def test_a_missing_topic_fails_the_whole_deletion_unless_if_exists_is_given(
     cluster: CliCluster,
 ) -> None:
     cluster.done("topics", "create", "stays")
@@ -118,7 +118,7 @@ def test_partitions_are_added_and_never_taken_away(cluster: CliCluster) -> None:
     assert "3 partitions" in cluster.refused("topics", "alter", "grows", "--partitions", 2)
 
 
-def test_what_was_altered_is_told_as_json(cluster: CliCluster) -> None:
+def test_an_alteration_is_reported_as_json(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "alters")
     words = ("topics", "alter", "alters", "--partitions", 2, "--config", "retention.ms=1000000")
     told = [json.loads(line) for line in cluster.done(*words, "--json").splitlines()]
@@ -136,7 +136,7 @@ def test_internal_topics_are_listed_when_asked_for(cluster: CliCluster) -> None:
     assert "__consumer_offsets" not in cluster.done("topics", "describe")
 
 
-def test_settings_are_changed_and_shown_and_go_back(cluster: CliCluster) -> None:
+def test_settings_are_changed_shown_and_unset(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "tuned", "--config", "retention.ms=1000000")
     words = ("topics", "alter", "tuned")
     output = cluster.done(*words, "--config", "segment.bytes=2000000")
@@ -182,7 +182,7 @@ def test_a_setting_that_no_topic_has_cannot_be_unset(cluster: CliCluster) -> Non
         )
 
 
-def test_a_topic_is_changed_as_asked_or_not_at_all(cluster: CliCluster) -> None:
+def test_a_topic_is_altered_completely_or_not_at_all(cluster: CliCluster) -> None:
     cluster.done("topics", "create", "undivided", "--partitions", 2)
     for setting, count in (("segment.bytes=2000000", 1), ("segment.bytes=x", 3)):
         cluster.refused("topics", "alter", "undivided", "--config", setting, "--partitions", count)
@@ -203,7 +203,7 @@ def test_a_misspelt_subcommand_gets_the_nearest(cluster: CliCluster) -> None:
     assert "list" in result.stderr
 
 
-def test_nobody_at_the_address_is_one_sentence(cluster: CliCluster) -> None:
+def test_an_unreachable_address_is_a_one_sentence_error(cluster: CliCluster) -> None:
     sentence = cluster.refused("topics", "list", "--broker", "127.0.0.1:1")
     assert sentence == (
         "no broker answers at 127.0.0.1:1 (connection refused): start one with `kdist standalone`,"
@@ -211,7 +211,7 @@ def test_nobody_at_the_address_is_one_sentence(cluster: CliCluster) -> None:
     )
 
 
-def test_who_speaks_something_else_is_told_apart(cluster: CliCluster) -> None:
+def test_a_server_with_another_protocol_is_reported_as_such(cluster: CliCluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -232,7 +232,7 @@ def test_the_second_of_two_addresses_serves_when_the_first_is_dead(cluster: CliC
     cluster.done("topics", "list", "--broker", f"127.0.0.1:1,{cluster.address}")
 
 
-def test_an_address_that_is_none_is_one_sentence(cluster: CliCluster) -> None:
+def test_an_invalid_address_is_a_one_sentence_error(cluster: CliCluster) -> None:
     for address in ("localhost", "localhost:", ":9092", "localhost:0", "::1:9092", "h:99999"):
         result = cluster.run("topics", "list", "--broker", address)
         assert result.exit_code == 2

@@ -48,7 +48,7 @@ def test_settings_are_set_where_they_differ(cluster: CliCluster, tmp_path: Path)
     assert cluster.done("topics", "apply", file) == "Every topic is as it shall be.\n"
 
 
-def test_what_an_earlier_releases_playbook_gives_is_let_pass(
+def test_the_zookeeper_option_of_earlier_playbooks_is_accepted(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
     file = write(tmp_path)
@@ -56,7 +56,7 @@ def test_what_an_earlier_releases_playbook_gives_is_let_pass(
     assert output == "Every topic is as it shall be.\n"
 
 
-def test_with_one_wish_refused_nothing_is_done(cluster: CliCluster, tmp_path: Path) -> None:
+def test_if_one_declaration_is_refused_nothing_is_done(cluster: CliCluster, tmp_path: Path) -> None:
     cluster.done("topics", "create", "fixed", "--partitions", 2)
     file = write(tmp_path, {"name": "other"}, {"name": "fixed", "partitions": 1})
     result = cluster.run("topics", "apply", file)
@@ -68,7 +68,7 @@ def test_with_one_wish_refused_nothing_is_done(cluster: CliCluster, tmp_path: Pa
     assert "other" not in cluster.done("topics", "list")
 
 
-def test_with_one_step_that_the_cluster_refuses_nothing_is_done(
+def test_if_the_cluster_refuses_one_step_nothing_is_done(
     cluster: CliCluster, tmp_path: Path
 ) -> None:
     cluster.done("topics", "create", "grown", "--partitions", 2)
@@ -87,7 +87,7 @@ def test_with_one_step_that_the_cluster_refuses_nothing_is_done(
     assert "spoilt" not in cluster.done("topics", "list")
 
 
-def test_what_was_done_before_a_step_failed_is_said(
+def test_steps_done_before_a_failure_are_reported(
     cluster: CliCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:

@@ -30,14 +30,16 @@ def test_a_pipe_whose_reader_goes_ends_the_wait(monkeypatch: pytest.MonkeyPatch)
             asyncio.run(scenario())
 
 
-def test_a_file_has_readers_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_to_a_file_never_ends_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open(tmp_path / "out", "w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
         asyncio.run(wait(0))
     assert (tmp_path / "out").read_text() == ""
 
 
-def test_another_cancellation_stays_one() -> None:
+def test_another_cancellation_is_kept() -> None:
     async def scenario() -> None:
         waits = asyncio.ensure_future(wait(30))
         await asyncio.sleep(0)
