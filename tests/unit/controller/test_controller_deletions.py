@@ -1,4 +1,4 @@
-"""Which replicas a deletion still waits for, and who waits for it."""
+"""Which replicas a deletion still waits for, and which requests wait for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_topic_is_complete_when_each_broker_has_deleted_each_replica() -> None
     assert deletions.complete() == []
 
 
-def test_who_waits_hears_when_the_topic_is_gone() -> None:
+def test_a_waiting_request_is_answered_when_the_topic_is_gone() -> None:
     async def scenario() -> None:
         deletions = Deletions()
         deletions.begin(CLICKS)
@@ -50,7 +50,7 @@ def test_who_waits_hears_when_the_topic_is_gone() -> None:
     run(scenario)
 
 
-def test_nobody_waits_for_brokers_that_are_down() -> None:
+def test_a_deletion_does_not_wait_for_brokers_that_are_down() -> None:
     async def scenario() -> None:
         deletions = Deletions()
         deletions.begin(CLICKS)

@@ -88,11 +88,11 @@ def test_a_follower_that_goes_leaves_the_isr() -> None:
     assert planned(cluster({1}, (1, 2), led(1, 1, 2))) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
 
 
-def test_a_leader_that_registered_anew_leads_on_in_a_new_epoch() -> None:
+def test_a_leader_that_registered_again_keeps_leading_in_a_new_epoch() -> None:
     assert planned(cluster({1}, (1,), led(1, 1)), {1}) == LeaderAndIsr(1, 4, (1,), EPOCH, 6)
 
 
-def test_a_leader_that_registered_anew_gives_way_to_one_that_stayed() -> None:
+def test_a_leader_that_registered_again_gives_way_to_one_that_stayed() -> None:
     assert planned(cluster({1, 2}, (1, 2), led(1, 1, 2)), {1}) == LeaderAndIsr(2, 4, (2,), EPOCH, 6)
 
 
@@ -137,7 +137,7 @@ def test_every_history_of_brokers_keeps_to_the_table_and_only_raises_epochs(
             assert after.zk_version == before.zk_version + 1
 
 
-def test_states_follow_from_the_picture() -> None:
+def test_partition_states_follow_from_the_cluster_state() -> None:
     picture = cluster({1}, (1,), None)
     assert picture.partition_state(TopicPartition("clicks", 9)) is NON_EXISTENT
     assert picture.partition_state(CLICKS) is NEW

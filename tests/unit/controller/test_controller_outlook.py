@@ -1,4 +1,4 @@
-"""Who waits for the controller to be known, for how long, and what he hears."""
+"""Requests that wait for the controller to be known: for how long, and how they are answered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.parametrize("known", [REIGN, None])
-def test_what_is_known_is_told_even_to_those_who_cannot_wait(known: Reign | None) -> None:
+def test_a_known_controller_is_returned_even_without_time_to_wait(known: Reign | None) -> None:
     async def scenario() -> None:
         outlook = Outlook()
         outlook.settle(known)
@@ -35,7 +35,7 @@ def test_what_is_known_is_told_even_to_those_who_cannot_wait(known: Reign | None
     run(scenario())
 
 
-def test_at_first_nothing_is_known_and_a_wait_ends_in_time() -> None:
+def test_at_first_no_controller_is_known_and_a_wait_times_out() -> None:
     async def scenario() -> None:
         outlook = Outlook()
         start_s = asyncio.get_running_loop().time()
@@ -48,7 +48,7 @@ def test_at_first_nothing_is_known_and_a_wait_ends_in_time() -> None:
 
 
 @pytest.mark.parametrize("known", [REIGN, None])
-def test_who_waits_hears_what_becomes_known(known: Reign | None) -> None:
+def test_a_waiter_gets_the_controller_once_it_is_known(known: Reign | None) -> None:
     async def scenario() -> None:
         outlook = Outlook()
         waits = asyncio.ensure_future(outlook.reign(700))

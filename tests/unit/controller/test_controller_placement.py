@@ -65,7 +65,7 @@ def test_hosts_hold_one_replica_and_racks_are_all_used(fleet, start, data) -> No
 
 
 @given(st.integers(2, 7), st.integers(0, 20), st.data())
-def test_replicas_come_out_even_over_n_times_n_minus_1_partitions(n, start, data) -> None:
+def test_replicas_are_even_over_n_times_n_minus_1_partitions(n, start, data) -> None:
     factor = data.draw(st.integers(1, n))
     order = interleave(loose([f"h{i}" for i in range(n)]))
     placed = place(order, range(n * (n - 1)), factor, start)

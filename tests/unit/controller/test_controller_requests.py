@@ -1,4 +1,4 @@
-"""What one broker is told: its partitions, all metadata, what is gone before what is new."""
+"""The requests for one broker: its partitions, all metadata, deletions before creations."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_doomed_topic_is_led_by_nobody_and_told_to_be_gone() -> None:
     assert all(s.delete_partition and s.leader_epoch == -2 for s in stopped.partition_states)
 
 
-def test_what_was_deleted_while_a_broker_was_away_is_told_with_all_there_is() -> None:
+def test_a_full_request_includes_deletions_made_while_the_broker_was_down() -> None:
     gone = {TopicPartition("old", 0): OLD_ID}
     told = update_metadata(cluster(), AUTHOR, live(1), [], gone, is_full=True).topic_states
     assert [(each.topic_name, each.topic_id) for each in told] == [
@@ -119,7 +119,7 @@ def test_what_was_deleted_while_a_broker_was_away_is_told_with_all_there_is() ->
     ]
 
 
-def test_what_is_pending_merges_and_knows_when_it_is_empty() -> None:
+def test_pending_requests_merge_and_know_when_they_are_empty() -> None:
     pending = Pending()
     assert pending.is_empty
     pending.add(Pending(leaders={FIRST}, gone={SECOND: OLD_ID}))

@@ -94,7 +94,7 @@ def test_a_topic_is_placed_over_the_brokers_with_an_id_and_its_settings() -> Non
     assert planned.configs == {"cleanup.policy": "compact"}
 
 
-def test_minus_one_takes_the_brokers_defaults() -> None:
+def test_minus_one_means_the_brokers_defaults() -> None:
     planned = create(new(partitions=-1, factor=-1))
     assert [len(replicas) for replicas in planned.topic.assignment.values()] == [1, 1, 1]
 

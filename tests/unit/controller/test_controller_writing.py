@@ -1,4 +1,4 @@
-"""Many topics in few transactions, and what is found in ZooKeeper that nobody expected."""
+"""Many topics in few transactions, and unexpected znodes that others have left."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def known(name: str, partitions: int = 2) -> Removed:
     return Removed(name, parts(name, partitions))
 
 
-def test_hundreds_of_topics_come_and_go_in_a_few_transactions() -> None:
+def test_hundreds_of_topics_are_created_and_deleted_in_a_few_transactions() -> None:
     async def scenario(world: World) -> None:
         await world.create(MANY)
         assert await world.names() == world.created == MANY
@@ -137,7 +137,7 @@ def test_hundreds_of_topics_come_and_go_in_a_few_transactions() -> None:
     play(scenario)
 
 
-def test_a_topic_comes_with_the_states_of_its_partitions_in_one_transaction() -> None:
+def test_a_topic_and_its_partition_states_are_created_in_one_transaction() -> None:
     async def scenario(world: World) -> None:
         await world.create(["one"], 3)
         assert len(world.multis) == 1
@@ -152,7 +152,7 @@ def test_a_topic_comes_with_the_states_of_its_partitions_in_one_transaction() ->
 
 
 @pytest.mark.parametrize(("count", "multis"), [(248, 1), (249, 2), (1_000, 5), (2_500, 11)])
-def test_a_topic_larger_than_a_transaction_comes_in_several_that_are_sent_together(
+def test_a_topic_larger_than_a_transaction_takes_several_sent_together(
     count: int, multis: int
 ) -> None:
     async def scenario(world: World) -> None:
@@ -197,9 +197,7 @@ def test_nothing_is_left_of_a_topic_that_was_refused(count: int) -> None:
 
 
 @pytest.mark.parametrize(("names", "count"), [(MANY, 2), (MANY[:8], 300)])
-def test_settings_that_were_left_without_their_topic_are_replaced(
-    names: list[str], count: int
-) -> None:
+def test_orphaned_settings_are_replaced(names: list[str], count: int) -> None:
     async def scenario(world: World) -> None:
         path = znodes.TOPIC_SETTINGS.path(MANY[7])
         await world.zk.create(path, znodes.TOPIC_SETTINGS.encode(EntitySettings({"old": "1"})))
@@ -213,7 +211,7 @@ def test_settings_that_were_left_without_their_topic_are_replaced(
     play(scenario)
 
 
-def test_a_topic_that_somebody_else_made_is_news() -> None:
+def test_a_topic_that_another_controller_created_is_noticed() -> None:
     async def scenario(world: World) -> None:
         await world.zk.create(znodes.TOPIC.path(MANY[7]), b"{}")
         with pytest.raises(OutOfDate):
@@ -223,7 +221,7 @@ def test_a_topic_that_somebody_else_made_is_news() -> None:
     play(scenario)
 
 
-def test_a_topic_that_has_more_below_it_than_is_known_goes_all_the_same() -> None:
+def test_a_topic_with_unknown_znodes_below_it_is_deleted_all_the_same() -> None:
     async def scenario(world: World) -> None:
         await world.create(MANY[:20])
         for path in (

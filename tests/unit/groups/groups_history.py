@@ -60,7 +60,7 @@ class Client:
         self.members: list[str] = []
 
     def act(self) -> None:
-        """Do something that fits."""
+        """Do something that the client's state allows."""
         chance = self.history.chance
         if chance.random() < 0.02:
             self.start_over()
@@ -122,7 +122,7 @@ class Client:
         self._send(self.history.coordinator.sync_group, request, 4, self._synced)
 
     def _share_of(self, member_id: str) -> str:
-        """An assignment that says who made it for whom."""
+        """An assignment that names its leader and its member."""
         return f"{self.generation}|{self.member_id}|{member_id}"
 
     def _synced(self, response: SyncGroupResponse) -> None:
@@ -215,7 +215,7 @@ class History:
         self._offset = 0
 
     def run(self, steps: int) -> None:
-        """Random steps, then peace."""
+        """Random steps, then a calm end."""
         for _step in range(steps):
             self.world.tasks.run_for_ms(self.chance.choice([0, 1, 50, 500, 2500]))
             draw = self.chance.random()

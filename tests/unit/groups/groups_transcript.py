@@ -64,7 +64,7 @@ Options = dict[str, str]
 
 
 def play(script: str, player: Player | None = None) -> str:
-    """The script as it really goes."""
+    """The transcript of what really happens."""
     player = player or Player()
     lines = []
     for line in textwrap.dedent(script).strip().splitlines():
@@ -76,7 +76,7 @@ def play(script: str, player: Player | None = None) -> str:
 
 
 def told(script: str) -> str:
-    """The script as it should go, in the form that `play` returns."""
+    """The expected transcript, in the form that `play` returns."""
     return textwrap.dedent(script).strip() + "\n"
 
 

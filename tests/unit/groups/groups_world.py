@@ -43,7 +43,7 @@ class MemoryLog:
             done(error)
 
     def release(self) -> None:
-        """Let the appends be done that wait, each with what it met when it was made."""
+        """Complete the waiting appends, each with the outcome set when it was made."""
         held, self._held = self._held, []
         for done in held:
             done()

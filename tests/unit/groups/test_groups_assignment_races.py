@@ -128,7 +128,7 @@ def test_the_leader_dying_during_the_assignment_begins_a_new_rebalance() -> None
     assert play(script) == told(script)
 
 
-def test_an_assignment_that_does_not_get_into_the_log_is_told_as_members_know_it() -> None:
+def test_an_assignment_that_cannot_be_stored_fails_with_an_error_that_members_know() -> None:
     script = """
         set initial_rebalance_delay_ms=0
         join a v=0

@@ -158,7 +158,7 @@ def test_many_groups_are_fetched_at_once_from_version_8() -> None:
     assert [each.error_code for each in found] == [0, 0, Error.NOT_COORDINATOR]
 
 
-def test_what_one_may_do_with_a_group_is_told_if_it_is_asked_for() -> None:
+def test_authorized_operations_are_returned_if_asked_for() -> None:
     coordinator = GroupsWorld().coordinator
     for asks, told in ((False, OMITTED), (True, ON_GROUP)):
         heard: list[DescribeGroupsResponse] = []
@@ -167,7 +167,7 @@ def test_what_one_may_do_with_a_group_is_told_if_it_is_asked_for() -> None:
         assert heard[0].groups[0].authorized_operations == told
 
 
-def test_what_one_may_do_with_a_group_is_told_by_its_coordinator_alone() -> None:
+def test_authorized_operations_are_returned_by_the_coordinator_alone() -> None:
     coordinator = GroupsWorld().coordinator
     coordinator.unload(coordinator.partition_for("g"))
     heard: list[DescribeGroupsResponse] = []
@@ -203,7 +203,7 @@ def test_version_1_commits_with_the_clients_timestamp() -> None:
     assert group_ids(world) == []
 
 
-def test_a_loading_that_was_overtaken_by_an_unload_has_no_effect() -> None:
+def test_a_load_that_was_overtaken_by_an_unload_has_no_effect() -> None:
     world = GroupsWorld()
     commit(world, "g", 5)
     partition = world.coordinator.partition_for("g")
@@ -219,7 +219,7 @@ def test_a_loading_that_was_overtaken_by_an_unload_has_no_effect() -> None:
     assert group_ids(world) == []
 
 
-def test_a_partition_that_comes_does_not_touch_the_others() -> None:
+def test_loading_a_partition_does_not_touch_the_others() -> None:
     world = GroupsWorld()
     homes = {f"g{n}": world.coordinator.partition_for(f"g{n}") for n in range(20)}
     assert set(homes.values()) == set(range(PARTITIONS))
@@ -231,7 +231,7 @@ def test_a_partition_that_comes_does_not_touch_the_others() -> None:
     assert group_ids(world) == sorted(homes)
 
 
-def test_a_stop_answers_who_waits_and_ends_the_upkeep() -> None:
+def test_a_stop_answers_waiting_requests_and_ends_the_upkeep() -> None:
     world = GroupsWorld()
     answers: list[JoinGroupResponse] = []
     world.coordinator.start()
@@ -250,7 +250,7 @@ def test_an_unloaded_group_leaves_no_timers_behind() -> None:
     assert [each for each in world.tasks._events if each.timer.callback is not None] == []
 
 
-def test_what_an_action_brings_about_comes_after_what_was_decided_before() -> None:
+def test_the_effects_of_an_action_come_after_those_decided_before() -> None:
     actions, done = Actions(), []
 
     def first() -> None:
@@ -265,7 +265,7 @@ def test_what_an_action_brings_about_comes_after_what_was_decided_before() -> No
     assert done == ["first", "end of first", "second", "brought about by first"]
 
 
-def test_more_groups_than_fit_in_a_turn_are_all_looked_over() -> None:
+def test_more_groups_than_fit_in_a_turn_are_all_checked() -> None:
     world = GroupsWorld(offsets_retention_minutes=1, offsets_retention_check_interval_ms=60_000)
     count = 2 * GROUPS_PER_TURN + 1
     for number in range(count):
@@ -293,7 +293,7 @@ def test_expired_offsets_whose_tombstones_fail_come_back_with_the_next_load() ->
     assert group_ids(world) == []
 
 
-def test_metrics_tell_what_is_there_and_what_happened() -> None:
+def test_metrics_show_the_groups_and_what_happened_to_them() -> None:
     world = GroupsWorld(initial_rebalance_delay_ms=0)
     answers: list[JoinGroupResponse] = []
     world.coordinator.join_group(join_request("a"), CALLER._replace(version=0), answers.append)

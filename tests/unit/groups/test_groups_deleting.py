@@ -68,7 +68,7 @@ def check(script: str) -> None:
     assert play(script, Eraser()) == told(script)
 
 
-def test_an_empty_group_goes_with_all_it_committed_and_stays_gone() -> None:
+def test_an_empty_group_is_deleted_with_its_offsets_and_stays_deleted() -> None:
     check("""
         set initial_rebalance_delay_ms=0
         join a v=0
@@ -97,7 +97,7 @@ def test_an_empty_group_goes_with_all_it_committed_and_stays_gone() -> None:
     """)
 
 
-def test_a_group_with_members_stays() -> None:
+def test_a_group_with_members_is_not_deleted() -> None:
     check("""
         set initial_rebalance_delay_ms=0
         join a v=0
@@ -160,7 +160,7 @@ def test_the_answer_waits_for_the_log_and_says_if_it_failed() -> None:
     """)
 
 
-def test_a_commit_under_way_goes_with_its_group() -> None:
+def test_a_commit_under_way_is_deleted_with_its_group() -> None:
     check("""
         log holds
         commit outside t-0:1
@@ -175,7 +175,7 @@ def test_a_commit_under_way_goes_with_its_group() -> None:
     """)
 
 
-def test_an_id_that_was_given_out_does_not_keep_a_group() -> None:
+def test_a_pending_member_id_does_not_keep_a_group() -> None:
     check("""
         join a v=4
             a join MEMBER_ID_REQUIRED
@@ -203,7 +203,7 @@ def test_single_offsets_are_forgotten_by_an_empty_group() -> None:
     """)
 
 
-def test_a_group_that_is_asked_to_forget_nothing_stays() -> None:
+def test_an_offset_delete_without_partitions_keeps_the_group() -> None:
     check("""
         set initial_rebalance_delay_ms=0
         join a v=0
@@ -226,7 +226,7 @@ def test_a_group_that_is_asked_to_forget_nothing_stays() -> None:
     """)
 
 
-def test_consumers_keep_the_offsets_of_what_they_read() -> None:
+def test_offsets_of_subscribed_topics_are_kept() -> None:
     check("""
         set initial_rebalance_delay_ms=0
         join a v=0
@@ -250,7 +250,7 @@ def test_consumers_keep_the_offsets_of_what_they_read() -> None:
     """)
 
 
-def test_members_of_another_kind_keep_everything() -> None:
+def test_a_group_of_another_protocol_type_keeps_all_offsets() -> None:
     check("""
         set initial_rebalance_delay_ms=0
         join a v=0 type=connect
@@ -264,7 +264,7 @@ def test_members_of_another_kind_keep_everything() -> None:
 @pytest.mark.parametrize(
     ("group", "error"), [("nobody", "GROUP_ID_NOT_FOUND"), ("", "INVALID_GROUP_ID")]
 )
-def test_a_group_that_is_not_there_has_no_offsets_to_forget(group: str, error: str) -> None:
+def test_an_offset_delete_in_a_missing_group_is_refused(group: str, error: str) -> None:
     check(f"""
         forget t-0 group={group}
             forgot {error}
@@ -296,7 +296,7 @@ def removed(world: GroupsWorld) -> list[Error]:
     return [Error.of(each.results[0].error_code) for each in answers]
 
 
-def test_many_tombstones_are_batches_that_the_topic_takes() -> None:
+def test_many_tombstones_are_split_into_batches_that_the_topic_accepts() -> None:
     world = committed_much()
     assert removed(world) == [Error.NONE]
     (partition,) = world.log.appended

@@ -41,36 +41,36 @@ def expired(group: Group, now_ms: int) -> list[TopicPartition]:
     return choose_expired(group, now_ms, RETENTION_MS)
 
 
-def test_a_stable_group_forgets_only_what_it_does_not_read() -> None:
+def test_in_a_stable_group_only_offsets_of_unread_topics_expire() -> None:
     group = group_in(STABLE, subscription(0))
     assert expired(group, RETENTION_MS - 1) == []
     assert expired(group, RETENTION_MS) == [UNREAD]
 
 
 @pytest.mark.parametrize("state", [PREPARING, COMPLETING])
-def test_a_group_that_rebalances_forgets_nothing(state: GroupState) -> None:
+def test_no_offset_expires_during_a_rebalance(state: GroupState) -> None:
     assert expired(group_in(state, subscription(0)), 10 * RETENTION_MS) == []
 
 
-def test_a_group_forgets_nothing_while_its_members_say_nothing_readable() -> None:
+def test_no_offset_expires_while_the_subscriptions_are_unreadable() -> None:
     assert expired(group_in(STABLE, b"?"), 10 * RETENTION_MS) == []
 
 
-def test_an_empty_group_forgets_all_since_it_became_empty() -> None:
+def test_in_an_empty_group_all_offsets_expire_since_it_became_empty() -> None:
     group = group_in(EMPTY, None, since_ms=500)
     group.protocol_type = "consumer"
     assert expired(group, 500 + RETENTION_MS - 1) == []
     assert expired(group, 500 + RETENTION_MS) == [READ, UNREAD]
 
 
-def test_an_empty_group_from_an_old_record_forgets_since_the_commits() -> None:
+def test_in_an_empty_group_of_an_old_record_offsets_expire_since_their_commits() -> None:
     group = group_in(EMPTY, None, since_ms=NO_TIMESTAMP)
     group.protocol_type = "consumer"
     assert expired(group, RETENTION_MS - 1) == []
     assert expired(group, RETENTION_MS) == [READ, UNREAD]
 
 
-def test_an_expiry_time_of_its_own_counts_alone() -> None:
+def test_an_offsets_own_expiry_time_counts_alone() -> None:
     group = group_in(EMPTY, None)
     group.offsets.load(READ, CommittedOffset(1, -1, "", 0, expire_timestamp_ms=5000))
     assert expired(group, 4999) == [UNREAD]
@@ -86,11 +86,11 @@ def test_an_expiry_time_of_its_own_counts_alone() -> None:
         KafkaPythonSubscription(topics=["read"], user_data=b"").encode(version=1),
     ],
 )
-def test_what_consumers_of_every_age_read_is_known(metadata: bytes) -> None:
+def test_subscriptions_of_every_version_are_understood(metadata: bytes) -> None:
     assert group_in(STABLE, metadata).subscribed_topics == {"read"}
 
 
-def test_what_other_kinds_of_members_read_is_not_known() -> None:
+def test_subscriptions_of_other_protocol_types_are_unknown() -> None:
     group = group_in(STABLE, subscription(0))
     group.protocol_type = "connect"
     assert group.read_subscribed_topics() is None

@@ -1,11 +1,11 @@
-"""Static members (KIP-345): who came later under an instance id fences who came before."""
+"""Static members (KIP-345): a later member with an instance id fences the earlier one."""
 
 from __future__ import annotations
 
 from groups_transcript import play, told
 
 
-def test_two_that_come_back_under_one_instance_id_fence_each_other() -> None:
+def test_of_two_members_that_return_under_one_instance_id_the_later_fences_the_earlier() -> None:
     script = """
         set initial_rebalance_delay_ms=0
         join a v=5 instance=one

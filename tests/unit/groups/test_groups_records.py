@@ -222,7 +222,7 @@ def batch(records: list[LogRecord], offset: int = 0, **fields: int) -> bytearray
     return build_batch(values, keys, timestamp_ms=1, base_offset=offset, **fields)  # type: ignore[arg-type]
 
 
-def test_the_last_record_of_a_key_counts() -> None:
+def test_the_last_record_of_a_key_wins() -> None:
     first = commit_records("g", {WHERE: CommittedOffset(1)})
     second = commit_records("g", {WHERE: CommittedOffset(2)})
     (group,) = load(first, second)
@@ -230,7 +230,7 @@ def test_the_last_record_of_a_key_counts() -> None:
     assert (group.state, group.protocol_type, group.state_since_ms) == (EMPTY, None, 5)
 
 
-def test_what_tombstones_take_back_is_not_loaded() -> None:
+def test_tombstoned_records_are_not_loaded() -> None:
     commits = commit_records("g", {WHERE: CommittedOffset(1)})
     generation = generation_record(stable_group(), {MEMBER_ID: b"a"})
     assert load(commits, tombstones("g", [WHERE], is_group_gone=False)) == []
@@ -267,7 +267,7 @@ def test_offsets_of_an_aborted_transaction_do_not_count() -> None:
     assert transaction(commits=False) == []
 
 
-def test_a_commit_behind_that_of_the_transaction_stays() -> None:
+def test_a_commit_after_the_transactions_own_wins() -> None:
     (group,) = transaction(commits=True, later=CommittedOffset(20))
     assert group.offsets.get(WHERE).offset == 20
 
