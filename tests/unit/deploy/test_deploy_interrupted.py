@@ -1,4 +1,4 @@
-"""What a run wrote before it died takes effect in the next one, and what is half done does not."""
+"""After an interrupted run, the next one applies its finished changes, and no half-done ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def named(page: str, words: str) -> dict[str, Any]:
     return found
 
 
-def test_no_service_is_restarted_by_a_notice_that_a_run_that_died_would_not_give() -> None:
+def test_no_restart_depends_on_a_notification_that_an_interrupted_run_would_lose() -> None:
     """udev takes changed rules by itself, and kdist-tune runs at boot."""
     pages = [page for page in ROOT.glob("roles/*/tasks/*.yml") if "notify:" in page.read_text()]
     assert [page.parents[1].name for page in pages] == ["kdist_tuning"]
@@ -62,7 +62,7 @@ BEFORE, AFTER = 1795435200.25, 1795435200.75  # within that second
     ids=["read since", "not read yet", "never ran"],
 )
 @pytest.mark.parametrize("state", ["restarted", "reloaded"])
-def test_a_service_that_has_not_read_what_was_written_is_found(
+def test_a_service_that_has_not_read_its_changed_files_is_found(
     tmp_path: Path, state: str, since: str, written: float, is_told: bool
 ) -> None:
     (tmp_path / "systemctl").write_text(
@@ -211,7 +211,7 @@ def test_zookeeper_servers_without_data_are_never_a_majority_beside_others(
         "data of a backup, beside hosts without",
     ],
 )
-def test_zookeeper_servers_that_come_back_are_never_a_majority_beside_one_that_went_on(
+def test_returning_zookeeper_servers_are_never_a_majority_beside_one_that_continued(
     members: int, known: str, blank: str, stopped: str, may: bool
 ) -> None:
     assert may_begin(members, known, blank, stopped) is may
@@ -228,7 +228,7 @@ def test_zookeeper_servers_that_come_back_are_never_a_majority_beside_one_that_w
         ("activating", "disabled", True),
     ],
 )
-def test_a_server_goes_on_if_it_runs_or_would_after_a_boot(
+def test_a_server_counts_as_active_if_it_runs_or_would_after_a_boot(
     active: str, enabled: str, goes_on: bool
 ) -> None:
     shown = [f"ActiveState={active}", f"UnitFileState={enabled}"]
@@ -240,13 +240,13 @@ def test_a_server_goes_on_if_it_runs_or_would_after_a_boot(
     assert templar.template(trust_as_template(said)) is goes_on
 
 
-def test_a_server_that_has_left_its_group_and_goes_on_is_refused() -> None:
+def test_an_active_server_that_has_left_its_group_is_refused() -> None:
     look, refuse = tasks("kdist_zookeeper/tasks/leave.yml")
     assert look["ansible.builtin.import_tasks"] == "kept.yml"
     assert refuse["ansible.builtin.assert"]["that"] == "not kdist_zookeeper_goes_on"
 
 
-def test_whoever_has_left_is_looked_at_before_an_ensemble_is_changed() -> None:
+def test_servers_that_have_left_are_checked_before_an_ensemble_is_changed() -> None:
     first, *_ = yaml.safe_load((ROOT / "playbooks/zookeeper.yml").read_text())
     assert first["hosts"] == "all:!zookeeper"
     (task,) = first["tasks"]

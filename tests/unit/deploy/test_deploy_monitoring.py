@@ -122,7 +122,7 @@ def test_every_recorded_series_is_used() -> None:
     assert set(RECORDED) - used == set()
 
 
-def test_the_dashboards_are_what_their_panels_say() -> None:
+def test_the_dashboards_are_generated_from_their_panels() -> None:
     assert dashboards.main(["--check"]) == 0
     assert {path.name for path in DASHBOARDS} == {path.name for path in dashboards.pages()}
 
@@ -146,7 +146,7 @@ def test_an_alert_says_how_bad_it_is_what_is_wrong_and_what_to_do(alert: dict[st
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_an_alert_has_a_runbook_that_looks_before_it_does(alert: dict[str, Any]) -> None:
+def test_a_runbook_looks_before_it_acts(alert: dict[str, Any]) -> None:
     page = (RUNBOOKS / f"{alert['alert']}.md").read_text()
     assert re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page, flags=re.S), re.M) == [
         alert["alert"],
@@ -162,7 +162,7 @@ def test_every_runbook_is_an_alerts_and_in_the_list() -> None:
     assert listed == [(each["alert"], each["labels"]["severity"]) for each in in_order()]
 
 
-def test_runbooks_say_what_playbooks_and_the_gate_take() -> None:
+def test_runbooks_use_arguments_that_playbooks_and_the_gate_accept() -> None:
     """A host by the inventory's name, and a broker's file: it has what its topics ask for."""
     text = "".join(path.read_text() for path in RUNBOOKS.glob("*.md"))
     assert set(re.findall(r"-e disk=(\S+?):", text)) == {"NAME"}

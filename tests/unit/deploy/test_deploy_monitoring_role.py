@@ -1,4 +1,4 @@
-"""What kdist_monitoring writes, rendered by Ansible: who is asked, and what the agent gets."""
+"""What kdist_monitoring writes, rendered by Ansible: scrape targets and the agent's settings."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def service(**given: object) -> dict[str, list[str]]:
     return {name: [value for key, value in pairs if key == name] for name, _ in pairs}
 
 
-def test_every_broker_is_asked_under_its_host_and_disk() -> None:
+def test_every_broker_is_scraped_with_its_host_and_disk_as_labels() -> None:
     assert targets()["kdist-broker"] == {
         "198.51.100.11:9292": {
             "dc": "dc1",
@@ -108,7 +108,7 @@ def test_every_broker_is_asked_under_its_host_and_disk() -> None:
     }
 
 
-def test_every_host_is_asked_and_monitoring_asks_itself() -> None:
+def test_every_host_is_scraped_and_so_is_prometheus_itself() -> None:
     found = targets()
     assert list(found["node"]) == [f"198.51.100.1{n}:9100" for n in (1, 2, 3)]
     assert list(found["prometheus"]) == ["198.51.100.13:9090"]
@@ -116,13 +116,13 @@ def test_every_host_is_asked_and_monitoring_asks_itself() -> None:
     assert found["node"]["198.51.100.13:9100"] == {"dc": "dc1", "host": "mon1", "rack": "r3"}
 
 
-def test_every_mirror_is_asked_under_its_name() -> None:
+def test_every_mirror_is_scraped_with_its_name_as_label() -> None:
     assert targets()["kdist-mirror"] == {
         "198.51.100.12:9392": {"dc": "dc1", "host": "b2", "rack": "r2", "mirror": "dc2-to-dc1"}
     }
 
 
-def test_a_datacenter_without_brokers_is_a_configuration_too() -> None:
+def test_a_datacenter_without_brokers_has_a_valid_configuration() -> None:
     assert targets(kdist_members_broker=[])["kdist-broker"] == {}
 
 
@@ -157,13 +157,13 @@ def test_the_labels_that_rules_use_are_the_labels_that_targets_have() -> None:
     assert set(re.findall(r'job="([\w-]+)"', text)) <= set(found)
 
 
-def test_nobody_is_told_until_somebody_is_named() -> None:
+def test_no_alert_is_sent_until_a_receiver_is_named() -> None:
     config = yaml.safe_load(rendered("alertmanager.yml.j2"))
     assert config["receivers"] == [{"name": "null"}]
     assert config["route"]["receiver"] == "null"
 
 
-def test_what_changes_in_the_alertmanagers_file_is_not_shown_as_it_has_passwords() -> None:
+def test_diffs_of_the_alertmanagers_file_are_hidden_as_it_has_passwords() -> None:
     tasks = yaml.safe_load((ROLE / "tasks/server.yml").read_text())
     (task,) = [task for task in tasks if "alertmanager.yml.j2" in str(task)]
     assert task["diff"] is False
@@ -199,7 +199,7 @@ def test_the_agent_of_a_zookeeper_host_asks_its_server() -> None:
     assert load_agent(text, "x").zookeeper == "198.51.100.11:2181"
 
 
-def test_settings_of_the_agent_pass_through() -> None:
+def test_settings_of_the_agent_are_passed_through() -> None:
     text = rendered(
         "agent.properties.j2", kdist_monitoring_agent_config={"agent.interval.ms": 2000}
     )

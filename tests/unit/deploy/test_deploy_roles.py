@@ -110,7 +110,7 @@ def tasks_of(role: Path, shelf: str = "tasks") -> Iterator[dict[str, Any]]:
 
 
 @EVERY_ROLE
-def test_packages_are_installed_on_a_host_without_an_index_and_foretold_on_a_bare_one(
+def test_packages_install_without_an_index_and_are_predicted_in_check_mode(
     role: Path,
 ) -> None:
     for task in tasks_of(role):
@@ -142,7 +142,7 @@ def test_a_broker_that_has_failed_often_is_started_once_its_cause_is_mended() ->
     assert [command[:2] for command in commands] == [["systemctl", "reset-failed"]]
 
 
-def test_what_is_registered_or_derived_is_read_somewhere() -> None:
+def test_every_registered_or_derived_variable_is_used() -> None:
     files = [*ROOT.glob("roles/*/*/*"), *ROOT.glob("playbooks/**/*")]
     text = "".join(path.read_text() for path in files if path.is_file() and path.suffix != ".pyc")
     derived = yaml.safe_load((ROOT / "playbooks/group_vars/all.yml").read_text())
@@ -166,7 +166,7 @@ def play(directory: Path, *plays: dict[str, Any]) -> subprocess.CompletedProcess
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_a_host_does_what_it_was_notified_of_although_another_one_fails(tmp_path: Path) -> None:
+def test_a_host_runs_its_handlers_although_another_host_fails(tmp_path: Path) -> None:
     say = {"ansible.builtin.debug": {"msg": "changed"}, "changed_when": True, "notify": "Load"}
     fail = {"ansible.builtin.fail": {"msg": "no"}, "when": "inventory_hostname == 'b'"}
     load = {"name": "Load", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }} has loaded"}}
@@ -201,7 +201,7 @@ def test_a_purge_leaves_the_names_of_the_disks_of_vagrants_machines() -> None:
     assert not any(fnmatchcase(found, pattern) for pattern in patterns)
 
 
-def test_who_replaces_a_disk_is_told_what_the_gate_says_before_it_is_confirmed() -> None:
+def test_replacing_a_disk_shows_the_gates_answer_before_the_confirmation() -> None:
     text = (ROOT / "playbooks/replace-disk.yml").read_text()
     assert text.index("bin/kdist, gate,") < text.index("replaced_gate.stdout_lines")
     assert text.index("replaced_gate.stdout_lines") < text.index("Ask whether that is meant")

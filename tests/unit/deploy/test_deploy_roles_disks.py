@@ -100,7 +100,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "probe", "action", "reason"), CASES, ids=[c[0] for c in CASES])
-def test_an_active_disk_gets_what_it_shows(name: str, probe: Any, action: Any, reason: str) -> None:
+def test_an_active_disk_gets_the_steps_that_its_state_asks_for(
+    name: str, probe: Any, action: Any, reason: str
+) -> None:
     assert disk.plan(WANTED, probe) == disk.Plan(action, reason)
 
 
@@ -110,7 +112,7 @@ def test_a_disk_with_another_serial_is_refused_even_when_blank() -> None:
     assert disk.plan(replace(WANTED, serial="Z2"), probe).action is Action.FORMAT
 
 
-def test_a_host_that_knows_no_serials_is_believed() -> None:
+def test_a_host_that_reports_no_serials_is_trusted() -> None:
     assert disk.plan(replace(WANTED, serial="Z1"), BLANK).action is Action.FORMAT
 
 
@@ -182,7 +184,7 @@ def test_a_directory_of_a_user_whom_the_host_does_not_know_is_not_ours(
         ("/dev/disk/by-partlabel/data1", ["b2:d01", "Z1"]),
     ],
 )
-def test_a_disk_is_named_to_be_wiped_by_what_no_other_has(device: str, names: list[str]) -> None:
+def test_a_disk_to_be_wiped_is_named_by_a_unique_identifier(device: str, names: list[str]) -> None:
     tasks = yaml.safe_load((ROOT / "roles/kdist_disks/tasks/configure.yml").read_text())
     given = {"id": "d01", "serial": "Z1", "device": device}
     variables = {"inventory_hostname": "b2", "kdist_disks_disk": given}
@@ -211,6 +213,6 @@ def test_an_entry_is_added_to_fstab_and_taken_out_again() -> None:
         assert disk.fstab_with(after, "/data/d01", "").strip() == before.strip()
 
 
-def test_entries_that_are_commented_out_or_twice_do_not_confuse() -> None:
+def test_commented_and_duplicate_entries_are_handled() -> None:
     before = "#UUID=z /data/d01 xfs x 0 0\nUUID=a /data/d01 xfs x 0 0\nUUID=b /data/d01 xfs x 0 0\n"
     assert disk.fstab_with(before, "/data/d01", "NEW") == "#UUID=z /data/d01 xfs x 0 0\nNEW\n"

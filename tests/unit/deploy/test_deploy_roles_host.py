@@ -86,7 +86,7 @@ def test_metrics_are_reached_by_the_monitors_and_the_admins() -> None:
     assert reached_by(found) == ["198.18.0.3", "203.0.113.9", "2001:db8::/64"]
 
 
-def test_whoever_loads_the_rules_notes_which_they_are() -> None:
+def test_loading_the_rules_records_which_they_are() -> None:
     """So the role need not be told that they changed: a run that failed later cannot forget it."""
     role = ROOT / "roles/kdist_firewall"
     unit = (role / "templates/kdist-firewall.service.j2").read_text()
@@ -178,7 +178,9 @@ def test_a_host_as_wanted_is_ok_in_every_row() -> None:
         ({"ports": {9092: ("broker d01", "kdist-broker@d01")}}, {}),
     ],
 )
-def test_what_differs_is_minded_or_refused(found: dict[str, Any], verdict: dict[str, str]) -> None:
+def test_a_deviation_is_a_warning_or_refused(
+    found: dict[str, Any], verdict: dict[str, str]
+) -> None:
     assert verdicts(**found) == verdict
 
 

@@ -1,4 +1,4 @@
-"""A rollback goes back, and not forward again, from whatever a run that died has left behind."""
+"""A rollback goes back, never forward again, whatever state an interrupted run has left."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_rollback_finds_the_same_release_wherever_it_begins(
     assert found(inventory, *hosts) == ["1.1"]
 
 
-def test_a_rollback_goes_where_it_is_told() -> None:
+def test_a_rollback_goes_to_the_named_release() -> None:
     assert found("1.2", UPGRADED, kdist_rollback_to="0.9") == ["0.9"]
 
 

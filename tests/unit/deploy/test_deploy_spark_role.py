@@ -54,7 +54,7 @@ def test_a_jobs_file_is_one_that_the_load_takes() -> None:
     assert found.spark == {"spark.driver.memory": "2g"}
 
 
-def test_settings_of_the_site_give_way_to_those_of_the_job() -> None:
+def test_settings_of_a_job_override_those_of_the_site() -> None:
     job = {**NIGHTLY, "settings": {"topics": "a", "output": "/data/a", "spark.driver.memory": "1g"}}
     found = load_job(rendered("load.properties.j2", kdist_spark_job=job), "x")
     assert (found.job.output, found.spark) == ("/data/a", {"spark.driver.memory": "1g"})
@@ -70,7 +70,7 @@ def test_a_load_may_write_to_its_output_and_nowhere_else() -> None:
     assert found["ExecStart"][-3:] == ["load", "--config", "/etc/kdist/load/%i.properties"]
 
 
-def test_a_load_whose_java_is_killed_for_memory_lives_to_tell_it() -> None:
+def test_a_load_outlives_its_java_being_killed_for_memory() -> None:
     assert unit("kdist-load@.service.j2", "Service")["OOMPolicy"] == ["continue"]
 
 
@@ -86,7 +86,7 @@ def test_two_jobs_of_one_name_are_refused(names: str, is_right: bool) -> None:
     assert found == [is_right]
 
 
-def test_a_job_whose_timer_a_run_that_died_has_removed_already_is_retired_all_the_same() -> None:
+def test_a_job_is_retired_even_if_an_interrupted_run_has_removed_its_timer() -> None:
     tasks = yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
     stop, end, *removals = [task for task in tasks if "loop" in task]
     seen = {"kdist_spark_retired": ["begun", "whole"], "kdist_spark_timers": ["nightly", "whole"]}
@@ -97,8 +97,8 @@ def test_a_job_whose_timer_a_run_that_died_has_removed_already_is_retired_all_th
         assert templar.template(trust_as_template(removal["loop"])) == ["begun", "whole"]
 
 
-def test_a_run_under_way_of_a_job_that_is_gone_ends_before_its_metrics_are_removed() -> None:
-    """It would write them anew, and its alert would tell for ever that it is late."""
+def test_a_retired_jobs_run_is_ended_before_its_metrics_are_removed() -> None:
+    """It would write them again, and the alert that it is late would fire for ever."""
     steps = [
         str(task.get("ansible.builtin.systemd_service", task.get("ansible.builtin.file")))
         for task in yaml.safe_load((ROLE / "tasks/retire.yml").read_text())
@@ -110,7 +110,7 @@ def test_a_run_under_way_of_a_job_that_is_gone_ends_before_its_metrics_are_remov
     assert timer < run < metrics
 
 
-def test_a_timer_that_was_missed_is_made_up_for() -> None:
+def test_a_missed_timer_runs_later() -> None:
     found = unit("kdist-load.timer.j2", "Timer")
     assert (found["OnCalendar"], found["Persistent"]) == (["*-*-*", "02:00"], ["true"])
 
@@ -119,9 +119,7 @@ def test_a_timer_that_was_missed_is_made_up_for() -> None:
     ("playbook", "group", "page"),
     [("spark-load", "spark", "retire"), ("mirror", "mirror", "leave")],
 )
-def test_a_host_that_leaves_its_group_runs_nothing_of_it_any_more(
-    playbook: str, group: str, page: str
-) -> None:
+def test_a_host_that_has_left_the_group_runs_no_job(playbook: str, group: str, page: str) -> None:
     _, there, elsewhere = yaml.safe_load((ROOT / f"playbooks/{playbook}.yml").read_text())
     assert (there["hosts"], elsewhere["hosts"]) == (group, f"all:!{group}")
     (task,) = elsewhere["tasks"]

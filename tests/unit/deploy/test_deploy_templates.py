@@ -81,7 +81,7 @@ def test_a_brokers_properties_are_what_the_inventory_says() -> None:
     assert (config.disk.cluster, config.disk.id) == ("lab-dc1", "d02")
 
 
-def test_settings_pass_through_and_the_nearest_wins() -> None:
+def test_settings_are_passed_through_and_the_most_specific_wins() -> None:
     text = properties(
         kdist_broker_config_defaults={"num.partitions": 3, "auto.create.topics.enable": False},
         kdist_broker_config_group={"num.partitions": 6, "log.retention.ms": 1000},
@@ -194,7 +194,7 @@ def test_the_transaction_log_has_a_place_of_its_own_where_it_has_a_device() -> N
     assert service["Unit"]["RequiresMountsFor"] == "/var/lib/zookeeper /var/lib/zookeeper-log"
 
 
-def test_zookeepers_unit_takes_javas_answer_to_a_stop_for_success() -> None:
+def test_zookeepers_unit_treats_javas_exit_status_after_a_stop_as_success() -> None:
     service = unit(rendered("kdist_zookeeper", "kdist-zookeeper.service.j2"))["Service"]
     assert service["SuccessExitStatus"] == "143"
     assert "-Xmx512m" in service["ExecStart"]
@@ -225,13 +225,13 @@ def test_a_server_that_is_down_or_behind_is_named() -> None:
     assert quorum.review({"a": figures("follower"), "b": figures("follower")}) == ["0 servers lead"]
 
 
-def test_a_server_that_two_others_went_on_without_is_named() -> None:
+def test_a_standalone_server_beside_a_majority_is_named() -> None:
     leader = figures("leader", zk_synced_followers="1")
     beside = {"a": figures("standalone"), "b": leader, "c": figures("follower")}
     assert quorum.review(beside) == ["a stands alone", "1 followers of 2 follow"]
 
 
-def test_servers_are_asked_at_once_and_again_until_the_time_is_over(
+def test_servers_are_polled_concurrently_until_the_deadline(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A host that is off takes seconds to say nothing: in turn they would add up."""
@@ -259,7 +259,7 @@ def test_servers_are_asked_at_once_and_again_until_the_time_is_over(
     ]
 
 
-def test_a_server_that_does_not_serve_yet_has_no_figures() -> None:
+def test_a_server_that_does_not_serve_yet_has_no_statistics() -> None:
     assert quorum.parse("This ZooKeeper instance is not currently serving requests\n") == {}
     assert quorum.parse("zk_version\t3.8\nzk_server_state\tleader\n")["zk_server_state"] == "leader"
 

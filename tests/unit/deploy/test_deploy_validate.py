@@ -247,18 +247,18 @@ WRONG: list[tuple[Change, str]] = [
 ]
 
 
-def test_a_sound_inventory_has_no_problems() -> None:
+def test_a_valid_inventory_has_no_problems() -> None:
     assert Inventory().problems() == []
 
 
 @pytest.mark.parametrize(("change", "sentences"), WRONG, ids=[s for _, s in WRONG])
-def test_a_mistake_is_told_in_its_sentence_and_nothing_else(change: Change, sentences: str) -> None:
+def test_each_mistake_gives_exactly_its_own_sentence(change: Change, sentences: str) -> None:
     inventory = Inventory()
     change(inventory)
     assert inventory.problems() == sentences.split("\n")
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_at_once() -> None:
     inventory = Inventory()
     told = []
     for change, sentence in (WRONG[0], WRONG[8], WRONG[16]):
@@ -267,7 +267,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert inventory.problems() == told
 
 
-def test_flows_with_a_prefix_may_lead_in_a_circle() -> None:
+def test_flows_with_a_prefix_may_form_a_cycle() -> None:
     inventory = Inventory()
     flows(flow("dc1", "dc2", policy="prefix"), flow("dc2", "dc1"))(inventory)
     assert inventory.problems() == []
@@ -280,7 +280,7 @@ def test_a_flow_of_all_hosts_is_one_flow() -> None:
     assert inventory.problems() == []
 
 
-def test_a_circle_of_three_is_told_once() -> None:
+def test_a_cycle_of_three_is_reported_once() -> None:
     assert list(validate.circles({"a": {"b"}, "b": {"c"}, "c": {"a"}})) == [["a", "b", "c", "a"]]
 
 
@@ -337,7 +337,7 @@ def test_the_example_inventory_is_accepted_in_seconds(example: Path) -> None:
     assert after.ru_utime - before.ru_utime < 5
 
 
-def test_the_playbook_tells_all_mistakes_of_an_inventory(example: Path) -> None:
+def test_the_playbook_reports_all_mistakes_of_an_inventory(example: Path) -> None:
     for name, pattern, text in [
         ("b2.dc1.example.yml", r"kdist_rack: .*\n", ""),
         ("b2.dc1.example.yml", r"by-id/\S*B202", "../sdc"),

@@ -1,4 +1,4 @@
-"""A misspelt variable is told of, and a wrong value, before any host is reached."""
+"""Misspelt variables and wrong values are reported before any host is contacted."""
 
 from __future__ import annotations
 
@@ -61,23 +61,25 @@ def told(**hosts: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("variables", "sentence"), WRONG, ids=[s for _, s in WRONG])
-def test_a_wrong_variable_is_told_in_a_sentence(variables: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_variable_is_reported_in_a_sentence(
+    variables: dict[str, Any], sentence: str
+) -> None:
     assert told(b1=variables) == [f"b1: {sentence}"]
 
 
-def test_what_all_hosts_have_is_told_once() -> None:
+def test_a_mistake_of_all_hosts_is_reported_once() -> None:
     assert told(b1={"kdist_elephants": 1}, b2={"kdist_elephants": 1}) == [
         "b1, b2: nothing reads kdist_elephants."
     ]
 
 
-def test_a_value_that_is_no_list_is_not_shown_as_it_may_hold_a_password() -> None:
+def test_a_value_that_should_be_a_list_is_not_shown_as_it_may_hold_a_password() -> None:
     (sentence,) = told(b1={"kdist_monitoring_receivers": {"smtp_auth_password": "hush"}})
     assert sentence.startswith("b1: kdist_monitoring_receivers: ")
     assert "hush" not in sentence
 
 
-def test_a_job_without_a_name_is_told_of() -> None:
+def test_a_job_without_a_name_is_reported() -> None:
     (sentence,) = told(b1={"kdist_spark_jobs": [{"on_calendar": "daily", "settings": {}}]})
     assert (
         sentence

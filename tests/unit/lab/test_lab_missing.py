@@ -1,4 +1,4 @@
-"""What the lab says where it cannot run, and to a second who would change it."""
+"""The lab's errors where it cannot run, and for a second command on the same directory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def no_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
 
 
-def test_who_is_not_root_is_told_so_first() -> None:
+def test_a_user_who_is_not_root_is_told_so_first() -> None:
     sentences = missing.missing(PLACE, find=lambda name: f"/bin/{name}")
     assert sentences == ["root is needed: containers, mounts and loop devices are made."]
 
 
 @pytest.mark.parametrize(("program", "package"), missing.PROGRAMS.items())
-def test_a_program_that_is_not_here_is_named_with_its_package(program: str, package: str) -> None:
+def test_a_missing_program_is_named_with_its_package(program: str, package: str) -> None:
     sentences = missing.missing(PLACE, find=lambda name: None if name == program else name)
     assert f"{program} is not here: apt-get install {package}." in sentences
 
@@ -65,7 +65,7 @@ def test_a_directory_that_mount_or_ssh_would_read_otherwise_is_refused(path: str
         assert any(sentence.startswith(f"{variable} is {path}: ") for sentence in sentences)
 
 
-def test_the_second_in_a_directory_hears_who_is_at_it(tmp_path: Path) -> None:
+def test_a_second_command_in_a_directory_is_told_which_one_runs(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     who = rf"{tmp_path} is in use by process \d+ \(up k1\)"
     with held(lock, "up k1"), pytest.raises(UserError, match=who), held(lock, "down"):
@@ -90,7 +90,9 @@ def test_faults_want_root() -> None:
     ("command", "option"),
     [("net-slow k2", "--mbit"), ("disk slow k2 d01", "--iops"), ("disk slow k2 d01", "--mib")],
 )
-def test_no_limit_is_below_none(command: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_below_zero_is_refused(
+    command: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     result = CliRunner().invoke(lab, [*command.split(), option, "-1"])
     assert (result.exit_code, "is not in the range x>=0" in result.output) == (2, True)

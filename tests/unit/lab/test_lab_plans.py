@@ -1,4 +1,4 @@
-"""What the lab would run, before it runs it; and what it reads in other programs' words."""
+"""The commands that the lab would run, and how it parses other programs' output."""
 
 from __future__ import annotations
 
