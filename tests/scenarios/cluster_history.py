@@ -1,8 +1,8 @@
 """Random histories of a cluster: brokers and readers die and come back, hosts are cut off.
 
-A `History` is a seed. Three brokers without a second replica lead a topic's partitions. A producer
-sends all the time, and a group reads; in the end every acknowledged record must be in the log once,
-in the order in which it was sent, and have been given to the group at least once.
+A seed determines a `History`. Three brokers lead a topic's partitions, one replica each. A producer
+sends all the time, and a group reads. In the end every acknowledged record must be in the log once,
+in the order in which it was sent, and have been read by the group at least once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.unit.client.client_group_world import HASTY, TOPIC, consumer_on
 PARTITIONS = [TopicPartition(TOPIC, number) for number in range(6)]
 STEPS = 40
 READERS_MAX = 6
-READ_S_MAX = 90  # until the group has all, once all is well
+READ_S_MAX = 90  # for the group to read everything, once all faults are over
 
 
 class History:
@@ -37,7 +37,7 @@ class History:
         self._number = 0
 
     def play(self) -> None:
-        """Carry it out, and judge."""
+        """Run the history, then check the outcome."""
         self.cluster.run(self._play())
 
     async def _play(self) -> None:
@@ -105,7 +105,7 @@ class History:
 
 
 class Reader:
-    """A member of the group, which polls as it likes."""
+    """A member of the group, which polls at random."""
 
     def __init__(self, history: History, name: str, strategy: str) -> None:
         self.name = name
@@ -131,4 +131,4 @@ class Reader:
                         records = await self.consumer.poll(chance.uniform(0, 0.5))
                         found.update(record.value for record in records)
             except (NoBroker, ApiError):
-                continue  # its broker is gone, for now
+                continue  # its broker is down for now

@@ -1,10 +1,10 @@
-"""Random histories of a connector's group: who lives in ZooKeeper, and reads from brokers that die.
+"""Random histories of a connectors' group: members in ZooKeeper that read from brokers that die.
 
-A `ConnectorHistory` is a seed. Members come, leave, die, are cut off from ZooKeeper, from brokers
-or from both, and lose their sessions; brokers and all of ZooKeeper's servers go and come back, and
-the topic grows. At every moment no two members give messages of one partition, and what is
-committed has never gone back, and is nowhere further than messages were worked on. In the end each
-acknowledged record was worked on, and the group comes to rest as Algorithm 1 has it.
+A seed determines a `ConnectorHistory`. Members join, leave, die, are cut off from ZooKeeper, from
+brokers or from both, and lose their sessions; brokers and all ZooKeeper servers stop and come back,
+and the topic grows. At every moment no two members return messages of one partition; committed
+offsets never go back, nor beyond the messages that were processed. In the end each acknowledged
+record was processed, and the group has settled on the assignment of Algorithm 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.unit.client.connector_world import (
 STEPS = 40
 PARTITIONS, PARTITIONS_MAX = 5, 8
 MEMBERS_MAX = 6
-READ_S_MAX = 90  # until all was given and committed, once all is well
+READ_S_MAX = 90  # for everything to be read and committed, once all faults are over
 REST_S = 10.0  # for so long nobody may own anything else then
 SESSION_S = SESSION_MS / 1000
 
@@ -48,7 +48,7 @@ class ConnectorHistory:
         self._strategy = strategy
 
     def play(self) -> None:
-        """Carry it out, and judge."""
+        """Run the history, then check the outcome."""
         self.cluster.run(self._play())
 
     async def _play(self) -> None:
@@ -145,7 +145,7 @@ class ConnectorHistory:
         return f"committed: {group.committed}, written: {ends}, owned: {group.owners}"
 
     async def _rest(self) -> None:
-        """What each owns is what it is to own, and stays so."""
+        """Each member owns its share by Algorithm 1, and keeps it."""
         one = next(iter(self._group.members.values()))
         wanted = (await one.joined.rebalancer._registry.read()).owners(self._strategy)
         end_s = self.cluster.loop.time() + REST_S
@@ -160,11 +160,13 @@ class ReadersGroup(Connectors):
     def __init__(self, cluster: Cluster, partitions: int) -> None:
         super().__init__(cluster, partitions)
         self.committed: dict[int, int] = {}
-        self._worked_on: defaultdict[int, int] = defaultdict(int)  # all before that offset is
+        self._worked_on: defaultdict[int, int] = defaultdict(
+            int
+        )  # everything before that offset is processed
         self._ahead: defaultdict[int, set[int]] = defaultdict(set)
 
     def work_on(self, message: Message) -> None:
-        """It is done with."""
+        """Count the message as processed."""
         self.found[message.value] += 1
         partition, ahead = message.partition, self._ahead[message.partition]
         ahead.add(message.offset)
@@ -197,7 +199,7 @@ class ReadersGroup(Connectors):
 
 
 class SlowMember(Member):
-    """One that works on a message for a while before it asks for the next."""
+    """A member that processes a message for a while before it asks for the next."""
 
     async def _work(self) -> None:
         chance, group = self.group.cluster.chance, self.group

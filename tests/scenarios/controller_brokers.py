@@ -32,7 +32,7 @@ FULL = 2
 
 
 class Told(NamedTuple):
-    """What a broker was told of a partition."""
+    """What a broker was last sent about a partition."""
 
     topic_id: uuid.UUID
     leader: int
@@ -56,14 +56,14 @@ class FakeBroker:
         self.forget()
 
     def forget(self) -> None:
-        """What a restart does to a broker."""
+        """Lose the memory, as a restart does."""
         self.controller_epoch = -1
         self.led: dict[TopicPartition, Told] = {}
         self.metadata: dict[TopicPartition, Told] = {}
         self.brokers: set[int] = set()
 
     def answer(self, request: Any) -> Any:
-        """Obey, or say why not."""
+        """Carry out a request, or answer with its error."""
         error = self._judge(request)
         match request:
             case LeaderAndIsrRequest():
@@ -101,7 +101,7 @@ class FakeBroker:
         partition = TopicPartition(topic.topic_name, state.partition_index)
         error = self.refusals.pop(0) if self.refusals else Error.NONE
         if error is Error.NONE:
-            # No name is given again before all replicas of its last topic are deleted.
+            # A name is not reused before all replicas of the deleted topic are gone.
             assert self.logs.get(partition, topic.topic_id) == topic.topic_id
             assert self.id in state.replicas
             before = self.led.get(partition)
@@ -162,7 +162,7 @@ class FakeBroker:
 
 
 class FakeNetwork:
-    """The ways to the brokers: delays by chance, and lines that can be cut."""
+    """The network to the brokers: random delays, and links that can be cut."""
 
     def __init__(self, chance: random.Random, delay_ms_max: float = 2.0) -> None:
         self.brokers: dict[str, FakeBroker] = {}  # by host
@@ -184,7 +184,7 @@ class FakeNetwork:
         return peer
 
     async def pass_by(self) -> None:
-        """A message under way."""
+        """Delay a message, as the network does."""
         await asyncio.sleep(self._chance.uniform(0, self._delay_ms_max) / 1000)
 
 

@@ -1,4 +1,4 @@
-"""Random histories of a cluster: users who insist, and a monkey that breaks things meanwhile.
+"""Random histories of a cluster: users who retry, and a monkey that breaks things meanwhile.
 
 Each user owns one topic, which it creates, grows and deletes, again and again, asking whoever is
 controller until it has an answer. In the end all brokers are up again, and the topics have to be
@@ -14,7 +14,7 @@ from controller_world import Cluster, Node
 
 from kdist.zk.client import SessionState
 
-HISTORY_S_MAX = 600  # of virtual time: then somebody waits for ever
+HISTORY_S_MAX = 600  # of virtual time: whoever still waits then waits for ever
 RETRIED = {"NOT_CONTROLLER", "REQUEST_TIMED_OUT"}
 
 
@@ -29,7 +29,7 @@ class User:
         self._chance = chance
 
     async def work(self, rounds: int) -> None:
-        """Some lives of the topic; the last may go on."""
+        """Create and delete the topic some times; the last one may stay."""
         for _ in range(rounds):
             await self._create(self._chance.randint(1, 4))
             await self._pause()
@@ -87,7 +87,7 @@ class Monkey:
         self.deeds: list[str] = []
 
     async def rage(self, deeds: int) -> None:
-        """Do so many bad deeds, some seconds apart."""
+        """Break this many things, some seconds apart."""
         for _ in range(deeds):
             await asyncio.sleep(self._chance.expovariate(0.5))
             node = self._chance.choice(list(self._cluster.nodes.values()))
@@ -110,7 +110,7 @@ class Monkey:
             node.pause(self._chance.choice((50, 2_000, 5_900, 6_100, 15_000)))
 
     def _cut(self, node: Node) -> None:
-        """Lose the answer, or the request, that is under way."""
+        """Lose the answer or the request in flight."""
         for peer in node.peer.connections:
             peer.close()
 
@@ -124,7 +124,7 @@ async def ask_or_lose(asking) -> str:
 
 
 def live_through(seed: int, users: int = 4, deeds: int = 25) -> None:
-    """A history by a seed; it raises if the cluster does not end as it must."""
+    """Run the history of a seed; raises if the cluster does not end as it must."""
     cluster = Cluster(seed, brokers=4)
     chance = random.Random(seed)
 

@@ -1,8 +1,8 @@
-"""A cluster of brokers that are nothing but a registration, a candidate controller and its peer.
+"""A cluster of minimal brokers: a registration, a candidate controller and its peer each.
 
-Everything happens in virtual time, by a seed. A `Node` can be killed, paused (cut off from
-ZooKeeper, and told of it only later), have its session expired, and come back. `differences` says
-how what the brokers were told, and what their disks hold, differs from what ZooKeeper has.
+Everything happens in virtual time, from a seed. A `Node` can be killed, paused (cut off from
+ZooKeeper, which it learns only later), have its session expired, and restarted. `differences` says
+how the brokers' metadata and disks differ from what ZooKeeper has.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Node:
         self._world.ensemble.expire(self.zk)
 
     def usurp(self) -> None:
-        """Become controller at once; the last one hears it later, amid what it is doing."""
+        """Become controller at once; the previous one learns of it later, amid its work."""
         self._tasks.append(asyncio.create_task(self._usurp()))
 
     async def _usurp(self) -> None:
@@ -149,7 +149,7 @@ class Node:
         self._tasks.append(asyncio.create_task(controller.run()))
         while True:
             changed.clear()
-            with suppress(ZooKeeperError):  # the next state tells how to go on
+            with suppress(ZooKeeperError):  # the next state says how to continue
                 if zk.state is SessionState.EXPIRED:
                     await zk.reconnect()
                 if zk.state is SessionState.CONNECTED:
@@ -206,7 +206,7 @@ class Cluster:
             await asyncio.gather(*others, return_exceptions=True)
 
     async def start(self) -> None:
-        """All nodes are up, node 1 is the controller, and everybody has been told."""
+        """All nodes are up, node 1 is the controller, and every broker has its metadata."""
         self.nodes[1].start()
         await self.until(lambda: self.controller is not None)
         for node in list(self.nodes.values())[1:]:
@@ -219,7 +219,7 @@ class Cluster:
 
     @property
     def controller(self) -> Controller | None:
-        """The one that takes itself for the controller and is connected."""
+        """The node that believes that it is the controller and is connected."""
         for node in self.alive:
             if node.controller is not None and node.controller.is_active:
                 return node.controller
@@ -302,7 +302,7 @@ class Cluster:
         return found
 
     def differences(self) -> Iterator[str]:
-        """What is not as it has to be in the end, a line each."""
+        """Everything that differs from the required end state, a line each."""
         registered = self.registered()
         if sorted(registered) != [node.id for node in self.alive]:
             yield f"registered are {sorted(registered)}"

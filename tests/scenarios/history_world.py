@@ -1,4 +1,4 @@
-"""What random histories share: brokers that die and come back, links that are cut, a producer."""
+"""Shared by the random histories: brokers that die and return, links that are cut, a producer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class Brokers:
-    """Those of one cluster. With `is_power_lost` most deaths lose what was not synced."""
+    """The brokers of a cluster. With `is_power_lost` most deaths lose what was not synced."""
 
     def __init__(
         self, cluster: Cluster, ids: Collection[int] = (1, 2, 3), *, is_power_lost: bool
@@ -30,7 +30,7 @@ class Brokers:
         self.hosts = [f"m{each}" for each in ids]
         self.addresses = ",".join(f"{each}:{PORT}" for each in self.hosts)
         self._is_power_lost = is_power_lost
-        self._back_at: dict[int, int] = {}  # who is dead, and in which step it returns
+        self._back_at: dict[int, int] = {}  # dead brokers, each with the step in which it returns
 
     async def start(self) -> None:
         for each in self.ids:
@@ -38,7 +38,7 @@ class Brokers:
 
     @property
     def topic_settings(self) -> dict[str, str]:
-        """With them no acknowledged record is lost."""
+        """Topic settings with which no acknowledged record is lost."""
         return {"flush_before_expose": "true" if self._is_power_lost else "false"}
 
     @property
@@ -46,7 +46,7 @@ class Brokers:
         return not self._back_at
 
     def kill_one(self, step: int) -> None:
-        """For a few steps."""
+        """Kill one broker for a few steps."""
         chance = self.cluster.chance
         broker, back_at = chance.choice(self.ids), step + chance.randrange(1, 4)
         is_power_lost = self._is_power_lost and chance.random() < 0.7
@@ -54,7 +54,7 @@ class Brokers:
         self._back_at[broker] = back_at
 
     async def bring_back(self, step: float = float("inf")) -> None:
-        """Those whose time has come."""
+        """Restart the brokers that are due."""
         for broker, back_at in list(self._back_at.items()):
             if back_at <= step:
                 del self._back_at[broker]
@@ -72,7 +72,7 @@ async def cut_off(
 
 
 class Sending:
-    """A producer that sends numbers all the time, and what became of each."""
+    """A producer that sends numbers all the time, and the outcome of each."""
 
     host = "producer"
 
@@ -102,7 +102,7 @@ class Sending:
             await producer.flush()
 
     async def end(self) -> set[bytes]:
-        """Send no more; what was acknowledged."""
+        """Stop sending; returns the acknowledged records."""
         self._is_sending = False
         await self._task
         outcomes = await asyncio.gather(*self._sent.values(), return_exceptions=True)
@@ -117,7 +117,7 @@ Stored = dict[TopicPartition, list[ConsumedRecord]]
 
 
 async def read_all(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Stored:
-    """What is in the log of each."""
+    """The records in each partition's log."""
     consumer = consumer_on(cluster, "judge")
     stored: Stored = {each: [] for each in partitions}
     consumer.assign(stored)

@@ -1,7 +1,7 @@
 """Random histories of a log directory that loses power, beside a list in memory that does not.
 
-A `History` is a seed. It appends, flushes, rolls, truncates, deletes and retains, stops cleanly, or
-loses power at a chosen call of the disk, then opens the directory again and compares.
+A seed determines a `History`. It appends, flushes, rolls, truncates, deletes and retains, stops
+cleanly, or loses power at a chosen call of the disk, then opens the directory again and compares.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Expected:
 
     batches: list[Written] = dataclasses.field(default_factory=list)
     flushed_end: int = 0
-    cut_to: int = 2**63  # where a truncation that is under way cuts
+    cut_to: int = 2**63  # where a truncation in progress cuts
     start_low: int = 0  # the start offset is at least this
     start_high: int = 0  # and at most this
     epoch: int = 0
@@ -82,7 +82,7 @@ class History:
         self.crashes = 0
 
     def run(self, operations: int) -> None:
-        """Live through so many operations and the crashes and stops between them."""
+        """Run this many operations, with crashes and stops between them."""
         left = operations
         while left > 0:
             steps = min(left, self.chance.randrange(1, 25))
@@ -217,7 +217,7 @@ class History:
         self.directory.truncate(log, offset, done)
 
     def _forget_behind(self, log: Log, expected: Expected) -> None:
-        """Take over what the log holds: batches that are gone, and what producers sent in them."""
+        """Forget the batches that the log has lost, with their producers' state."""
         expected.batches = [batch for batch in expected.batches if batch.end <= log.end_offset]
         expected.sequences = {
             producer_id: (state.last_sequence + 1) & 0x7FFFFFFF
@@ -272,7 +272,7 @@ class History:
 
 
 def _encoded(batch: Written, expected: Expected) -> Batch:
-    """As its producer sends it, with the producer's next sequence."""
+    """The batch as its producer sends it, with the producer's next sequence."""
     producer_id, sequence = batch.producer_id, -1
     if producer_id >= 0:
         sequence = expected.sequences.get(producer_id, 0)

@@ -1,9 +1,9 @@
-"""Random histories of a mirror between two clusters, in which all that can die or be cut off does.
+"""Random histories of a mirror between two clusters: everything that can die or be cut off does.
 
-A `MirrorHistory` is a seed. A producer sends to topics of the source, which get more partitions and
-more neighbours. Up to three mirrors share one flow; they come, leave, are killed, and are cut off
-from one cluster for longer than their sessions, so that two believe that a partition is theirs. In
-the end each partition of the target must have just what the source's has, in the same order.
+A seed determines a `MirrorHistory`. A producer sends to topics of the source; partitions and topics
+are added meanwhile. Up to three mirrors share one flow; they join, leave, are killed, and are cut
+off from one cluster for longer than their sessions, so that two believe that they own a partition.
+In the end each target partition must hold exactly the source's records, in the same order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 40
 MIRRORS_MAX = 3
 PARTITIONS_MAX = 12
 SESSION_MS = 6_000
-MIRROR_S_MAX = 120  # until all is mirrored, once all is well
+MIRROR_S_MAX = 120  # for everything to be mirrored, once all faults are over
 
 
 class MirrorHistory:
@@ -47,7 +47,7 @@ class MirrorHistory:
         self._number = 0
 
     def play(self) -> None:
-        """Carry it out, and judge."""
+        """Run the history, then check the outcome."""
         self.cluster.run(self._play())
 
     async def _play(self) -> None:
@@ -113,7 +113,7 @@ class MirrorHistory:
         await cut_off(self.cluster, self._hosts)
 
     async def _cut_off_mirrors(self) -> None:
-        """From one cluster or both, and for long: others may take over what they have."""
+        """Cut mirrors off from one cluster or both, long enough to lose their partitions."""
         some = [each for each in self._mirrors if self.chance.random() < 0.5]
         some += self.chance.choice([[], self.source.hosts, self.target.hosts])
         await cut_off(self.cluster, self._hosts, some, s_max=2 * SESSION_MS / 1000)
@@ -123,7 +123,7 @@ class MirrorHistory:
         return [*self.source.hosts, *self.target.hosts, Sending.host, "operator", *self._mirrors]
 
     async def _grow(self, step: int) -> None:
-        """Another topic, or partitions; unless the source cannot just now."""
+        """Add a topic or partitions, unless the source cannot do so now."""
         try:
             if self.chance.random() < 0.5:
                 await self._create(f"t{step}", self.chance.randrange(1, 4))
@@ -159,7 +159,7 @@ class MirrorHistory:
         assert await self._fault(counts, stored) is None
 
     async def _fault(self, counts: dict[str, int], stored: Stored) -> str | None:
-        """What the target lacks or has too much."""
+        """How the target differs from the source."""
         there = await count_partitions(self._target)
         there.pop(ORIGINS, None)
         if there != counts:
@@ -179,7 +179,7 @@ class MirrorHistory:
 
 
 class MirrorProcess:
-    """One of those that share the flow."""
+    """One of the mirrors that share the flow."""
 
     def __init__(self, history: MirrorHistory, name: str) -> None:
         self.name = name

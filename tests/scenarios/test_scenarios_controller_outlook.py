@@ -1,4 +1,4 @@
-"""Requests for the controller while it is not known who that is: they wait, and not for ever."""
+"""Requests for the controller while none is known: they wait, but not for ever."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_candidate_answers_as_soon_as_it_is_elected_and_has_loaded() -> None:
     cluster.run(scenario())
 
 
-def test_a_controller_that_expired_stands_again_when_it_is_registered() -> None:
+def test_an_expired_controller_stands_for_election_again_once_registered() -> None:
     cluster = Cluster(seed=28, brokers=1)
 
     async def scenario() -> None:
@@ -57,7 +57,7 @@ def test_a_controller_that_expired_stands_again_when_it_is_registered() -> None:
     cluster.run(scenario())
 
 
-def test_one_that_loads_for_longer_than_a_request_may_wait_says_so() -> None:
+def test_a_controller_that_loads_for_longer_than_a_request_waits_says_so() -> None:
     cluster = Cluster(seed=22, brokers=1)
 
     async def scenario() -> None:
@@ -71,7 +71,7 @@ def test_one_that_loads_for_longer_than_a_request_may_wait_says_so() -> None:
     cluster.run(scenario())
 
 
-def test_a_controller_whose_connection_blinks_answers_when_it_is_back() -> None:
+def test_a_controller_answers_after_a_short_loss_of_its_connection() -> None:
     cluster = Cluster(seed=23)
 
     async def scenario() -> None:
@@ -91,7 +91,7 @@ def test_a_controller_whose_connection_blinks_answers_when_it_is_back() -> None:
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 2))
-def test_a_creation_that_a_blink_cuts_short_is_carried_out_once(turns: int) -> None:
+def test_a_creation_interrupted_by_a_lost_connection_happens_once(turns: int) -> None:
     cluster = Cluster(seed=29)
 
     async def scenario() -> None:
@@ -110,7 +110,7 @@ def test_a_creation_that_a_blink_cuts_short_is_carried_out_once(turns: int) -> N
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 2))
-def test_a_growth_that_a_blink_cuts_short_is_carried_out_once(turns: int) -> None:
+def test_added_partitions_interrupted_by_a_lost_connection_are_added_once(turns: int) -> None:
     cluster = Cluster(seed=30)
 
     async def scenario() -> None:
@@ -153,7 +153,7 @@ def test_a_controller_that_is_cut_off_sends_clients_away_once_its_session_may_be
     cluster.run(scenario())
 
 
-def test_a_controller_that_resigns_keeps_nobody_waiting() -> None:
+def test_a_controller_that_resigns_answers_waiting_requests() -> None:
     cluster = Cluster(seed=25)
 
     async def scenario() -> None:
@@ -173,7 +173,7 @@ def test_a_controller_that_resigns_keeps_nobody_waiting() -> None:
     cluster.run(scenario())
 
 
-def test_a_bystander_that_is_cut_off_sends_clients_away_at_once() -> None:
+def test_a_broker_that_is_cut_off_and_not_controller_sends_clients_away_at_once() -> None:
     cluster = Cluster(seed=26)
 
     async def scenario() -> None:
@@ -189,7 +189,7 @@ def test_a_bystander_that_is_cut_off_sends_clients_away_at_once() -> None:
     cluster.run(scenario())
 
 
-def test_who_asks_a_broker_that_is_about_to_be_elected_is_answered_by_it() -> None:
+def test_a_broker_about_to_be_elected_answers_the_requests_that_wait() -> None:
     cluster = Cluster(seed=27, brokers=2)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Topics whose znodes make no sense: they are left alone, and keep the controller from nothing."""
+"""Topics whose znodes cannot be parsed: they are left alone, and do not stop the controller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEADS = '{"version":1,"leader":%s,"leader_epoch":0,"isr":[1],"controller_epoch":
 
 
 async def replaced_controller(cluster: Cluster) -> None:
-    """Another broker becomes controller, and so loads all that is there."""
+    """Another broker becomes controller, and so loads everything from ZooKeeper."""
     cluster.nodes[1].kill()
     await cluster.until(lambda: cluster.controller is None)
     await cluster.until(lambda: cluster.controller is not None)
@@ -24,7 +24,7 @@ async def replaced_controller(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "state", [b"{", b"{}", (LEADS % 2**40).encode(), (LEADS % NINES).encode(), b"[" * 100_000]
 )
-def test_a_state_that_cannot_be_read_takes_its_topic_alone(state: bytes) -> None:
+def test_an_unreadable_state_affects_its_own_topic_alone(state: bytes) -> None:
     cluster = Cluster(seed=20)
 
     async def scenario() -> None:
@@ -54,7 +54,7 @@ def test_a_state_that_cannot_be_read_takes_its_topic_alone(state: bytes) -> None
         b'{"version":2,"partitions":{"0":[1]},"adding_replicas":{"0":[99999999999]}}',
     ],
 )
-def test_who_asks_for_a_topic_that_cannot_be_read_hears_that_it_exists(topic: bytes) -> None:
+def test_creating_a_topic_whose_znode_is_unreadable_fails_as_it_exists(topic: bytes) -> None:
     cluster = Cluster(seed=21)
 
     async def scenario() -> None:
@@ -78,7 +78,7 @@ def test_who_asks_for_a_topic_that_cannot_be_read_hears_that_it_exists(topic: by
     cluster.run(scenario())
 
 
-def test_a_topic_that_there_never_was_can_be_created_after_its_deletion_was_asked_for() -> None:
+def test_a_topic_can_be_created_after_a_deletion_request_for_its_unused_name() -> None:
     cluster = Cluster(seed=22)
 
     async def scenario() -> None:
@@ -94,7 +94,7 @@ def test_a_topic_that_there_never_was_can_be_created_after_its_deletion_was_aske
     cluster.run(scenario())
 
 
-def test_a_topic_whose_znodes_were_removed_and_put_back_is_told_of_again() -> None:
+def test_a_topic_whose_znodes_were_removed_and_restored_is_announced_again() -> None:
     cluster = Cluster(seed=23)
 
     async def scenario() -> None:

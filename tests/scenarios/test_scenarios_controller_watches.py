@@ -1,4 +1,4 @@
-"""Watches, which stay until they fire: controllers come and go, and none is left behind by each."""
+"""Watches stay until they fire: however often controllers change, none is left behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANGES = 5
 
 
 async def change_controllers(cluster: Cluster) -> list[weakref.ref[Reign]]:
-    """Of one session each: an operator deletes the claim. The reigns that have ended."""
+    """Depose controllers by deleting the claim, as an operator would; returns the ended reigns."""
     reigns: list[weakref.ref[Reign]] = []
     for _ in range(CHANGES):
         assert cluster.controller is not None
@@ -43,7 +43,7 @@ def test_a_candidate_watches_its_registration_once() -> None:
     cluster.run(scenario())
 
 
-def test_the_watches_of_a_reign_that_has_ended_do_not_keep_its_picture() -> None:
+def test_the_watches_of_an_ended_reign_do_not_keep_its_cluster_state_alive() -> None:
     cluster = Cluster(seed=32, brokers=1)
 
     async def scenario() -> None:
