@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def settled(look: Callable[[], T | None]) -> T:
-    """What `look` gives once that is something."""
+    """Poll `look` until its result is truthy; returns it."""
     end_s = time.monotonic() + SETTLED_S
     while True:
         found = look()

@@ -1,7 +1,6 @@
-"""Members of a group, as processes, that come, are killed and leave by chance while others produce.
+"""Members of a group, as processes, that join, leave and are killed at random under load.
 
-Afterwards it is known who owned which partition when, from what the members wrote down, and what
-was given how often.
+Afterwards the members' logs say who owned which partition when, and how often each value was read.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ class Member:
             self.process = subprocess.Popen([*command, *arguments], cwd=ROOT, stderr=errors)
 
     def end(self, how: signal.Signals) -> None:
-        """Signal it; one that leaves may take its time."""
+        """Signal it; a member that leaves may take a while."""
         self.process.send_signal(how)
         if how is signal.SIGKILL:
             self.process.wait(ENDED_S)
             self.ended_ns = time.monotonic_ns()
 
     def wait(self) -> None:
-        """It leaves, and without a fault."""
+        """Wait until it has left, without an error."""
         assert self.process.wait(ENDED_S) == 0, self.diagnostics.read_text()[-4000:]
 
     @property
@@ -96,7 +95,7 @@ class Producing:
             self.acknowledged.add(message.value())  # type: ignore[attr-defined]
 
     def stop(self) -> None:
-        """Produce no more; all that was is acknowledged."""
+        """Stop producing; everything produced is acknowledged."""
         self._is_stopping.set()
         self._thread.join()
         assert self._producer.flush(ENDED_S) == 0
@@ -120,14 +119,14 @@ class Churn:
         return [each for each in self.members if each.ended_ns is None and not each.is_gone]
 
     def join(self) -> None:
-        """One more."""
+        """Start one more member."""
         number = len(self.members)
         kind = list(self.arguments)[number % len(self.arguments)]
         self.members.append(Member(kind, str(number), self.directory, self.arguments[kind]))
         self.counts["joined"] += 1
 
     def run(self, duration_s: float, pause_s: float) -> None:
-        """Begin with all; then somebody comes or goes every `pause_s`, more or less."""
+        """Start all members; then one joins or goes about every `pause_s`."""
         for _ in range(self.count):
             self.join()
         while not all(each.is_up for each in self.living):
@@ -153,7 +152,7 @@ class Churn:
             each.wait()
 
     def wait_for(self, wanted: set[bytes]) -> None:
-        """Until all of these were given to someone."""
+        """Wait until each of these values was read by some member."""
         end_s = time.monotonic() + FOUND_S
         while missing := wanted - self.found().keys():
             assert time.monotonic() < end_s, f"{len(missing)} were never given: {min(missing)!r}"
@@ -184,7 +183,7 @@ class Churn:
         return [each.ended_ns for each in self.members if each.ended_ns is not None]
 
     def found(self) -> Counter[bytes]:
-        """How often each value was given."""
+        """How often each value was read."""
         return Counter(value for each in self.members for value in values_in(each.log.read_text()))
 
     def ownerships(self) -> dict[int, list[Owned]]:
@@ -217,7 +216,7 @@ def overlaps(ownerships: dict[int, list[Owned]]) -> list[str]:
 
 
 def gaps_s(ownerships: dict[int, list[Owned]]) -> list[float]:
-    """How long partitions were nobody's, sorted."""
+    """How long partitions had no owner, sorted."""
     return sorted(
         (other.start_ns - one.end_ns) / 1e9
         for several in ownerships.values()
@@ -238,7 +237,7 @@ def settling_s(ownerships: dict[int, list[Owned]], kills_ns: Sequence[int]) -> l
 def churn(
     directory: Path, seed: int, count: int, arguments: dict[str, Sequence[str]]
 ) -> Iterator[Churn]:
-    """A group, of which nothing is left afterwards."""
+    """A group whose processes are all ended afterwards."""
     group = Churn(directory, seed, count, arguments)
     try:
         yield group

@@ -41,7 +41,7 @@ class Reader:
                 for message in stream:
                     self.messages.append(message)
             except connector.ConsumerTimeout:
-                continue  # nothing for now
+                continue  # no message for now
             except BaseException as error:
                 self.errors.append(error)
                 raise

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts: whatever passes, it ends connections after so many bytes, or holds them.
+"""A TCP proxy that closes connections after a number of bytes, or holds their traffic back.
 
 For clients that are told its address as the broker's own. Threads, since its users block.
 """

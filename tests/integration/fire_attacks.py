@@ -1,4 +1,4 @@
-"""What hostile peers do to a broker: bytes that mean nothing, bytes that nearly mean something.
+"""What hostile peers do to a broker: from random noise to nearly valid requests.
 
 An attack is a call that opens connections, does its worst, and closes them or hands them to `held`.
 Where a broker has to close a connection, an attack waits for that; `Stubborn` if it does not.
@@ -38,7 +38,7 @@ class Stubborn(AssertionError):
 
 
 class Arena:
-    """Where attacks take place: the broker's port, chance, and connections that stay half-open."""
+    """The attacks' surroundings: the broker's port, randomness, and half-open connections."""
 
     def __init__(self, port: int, seed: int) -> None:
         self.port = port
@@ -99,13 +99,13 @@ def last_words(arena: Arena, content: bytes) -> None:
 
 
 def noise(arena: Arena) -> None:
-    """Bytes without any sense, with a frame's size in front or not."""
+    """Random bytes, with or without a frame's size in front."""
     content = arena.chance.randbytes(arena.chance.randrange(1, 300))
     last_words(arena, content if arena.chance.random() < 0.3 else _framed(content))
 
 
 def noise_behind_a_header(arena: Arena) -> None:
-    """A good header, and nothing good behind it."""
+    """A valid header followed by noise."""
     head = arena.any_frame()[4:16]
     last_words(arena, _framed(head + arena.chance.randbytes(arena.chance.randrange(200))))
 
@@ -138,7 +138,7 @@ def huge_count(arena: Arena) -> None:
 
 
 def wrong_version(arena: Arena) -> None:
-    """Versions that nobody has built."""
+    """Requests in versions that do not exist."""
     frame = bytearray(arena.any_frame())
     version = arena.chance.choice((-1, 99, 32767, -32768))
     struct.pack_into(">h", frame, 6, version)
@@ -146,7 +146,7 @@ def wrong_version(arena: Arena) -> None:
 
 
 def unknown_key(arena: Arena) -> None:
-    """APIs that nobody has built."""
+    """Requests of API keys that do not exist."""
     frame = bytearray(arena.any_frame())
     known = {api.key for api in TABLE}
     unknown = [key for key in (*range(100), -1, 32767, -32768) if key not in known]
@@ -192,7 +192,7 @@ def flood_of_connects(arena: Arena) -> None:
 
 
 def never_reading(arena: Arena) -> None:
-    """Questions without end, whose answers nobody takes."""
+    """An endless stream of requests whose answers are never read."""
     question = valid_frame(*arena.chance.choice(((metadata.API, 9), (fetch.API, 11))))
     wire = Wire(arena.port, CLOSE_S)
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

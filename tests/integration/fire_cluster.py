@@ -1,6 +1,6 @@
-"""What a cluster holds, seen from three sides: directories on disk, znodes, and each broker's word.
+"""A cluster's partitions seen from three sides: directories on disk, znodes, brokers' metadata.
 
-`Churn` creates and deletes topics without end and keeps what it was promised, whoever dies.
+`Churn` creates and deletes topics all the time, and records which requests were confirmed.
 """
 
 from __future__ import annotations

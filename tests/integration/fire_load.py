@@ -1,4 +1,4 @@
-"""Load that does not let go while its broker is killed: producers, a group, what they were told.
+"""Load that continues while its broker is killed: producers, a group, and their acknowledgements.
 
 A `Writing` keeps what was acknowledged and where, a `Group` what it read and which commits were
 acknowledged. Each runs a thread of its own until `stop`. Nothing is judged here but failures that

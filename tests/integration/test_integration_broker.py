@@ -111,7 +111,7 @@ def test_a_producer_and_a_group_of_kafka_python(broker: BrokerProcess) -> None:
     assert sorted(found) == sorted(b"%d" % n for n in range(200))
 
 
-def test_topics_grow_and_go(broker: BrokerProcess) -> None:
+def test_partitions_are_added_and_topics_deleted(broker: BrokerProcess) -> None:
     create(broker, "grows", 2)
     client = admin(broker)
     client.create_partitions([NewPartitions("grows", 5)])["grows"].result(20)
@@ -120,7 +120,7 @@ def test_topics_grow_and_go(broker: BrokerProcess) -> None:
     assert "grows" not in client.list_topics(timeout=10).topics
 
 
-def test_a_topic_created_again_holds_nothing_of_the_old_one(broker: BrokerProcess) -> None:
+def test_a_recreated_topic_holds_nothing_of_the_old_one(broker: BrokerProcess) -> None:
     create(broker, "again")
     produce(broker, "again", [b"old"] * 10)
     delete(broker, "again")
@@ -138,7 +138,7 @@ def test_a_topic_created_again_holds_nothing_of_the_old_one(broker: BrokerProces
         (NewTopic("bad-setting", 1, 1, config={"retention.ms": "soon"}), "INVALID_CONFIG"),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(broker: BrokerProcess, new: NewTopic, why: str) -> None:
+def test_an_invalid_topic_is_refused(broker: BrokerProcess, new: NewTopic, why: str) -> None:
     client = admin(broker)
     with pytest.raises(KafkaException, match=why):
         client.create_topics([new])[new.topic].result(20)
@@ -198,9 +198,7 @@ def test_a_broker_that_was_killed_comes_back_with_all_that_it_acknowledged(
         assert sorted(found) == sorted(str(n) for n in range(3) for _ in range(50))
 
 
-def test_a_stop_while_consumers_wait_takes_no_longer_than_it_has_to(
-    tmp_path: Path, own_root: str
-) -> None:
+def test_a_stop_does_not_wait_for_waiting_consumers(tmp_path: Path, own_root: str) -> None:
     with broker_processes(1, tmp_path, own_root) as (only,):
         produce(only, "quiet", [b"x"])
         consumer = Consumer(
@@ -239,7 +237,7 @@ def test_systemd_is_told_when_the_broker_is_ready_and_when_it_stops(
         assert wished < registering < told.index("READY=1") < told.index("STOPPING=1")
 
 
-def test_a_second_signal_does_not_wait(tmp_path: Path, own_root: str) -> None:
+def test_a_second_signal_ends_it_at_once(tmp_path: Path, own_root: str) -> None:
     with broker_processes(1, tmp_path, own_root) as (only,):
         produce(only, "quiet", [b"x"])
         process = only.process
@@ -250,7 +248,7 @@ def test_a_second_signal_does_not_wait(tmp_path: Path, own_root: str) -> None:
         assert kcat(only, "-C", "-t", "quiet", "-o", "beginning", "-e", "-q") == ["x"]
 
 
-def test_a_signal_before_it_is_ready_undoes_what_was_begun(tmp_path: Path) -> None:
+def test_a_signal_during_the_start_undoes_what_was_begun(tmp_path: Path) -> None:
     early = BrokerProcess(1, tmp_path, f"127.0.0.1:{free_port()}")
     process = early.begin()
     settled(lambda: "connecting to ZooKeeper" in early.text)
@@ -267,7 +265,7 @@ def test_a_bug_ends_the_process_with_its_traceback(tmp_path: Path, own_root: str
         assert "FileNotFoundError" in only.text
 
 
-def test_brokers_go_on_when_zookeeper_comes_back(
+def test_brokers_resume_when_zookeeper_comes_back(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with (

@@ -65,7 +65,7 @@ def test_a_broker_that_restarts_leads_its_partitions_again(tmp_path: Path, own_r
         assert len(consume(brokers[1], "comes-back", 100, "g")) == 100
 
 
-def test_a_broker_that_stood_still_for_too_long_registers_anew(
+def test_a_broker_that_was_frozen_for_too_long_registers_again(
     tmp_path: Path, own_root: str
 ) -> None:
     with broker_processes(2, tmp_path, own_root, **BRIEF_SESSIONS) as brokers:

@@ -1,4 +1,4 @@
-"""What goes wrong with a client is said by the error that the guides name, and nothing hangs."""
+"""A client's faults raise the errors that the guides name, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def broker(cluster: Standalone) -> str:
 
 @pytest.fixture
 def wrong(cluster: Standalone, request: pytest.FixtureRequest) -> Iterator[str]:
-    """An address where no broker is, in each of the ways there are."""
+    """An address without a broker, in every possible way."""
     with ExitStack() as kept:
         silent = kept.enter_context(socket.create_server(("127.0.0.1", 0)))
         yield {
@@ -147,7 +147,7 @@ def test_a_record_larger_than_a_fetch_is_read_all_the_same(
         assert sizes == [500_000, 300_000, 1]
 
 
-def test_values_that_cannot_be_encoded_or_decoded_are_told_with_their_place(
+def test_values_that_cannot_be_encoded_or_decoded_are_named_with_their_offset(
     cluster: Standalone, broker: str
 ) -> None:
     cluster.run("topics", "create", "json")
@@ -182,7 +182,7 @@ CLOSED: dict[str, Callable[[Consumer], object]] = {
 
 
 @pytest.mark.parametrize("call", CLOSED)
-def test_a_closed_consumer_says_so(broker: str, call: str) -> None:
+def test_a_closed_consumer_refuses_calls(broker: str, call: str) -> None:
     consumer = Consumer(broker, group_id="closed")
     consumer.close()
     with pytest.raises(ConsumerClosed, match="the consumer is closed"):
@@ -191,7 +191,7 @@ def test_a_closed_consumer_says_so(broker: str, call: str) -> None:
     consumer.close()  # again: nothing
 
 
-def test_a_closed_consumer_that_is_awaited_says_so(broker: str) -> None:
+def test_a_closed_asyncio_consumer_refuses_calls(broker: str) -> None:
     async def scenario() -> None:
         consumer = aio.Consumer(broker, group_id="closed")
         await consumer.close()
@@ -204,7 +204,7 @@ def test_a_closed_consumer_that_is_awaited_says_so(broker: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_closed_producer_says_so(broker: str) -> None:
+def test_a_closed_producer_refuses_calls(broker: str) -> None:
     producer = Producer(bootstrap_servers=broker)
     producer.close()
     with pytest.raises(ProducerClosed):
@@ -228,7 +228,7 @@ def test_a_closed_producer_says_so(broker: str) -> None:
     asyncio.run(scenario())
 
 
-def test_wrong_settings_are_said_before_anything_is_connected() -> None:
+def test_wrong_settings_are_refused_before_anything_connects() -> None:
     with pytest.raises(UserError, match="did you mean acks"):
         Producer(bootstrap_servers="localhost:9092", ack="all")
     with pytest.raises(UserError, match="give host:port"):

@@ -1,4 +1,4 @@
-"""Three brokers whose members come, go and die: no record, no topic and no directory is lost.
+"""Three brokers that stop, restart and die: no record, no topic and no directory is lost.
 
 What is judged is agreement: after all is said, disks, znodes and each broker's metadata are equal.
 """
@@ -175,7 +175,7 @@ def kill_the_controller(brokers: list[BrokerProcess], churn: Churn) -> None:
     killed.start()
 
 
-def test_a_controller_that_stood_still_finds_that_it_was_replaced(
+def test_a_frozen_controller_finds_that_it_was_replaced(
     brokers: list[BrokerProcess], client: KazooClient
 ) -> None:
     churn = Churn(brokers, seed=3)
@@ -189,7 +189,7 @@ def test_a_controller_that_stood_still_finds_that_it_was_replaced(
 
 
 def stop_the_controller_for_a_while(brokers: list[BrokerProcess], churn: Churn) -> None:
-    """It misses its session's end, and wakes up believing what it believed before."""
+    """Freeze it past its session's end: it wakes up believing that it is the controller."""
     start = churn.done
     settled(lambda: churn.done > start + STEPS_BETWEEN_KILLS)
     paused = controller_among(brokers)
@@ -219,7 +219,7 @@ def test_a_topic_that_was_deleted_while_its_broker_was_down_is_gone_when_it_is_b
     assert told_by(killed) == {}
 
 
-def test_a_topic_created_again_has_a_new_id_and_nothing_of_the_old_log(
+def test_a_recreated_topic_has_a_new_id_and_nothing_of_the_old_log(
     brokers: list[BrokerProcess], client: KazooClient
 ) -> None:
     ids = set()

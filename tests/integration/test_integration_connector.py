@@ -67,7 +67,7 @@ def test_streams_of_two_connectors_share_a_topic(
         assert {message.partition for message in other.messages} == {3}
 
 
-def test_what_was_committed_is_not_given_again(
+def test_committed_messages_are_not_returned_again(
     broker: BrokerProcess, connect: str, topic: str, tree: KazooClient
 ) -> None:
     values = produce(broker.address, topic, 100)
@@ -144,7 +144,7 @@ def test_a_session_that_ends_is_followed_by_another(
         assert len(tree.get_children(f"/consumers/{topic}/ids")) == 1
 
 
-def test_a_zookeeper_that_stands_still_stops_streams_and_goes_on(
+def test_streams_stop_while_zookeeper_is_frozen_and_resume(
     broker: BrokerProcess, connect: str, topic: str, zookeeper: ZooKeeperHost
 ) -> None:
     with Reader(connect, topic, topic) as reader:
@@ -160,7 +160,7 @@ def test_a_zookeeper_that_stands_still_stops_streams_and_goes_on(
         settled(lambda: set(values) <= set(reader.values))
 
 
-def test_a_filter_finds_topics_that_come_later(
+def test_a_filter_finds_topics_created_later(
     broker: BrokerProcess, connect: str, topic: str, tree: KazooClient
 ) -> None:
     produce(broker.address, topic, 10)
@@ -217,7 +217,9 @@ def test_the_same_consumer_id_waits_until_the_other_is_gone(
     second.leave()
 
 
-def test_a_connector_says_what_is_wrong(broker: BrokerProcess, connect: str, topic: str) -> None:
+def test_a_connectors_errors_say_what_is_wrong(
+    broker: BrokerProcess, connect: str, topic: str
+) -> None:
     nobody = {"zookeeper.connect": "127.0.0.1:1", "zookeeper.connection.timeout.ms": 500}
     with pytest.raises(UserError, match=r"no ZooKeeper answers at 127\.0\.0\.1:1 within 500 ms"):
         connector.create(HASTY | {"group.id": topic} | nobody)
@@ -244,7 +246,7 @@ def test_a_connector_says_what_is_wrong(broker: BrokerProcess, connect: str, top
         one.create_message_streams({topic: 1})
 
 
-def test_one_that_is_left_unclosed_gives_a_resource_warning(
+def test_an_unclosed_connector_gives_a_resource_warning(
     broker: BrokerProcess, connect: str, topic: str
 ) -> None:
     left = [connector.create(HASTY | {"zookeeper.connect": connect, "group.id": topic})]
@@ -261,7 +263,7 @@ def test_no_thread_is_left(broker: BrokerProcess, connect: str, topic: str) -> N
     settled(lambda: threading.active_count() <= before)
 
 
-def test_a_program_that_just_ends_leaves_its_group(
+def test_a_program_that_ends_without_a_shutdown_leaves_its_group(
     broker: BrokerProcess, connect: str, topic: str, tree: KazooClient, tmp_path: Path
 ) -> None:
     produce(broker.address, topic, 5, partition=0)

@@ -1,4 +1,4 @@
-"""A group of ZooKeeper's with members of Apache Kafka 0.8.2: who reads what is agreed upon."""
+"""A ZooKeeper group shared with members of Apache Kafka 0.8.2: all agree on who reads what."""
 
 from __future__ import annotations
 

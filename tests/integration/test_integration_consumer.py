@@ -60,7 +60,7 @@ def test_commits_survive_a_restart_of_the_consumer(broker: str, topic: str) -> N
         assert consumer.committed([partition]) == {partition: OffsetAndMetadata(7, "a note", 0)}
 
 
-def test_auto_commit_on_close_covers_just_what_iteration_gave(broker: str, topic: str) -> None:
+def test_auto_commit_on_close_covers_exactly_the_iterated_records(broker: str, topic: str) -> None:
     produce(broker, topic, 10, partition=0)
     with Consumer(broker, group_id=topic, **HASTY) as consumer:
         consumer.subscribe([topic])
@@ -72,7 +72,7 @@ def test_auto_commit_on_close_covers_just_what_iteration_gave(broker: str, topic
         assert consumer.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 6
 
 
-def test_poll_and_batches_go_on_where_iteration_stopped(broker: str, topic: str) -> None:
+def test_poll_and_batches_resume_where_iteration_stopped(broker: str, topic: str) -> None:
     produce(broker, topic, 30, partition=0)
     partition = TopicPartition(topic, 0)
     with Consumer(broker) as consumer:
@@ -88,7 +88,7 @@ def test_poll_and_batches_go_on_where_iteration_stopped(broker: str, topic: str)
         assert [record.key for record in batch] == batch.keys() == batch.values()
 
 
-def test_a_paused_partition_gives_nothing_until_it_is_resumed(broker: str, topic: str) -> None:
+def test_a_paused_partition_returns_nothing_until_it_is_resumed(broker: str, topic: str) -> None:
     produce(broker, topic, 5, partition=0)
     produce(broker, topic, 5, partition=1)
     zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
@@ -149,7 +149,7 @@ def test_wakeup_ends_a_poll_that_waits(broker: str, topic: str) -> None:
         assert consumer.poll(0.1) == []
 
 
-def test_wakeup_goes_before_records_that_are_there(broker: str, topic: str) -> None:
+def test_wakeup_takes_precedence_over_ready_records(broker: str, topic: str) -> None:
     produce(broker, topic, 10, partition=0)
     with Consumer(broker, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition(topic, 0)])
@@ -233,7 +233,7 @@ def test_brokers_are_found_by_zookeeper(cluster: Standalone, broker: str, topic:
         Consumer(broker, **settings)
 
 
-def test_a_broker_that_restarts_is_read_on(tmp_path: Path) -> None:
+def test_reading_resumes_after_a_broker_restarts(tmp_path: Path) -> None:
     with ExitStack() as stack:
         first = stack.enter_context(standalone(tmp_path))
         address = f"127.0.0.1:{first.port}"

@@ -108,7 +108,7 @@ def test_cooperative_members_keep_what_they_have(broker: str, topic: str) -> Non
     assert gone == [3, 6], events  # half to the other, all at the end
 
 
-def test_a_pattern_finds_topics_that_come_later(broker: str, topic: str) -> None:
+def test_a_pattern_finds_topics_created_later(broker: str, topic: str) -> None:
     produce(broker, topic, 3)
     found: set[bytes] = set()
     with Consumer(broker, group_id=topic, **HASTY) as consumer:

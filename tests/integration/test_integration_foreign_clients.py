@@ -116,7 +116,7 @@ def test_keys_land_where_the_servers_own_clients_put_them(server: Server) -> Non
     assert {len(each) for each in places.values()} == {1}
 
 
-def test_a_group_goes_on_where_it_stopped(server: Server) -> None:
+def test_a_group_resumes_where_it_stopped(server: Server) -> None:
     server.make_topic("resumed", 2)
     found: Counter[bytes] = Counter()
     with Producer(bootstrap_servers=server.address) as producer:
@@ -163,7 +163,7 @@ def test_offsets_are_found_by_time(server: Server) -> None:
         assert consumer.poll(WAIT_S)[0].value == b"7"
 
 
-def test_asyncios_fronts_do_the_same(server: Server) -> None:
+def test_the_asyncio_fronts_do_the_same(server: Server) -> None:
     server.make_topic("awaited", 1)
 
     async def work() -> list[bytes]:
@@ -197,7 +197,7 @@ def test_the_command_line_shows_what_the_server_can_tell(server: Server) -> None
 
 
 @pytest.mark.parametrize("release", ["3.9", "4.1"])
-def test_no_record_is_there_twice_or_out_of_order_however_often_the_way_is_cut(
+def test_no_record_is_duplicated_or_reordered_however_often_connections_are_cut(
     tmp_path: Path, release: str
 ) -> None:
     port = free_port()

@@ -104,7 +104,7 @@ def test_a_link_that_is_cut_again_and_again_loses_and_doubles_nothing(
     assert_same(source.address, target.address, "cut")
 
 
-def test_a_topic_grows_and_its_settings_come_along(clusters: Clusters, tmp_path: Path) -> None:
+def test_added_partitions_and_settings_are_mirrored(clusters: Clusters, tmp_path: Path) -> None:
     source, target = clusters
     create(source.address, "grown", 1, retention_ms="123456789")
     given = flow(source.address, target.address, "grown", topics="grown", prefix="dc1.")
@@ -173,7 +173,7 @@ def test_a_topic_is_not_sent_back_to_where_it_came_from(clusters: Clusters, tmp_
     }
 
 
-def test_records_that_retention_took_stop_the_partition_until_somebody_seeks(
+def test_a_partition_that_lost_records_to_retention_stops_until_a_seek(
     clusters: Clusters, tmp_path: Path
 ) -> None:
     source, target = clusters
@@ -231,7 +231,7 @@ def test_a_mirror_that_is_to_stop_at_a_loss_ends_with_one_sentence(
     assert mirror.text.splitlines()[-1].startswith("kdist: the source's log begins at 3")
 
 
-def test_clusters_that_do_not_answer_are_waited_for_with_one_line(tmp_path: Path) -> None:
+def test_unreachable_clusters_are_waited_for_with_one_log_line(tmp_path: Path) -> None:
     nowhere, port = f"127.0.0.1:{free_port()}", free_port()
     given = flow(nowhere, f"127.0.0.1:{free_port()}") | {"mirror.http.address": f"127.0.0.1:{port}"}
     mirror = MirrorProcess(tmp_path, "waiting", given)

@@ -314,7 +314,7 @@ def test_sockets_have_no_delay_and_the_buffers_asked_for(served: Served) -> None
         ("192.0.2.1", "cannot listen on 192.0.2.1, port 0: this machine does not have the address"),
     ],
 )
-def test_an_address_that_cannot_be_listened_on_is_said_in_a_sentence(
+def test_an_address_that_cannot_be_listened_on_is_a_one_sentence_error(
     served: Served, host: str, sentence: str
 ) -> None:
     with pytest.raises(UserError) as raised:

@@ -166,7 +166,7 @@ def test_an_old_log_is_read_from_any_offset(site: Site, magic: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_a_log_that_goes_on_in_batches_is_read_through(site: Site, magic: int) -> None:
+def test_a_log_that_continues_in_record_batches_is_read_through(site: Site, magic: int) -> None:
     topic = f"upgraded-{magic}"
     write_with_each_codec(site.kafka, topic, magic)
     upgrade(site.kafka.address, topic)
@@ -185,7 +185,7 @@ def test_a_log_that_goes_on_in_batches_is_read_through(site: Site, magic: int) -
     assert by_us(site.kafka.address, topic, 235) == expected[235:]
 
 
-def test_log_append_time_of_an_old_log_is_told_as_such(site: Site) -> None:
+def test_log_append_time_of_an_old_log_is_shown_as_such(site: Site) -> None:
     write_with_each_codec(site.kafka, "stamped", 1, message_timestamp_type="LogAppendTime")
     expected = by_judge(site.kafka.address, "stamped")
     assert all(each.is_append_time for each in expected)

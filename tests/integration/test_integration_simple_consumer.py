@@ -63,7 +63,7 @@ def test_a_fetch_gives_messages_from_an_offset_on(simple: SimpleConsumer) -> Non
     assert list(simple.fetch(FetchRequest(TOPIC, 0, offset=50))) == []
 
 
-def test_a_small_fetch_gives_a_whole_batch_and_reading_goes_on(simple: SimpleConsumer) -> None:
+def test_a_small_fetch_returns_a_whole_batch_and_reading_continues(simple: SimpleConsumer) -> None:
     offset, found = 0, []
     while messages := list(simple.fetch(FetchRequest(TOPIC, 0, offset, fetch_size=1))):
         found += messages
@@ -71,7 +71,7 @@ def test_a_small_fetch_gives_a_whole_batch_and_reading_goes_on(simple: SimpleCon
     assert [each.offset for each in found] == list(range(50))
 
 
-def test_offsets_that_are_not_there_are_told_with_those_that_are(simple: SimpleConsumer) -> None:
+def test_an_offset_out_of_range_is_refused_with_the_valid_range(simple: SimpleConsumer) -> None:
     with pytest.raises(OutOfRange, match="no offset 51: its offsets go from 0 up to 50") as gone:
         simple.fetch(FetchRequest(TOPIC, 0, offset=51))
     assert (gone.value.error, gone.value.start, gone.value.end) == (
@@ -100,7 +100,7 @@ def test_several_are_fetched_in_order_and_one_that_is_refused_raises_when_read(
     assert simple.multifetch([]) == []
 
 
-def test_where_times_are(simple: SimpleConsumer) -> None:
+def test_offsets_are_found_by_time(simple: SimpleConsumer) -> None:
     assert simple.get_offsets_before(TOPIC, 0, EARLIEST_TIME, 1) == [0]
     assert simple.get_offsets_before(TOPIC, 0, LATEST_TIME, 1) == [50]
     assert simple.get_offsets_before(TOPIC, 0, LATEST_TIME, 10) == [50, 0]
@@ -128,7 +128,7 @@ def test_compressed_messages_are_given_one_by_one(cluster: Standalone, codec: st
     raise AssertionError("nobody leads it")
 
 
-def test_a_fetch_waits_for_what_comes(cluster: Standalone) -> None:
+def test_a_fetch_waits_for_new_messages(cluster: Standalone) -> None:
     address = f"127.0.0.1:{cluster.port}"
     port = leaders_of(cluster)[1]
     with SimpleConsumer("127.0.0.1", port, client_id="patient") as simple:
@@ -139,7 +139,7 @@ def test_a_fetch_waits_for_what_comes(cluster: Standalone) -> None:
         assert (message.payload(), offset) == (b"9", end)
 
 
-def test_a_broker_that_is_not_there_and_a_consumer_that_is_closed_are_told() -> None:
+def test_a_missing_broker_and_a_closed_consumer_are_errors() -> None:
     with closing(SimpleConsumer("127.0.0.1", free_port(), socket_timeout_ms=2_000)) as simple:
         with pytest.raises(ApiError, match="NETWORK_EXCEPTION: cannot connect to 127"):
             simple.fetch(FetchRequest(TOPIC, 0, 0))
@@ -161,7 +161,7 @@ def test_a_broker_that_was_restarted_is_asked_again(tmp_path: Path) -> None:
 
 @pytest.mark.peer
 @pytest.mark.xdist_group("kafka")
-def test_apache_kafka_is_read_as_well(tmp_path: Path) -> None:
+def test_apache_kafka_can_be_read_too(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path / "broker") as broker:
         create(broker.address, TOPIC, 1)
         produce(broker.address, TOPIC, 20, 0)
