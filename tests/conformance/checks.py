@@ -1,4 +1,4 @@
-"""Checks of our own with somebody else's client: functions that raise, run one by one."""
+"""Our own checks with foreign clients: functions that raise on failure, run one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that cannot pass yet, or never will, and why: so that a failure is always news.
+"""Tests that cannot pass yet, or never will, and why: so any other failure is a regression.
 
 A `later` row goes when its feature comes; what is listed there and passes all the same counts as
 passed. A `never` row is about a test that asks for something other than a broker like this one.

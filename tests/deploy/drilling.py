@@ -1,4 +1,4 @@
-"""What a drill is made with: faults of the lab, playbooks, and waiting for what has to come."""
+"""The tools of a drill: faults of the lab, playbooks, and waiting for a condition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Run:
     changed: dict[str, int]
 
     def worked(self) -> Run:
-        """Itself, if it did what it should."""
+        """Assert that the playbook succeeded; returns the run."""
         assert self.status == 0, self.said[-4000:]
         return self
 

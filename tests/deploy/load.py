@@ -1,4 +1,4 @@
-"""A producer that goes on through a drill, and remembers what the cluster has promised it."""
+"""A producer that keeps sending through a drill, and remembers what was acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each cluster as a whole: who is registered, who leads, and that every broker takes and gives."""
+"""Each cluster as a whole: registrations, the controller, and that every broker serves records."""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ def flush(broker: Broker) -> None:
     await_well([broker])
 
 
-def test_each_datacenter_goes_on_while_the_link_between_them_is_cut(site: Site, lab: Lab) -> None:
+def test_each_datacenter_keeps_serving_while_the_link_between_them_is_cut(
+    site: Site, lab: Lab
+) -> None:
     one, other = site.clusters[:2]
     stranger, near = other.hosts[0], one.brokers[0]
     reach = f"nc -z -w 2 {near.host['kdist_address']} {near.port}"

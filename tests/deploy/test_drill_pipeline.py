@@ -131,7 +131,7 @@ def test_in_the_end_every_flight_is_in_the_files_once(pipeline: Pipeline, lab: L
     assert pipeline.flights_loaded()["2013-01-01"] == 842
 
 
-def test_a_mirror_stops_where_records_are_gone_and_goes_on_where_it_is_told(
+def test_a_mirror_stops_at_lost_records_and_resumes_where_it_is_told(
     pipeline: Pipeline, lab: Lab
 ) -> None:
     """The drill of a dead disk may have left partitions that are stopped: they go on here, too."""
