@@ -58,7 +58,7 @@ class Report(NamedTuple):
 
 
 class Runner:
-    """Sessions in threads, until so many were run, or for so long."""
+    """Runs sessions in threads, up to a number or a time."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
@@ -104,7 +104,7 @@ class Runner:
 
 
 def run(broker: BrokerProcess, seed: int, count: int, seconds: float, session: str = "") -> Report:
-    """So many sessions, or for so long. AssertionError if anything is amiss."""
+    """Run a number of sessions, or for a time. AssertionError if anything is wrong."""
     cluster = Cluster(broker.port, broker.id, "log.flush.before.expose" in broker.settings)
     settled(lambda: has_groups(broker))
     Runner(cluster, -seed - 1).run(4, 60)  # it warms up

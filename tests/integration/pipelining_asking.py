@@ -36,7 +36,7 @@ Check = Callable[[Any], str]
 
 
 class Expected(NamedTuple):
-    """An answer that is to come."""
+    """An answer that is still to come."""
 
     correlation_id: int
     api: Api
@@ -65,7 +65,7 @@ class Cluster(NamedTuple):
 
 
 class Asking:
-    """What one connection asks. Owner: its thread."""
+    """The requests of one connection. Owner: its thread."""
 
     def __init__(self, name: str, cluster: Cluster, chance: random.Random) -> None:
         self.cluster = cluster
@@ -89,7 +89,7 @@ class Asking:
         return max(lowest, self._versions.setdefault(api.name, chosen))
 
     def ask(self, api: Api, version: int, request: Any, what: str, check: Check | None) -> None:
-        """Write a request down; no `check`: it is not answered."""
+        """Record a request to send; without a `check` it gets no answer."""
         self._correlation_id += 1
         header = RequestHeader(api.key, version, self._correlation_id, self.name)
         self.frames.append(bytes(encode_request(header, request)))
@@ -213,7 +213,7 @@ class Asking:
         self.ask(api_versions.API, version, request, "", lambda r: unlike(r.error_code, 0))
 
     def beat(self) -> None:
-        """As a member that nobody knows."""
+        """A Heartbeat as an unknown member."""
         request = heartbeat.HeartbeatRequest(
             group_id=self.name, generation_id=1, member_id="nobody"
         )

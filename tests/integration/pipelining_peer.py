@@ -63,7 +63,7 @@ class Peer:
                     self._receive()
 
     def _pieces(self, data: bytes) -> list[memoryview]:
-        """In the order to be popped."""
+        """The pieces to send, in reverse: they are popped from the end."""
         view, chance = memoryview(data), self._chance
         how = chance.choice(("whole", "whole", "any", "any", "small", "bytes"))
         pieces = []

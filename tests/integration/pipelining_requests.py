@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 
 
 class Placed:
-    """What is to become of a batch: its offset in a log, or an error."""
+    """The expected outcome of a batch: its offset in a log, or an error."""
 
     def __init__(self, topic: Topic, code: Error, offset: int = -1, log: Log | None = None) -> None:
         self._topic = topic
@@ -51,7 +51,7 @@ class Script(Asking):
     """What one connection asks. Owner: its thread."""
 
     def batch(self, log: Log | None, size: int, *, is_idempotent: bool) -> Batch:
-        """Records that nobody else sends."""
+        """A batch of records that nobody else sends."""
         count = self.chance.choice((1, 1, 1, 2, 5))
         self._records += 1
         values = [
@@ -71,7 +71,7 @@ class Script(Asking):
         return Batch(bytes(batch), count)
 
     def size(self) -> int:
-        """Of a batch: mostly small."""
+        """A batch's size: mostly small."""
         chosen = self.chance.random()
         if chosen < 0.9:
             return self.chance.randrange(1500)

@@ -34,7 +34,7 @@ class Session:
         self.fetches = FetchSession(self.script, self.script.topics[0], self.chance)
 
     def run(self) -> str:
-        """How it ended. AssertionError if anything is amiss."""
+        """Run the session; returns how it ended. AssertionError if anything is wrong."""
         end = self.chance.choice(ENDS)
         try:
             self._begin()
@@ -151,7 +151,7 @@ class Session:
         return frame
 
     def _reset(self) -> None:
-        """Send some, take some, and be gone."""
+        """Send some, read some, and reset the connection."""
         data = b"".join(self.script.frames)
         enough = self.chance.randrange(len(self.script.expected) + 1)
         self._peer.frames.clear()
@@ -166,7 +166,7 @@ class Session:
     # What is there in the end
 
     def _look(self, *, is_whole: bool) -> None:
-        """Read the topics on another connection; then they go."""
+        """Check the topics on another connection, then delete them."""
         for topic in self.script.topics:
             for index, log in enumerate(topic.logs):
                 with Wire(self._port) as wire:
