@@ -92,8 +92,8 @@ def test_a_service_that_has_not_read_its_changed_files_is_found(
 @pytest.mark.parametrize("role", ["kdist_release", "kdist_spark"])
 def test_a_release_is_on_the_disk_before_it_is_called_whole(role: str) -> None:
     steps = [task["name"] for task in tasks(f"{role}/tasks/unpack.yml")]
-    (whole,) = [number for number, name in enumerate(steps) if name.endswith(" whole")]
-    assert steps[whole - 1] == "Bring it to the disk"
+    (whole,) = [number for number, name in enumerate(steps) if name.endswith(" complete")]
+    assert steps[whole - 1] == "Sync it to disk"
 
 
 # ZooKeeper

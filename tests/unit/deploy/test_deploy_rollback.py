@@ -78,7 +78,7 @@ def test_the_release_that_a_rollback_leaves_is_not_the_previous_one(
     role: str, page: str, host: tuple[str, str], wanted: str, is_kept: bool
 ) -> None:
     tasks = yaml.safe_load((ROOT / "roles" / role / "tasks" / page).read_text())
-    (switch,) = [task for task in tasks if "Keep the one before" in str(task.get("block"))]
+    (switch,) = [task for task in tasks if "Keep the replaced release" in str(task.get("block"))]
     links = [
         {"stat": {"lnk_source": f"/opt/kdist/releases/{name}"} if name else {}} for name in host
     ]
