@@ -1,5 +1,5 @@
-# The front door: `make help` lists what it can do. Every target does its own set-up, and a second run
-# costs nothing when nothing has changed. What needs more than a line of shell is a script in tools/.
+# `make help` lists the targets. Each does its own set-up, which is skipped when nothing has changed.
+# What needs more than a line of shell is a script in tools/.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -11,15 +11,15 @@ PYTEST := $(PYTHON) -m pytest --numprocesses=auto --dist=worksteal
 MAY_MOUNT := $(shell unshare --mount true 2>/dev/null && echo yes)
 CODEC_SOURCES := setup.py $(wildcard kdist/records/_compiled*.py kdist/records/*.pxd)
 
-# A virtual environment has its path in it, so one in a copied tree is made anew; and without the
-# compiled codec its stamp does not count.
+# A virtual environment contains its own path, so one in a copied tree is remade; and the codec is
+# rebuilt if its compiled file is missing, whatever the stamp says.
 VENV_MOVED := $(if $(filter $(CURDIR),$(shell cat .venv/.ready 2>/dev/null)),,FORCE)
 CODEC_GONE := $(if $(wildcard kdist/records/_compiled_usual.*.so),,FORCE)
 
 help:  ## Print every target with its sentence
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# If a client's suite or a peer cannot be had, that is only said here; the tests that need it fail.
+# Where a line begins with `-`, a failure to get a suite or peer is only reported; tests that need it fail.
 setup: .venv/.codec  ## Make .venv, build the codec, bring Kafka's jars, other peers and the clients' suites
 	@tools/setup_packages.sh peer
 	@$(PYTHON) tests/integration/peer/kafka_peer.py >/dev/null
@@ -120,12 +120,12 @@ clean:  ## Remove everything that make made, the virtual environment included
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# It takes 40 s, so it runs only when something that it checks has changed.
+# ansible-lint takes 40 s, so it runs only when something that it checks has changed.
 .cache/.ansible-lint: .venv/.ready .ansible-lint .yamllint $(shell find roles playbooks inventory monitoring -type f)
 	@.venv/bin/ansible-lint -q
 	@mkdir -p .cache && touch $@
 
-# The lock lets two makes in one tree wait for each other instead of building over each other.
+# The lock keeps two makes in one tree from building at the same time.
 .venv/.ready: pyproject.toml setup.py tools/setup_venv.sh $(VENV_MOVED)
 	@tools/setup_packages.sh build
 	@flock tools tools/setup_venv.sh

@@ -1,10 +1,10 @@
 """The broker against a C program that makes the same system calls: `make bench-broker`.
 
-Both run on one core and are loaded in turn from the other, in the order A B B A, with the same
-bytes. CPU is what a server's threads had of their core for a request, the kernel's part included;
-wall is the clock, with what other processes took of both cores. CPU judges ratios, since the
-machine is shared and it counts nobody else's work. Latency is the clock's, and can only be worse.
-A missed budget is said and is no failure.
+Both servers run on one core and are loaded in turn from the other, in the order A B B A, with the
+same bytes. "CPU" is the CPU time of a server's threads per request, kernel time included; "wall" is
+elapsed time, which includes what other processes took of both cores. Ratios are judged by CPU: the
+machine is shared, and CPU time leaves out other processes' work. Latency is elapsed time, which
+such work can only make worse. A missed budget is reported but is not a failure.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MIB = 1 << 20
 
 
 class Scale(NamedTuple):
-    """How long a run is. `rounds` is even, so that each contender is first as often.
+    """How long a run is. `rounds` is even, so that each contender goes first equally often.
 
-    `appended_bytes` is more than what a contender appends in `bulk_seconds`.
+    `appended_bytes` is more than a contender appends in `bulk_seconds`.
     """
 
     rounds: int
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The same for both contenders, and what an answer of the broker must be."""
+    """A load, the same for both contenders, and the answer expected of the broker."""
 
     name: str
     load: Load
@@ -86,7 +86,7 @@ class Measured(NamedTuple):
 
 
 def measure(place: Place, work: Work) -> dict[str, Measured]:
-    """Load both contenders in turn, after a round that only warms up."""
+    """Load both contenders in turn; the first round is a warm-up and is not counted."""
     found: dict[str, list[Result]] = {name: [] for name in CONTENDERS}
     answer_bytes = place.broker.ask(_first_frame(work.load), work.fetched_bytes)
     for number in range(place.scale.rounds + 1):
@@ -113,7 +113,7 @@ def _run(place: Place, work: Work, contender: str) -> Result:
 
 
 def _check(work: Work, result: Result, answer_bytes: int) -> None:
-    """Raise unless all answers were as large as the one that was looked at: none is an error."""
+    """Raise unless all answers have the size of the checked one, so that none can be an error."""
     under_way = work.load.connections * work.load.depth
     whole = result.requests * answer_bytes
     if not whole <= result.bytes <= whole + under_way * answer_bytes:
@@ -133,7 +133,7 @@ def _medians(results: list[Result]) -> Measured:
 
 
 def ratios(place: Place, work: Work) -> list[Row]:
-    """The rows of one work."""
+    """The rows for one load."""
     found = measure(place, work)
     c, kdist = found["C"], found["kdist"]
     above_us = (kdist.cpu_seconds_each - c.cpu_seconds_each) * 1e6
@@ -168,7 +168,7 @@ def _rows(task: str, unit: str, rates: dict[str, float], ratio_min: float | None
 
 
 def idle(place: Place) -> Iterator[Row]:
-    """Memory of a broker that so many clients have asked for its versions and left alone."""
+    """Memory of a broker with idle connections, each of which has sent one ApiVersions request."""
     task, broker = f"{IDLE_CONNECTIONS} idle connections, memory", place.broker
     yield Row(task, "kdist, none", resident_bytes(broker.process.pid) / _MIB, "MiB")
     frame = frames.api_versions_frame()
@@ -191,7 +191,7 @@ def small_produces(place: Place) -> Iterator[Row]:
 
 
 def bulk_produces(place: Place) -> Iterator[Row]:
-    """Batches of many records, two under way on each of two connections."""
+    """Batches of many records, two requests in flight on each of two connections."""
     for kib in BULK_KIB:
         batch, _ = frames.bulk(kib << 10)
         with broker_world.topic(place.broker) as topic:
@@ -201,7 +201,7 @@ def bulk_produces(place: Place) -> Iterator[Row]:
 
 
 def small_fetches(place: Place) -> Iterator[Row]:
-    """The one record at the end of a log, as a consumer there gets it."""
+    """The last record of a log, as a consumer at the end of the log fetches it."""
     batch, broker = frames.one_record(), place.broker
     with broker_world.topic(broker) as topic:
         broker.fill(topic, batch, SMALL_BATCHES)
@@ -214,7 +214,7 @@ def small_fetches(place: Place) -> Iterator[Row]:
 
 
 def bulk_fetches(place: Place) -> Iterator[Row]:
-    """A mebibyte at a time from the page cache, all through a log."""
+    """A whole log from the page cache, 1 MiB per fetch."""
     batch, records = frames.bulk(64 << 10)
     size = FETCHED_BATCHES * len(batch)
     with broker_world.topic(place.broker) as topic:
@@ -229,7 +229,7 @@ def bulk_fetches(place: Place) -> Iterator[Row]:
 
 
 def latencies(place: Place) -> Iterator[Row]:
-    """The 99th percentile of one-record produces and fetches at half of the broker's most."""
+    """The 99th percentile of one-record produces and fetches at half the broker's maximum rate."""
     batch, broker = frames.one_record(), place.broker
     with broker_world.topic(broker) as written, broker_world.topic(broker) as read:
         broker.fill(read, batch, SMALL_BATCHES)
@@ -254,7 +254,7 @@ def _latency(place: Place, work: Work) -> Iterator[Row]:
 
 
 TASKS: dict[str, Callable[[Place], Iterator[Row]]] = {
-    "idle": idle,  # first: nothing has made the broker grow yet
+    "idle": idle,  # first, before other tasks grow the broker's memory
     "small-produces": small_produces,
     "bulk-produces": bulk_produces,
     "small-fetches": small_fetches,
@@ -296,7 +296,7 @@ def main() -> None:
         rows: list[Row] = []
         try:
             rows.extend(run(Path(path).absolute(), scale, arguments.only))
-        finally:  # what was measured before a failure is shown too
+        finally:  # after a failure, still show what was measured before it
             show(rows, as_json=arguments.json)
 
 

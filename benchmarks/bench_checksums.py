@@ -25,7 +25,7 @@ def candidates() -> Iterator[tuple[str, Callable[[Any], int]]]:
     try:
         import google_crc32c
     except ImportError:
-        pass  # a yardstick only: it takes bytes, so a view must be copied for it
+        pass  # only a yardstick: it takes bytes, so a memoryview must be copied first
     else:
         yield "CRC-32C google-crc32c", lambda view: google_crc32c.value(bytes(view))
     yield "CRC-32C crcmod", crc32c.software

@@ -1,10 +1,10 @@
 """kdist's clients beside confluent-kafka, kafka-python and aiokafka: one run, one broker of kdist.
 
-Sending, reading and latency, of 100 B and 1 KiB, acks=1 and all, without a codec and with lz4. All
-contenders have their turn in every round, in reverse order every other; what is told are medians,
-and the ratio to confluent-kafka's way of the same kind: by the clock on the wall, and by the
-client's own processor time, all threads, which judges, since other work on the machine falsifies it
-less. A missed budget is said, like every loss, and is no failure.
+Measures sending, reading and latency with messages of 100 B and 1 KiB, acks=1 and all, uncompressed
+and with lz4. Every round runs all contenders; the order is reversed every other round. Results are
+medians, and ratios to confluent-kafka used in the same way: by wall clock, and by the CPU time of
+all the client's threads. Budgets are judged by CPU time, which other work on the machine distorts
+less. A missed budget is reported, like every loss, but is not a failure.
 
 `.venv/bin/python benchmarks/bench_clients.py [--only WORDS] [--task WORDS] [--quick] [--json]`
 """
@@ -46,7 +46,7 @@ BUDGETS = {
 SIZES = (100, 1024)
 CODECS = ("none", "lz4")
 SEND_COUNTS = {100: 300_000, 1024: 150_000}
-# More than librdkafka reads ahead (100,000 records): else it would be done before the clock starts.
+# More than the 100,000 records that librdkafka prefetches: else it is done before timing starts.
 READ_COUNTS = {100: 500_000, 1024: 300_000}
 LATENCY_COUNT, LATENCY_INTERVAL_S = 5_000, 0.001
 _numbers = itertools.count(1)
@@ -73,7 +73,7 @@ Measure = Callable[[], Taken]
 
 @contextmanager
 def broker(directory: Path, port: int) -> Iterator[str]:
-    """A broker of kdist over an empty directory."""
+    """A kdist broker on an empty directory; its address."""
     words = [sys.executable, "-m", "kdist.cli", "standalone", "--json"]
     process = subprocess.Popen(
         [*words, "--data", str(directory), "--port", str(port)], stdout=subprocess.PIPE
@@ -89,16 +89,16 @@ def broker(directory: Path, port: int) -> Iterator[str]:
 
 @contextmanager
 def topic(address: str, partitions: int) -> Iterator[str]:
-    """A topic for the time being."""
+    """A temporary topic."""
     name = f"bench-{os.getpid()}-{next(_numbers)}"
-    admin = AdminClient({"bootstrap.servers": address})  # kept: it takes its answers along
+    admin = AdminClient({"bootstrap.servers": address})  # keeps its futures alive
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(WAIT_S)
     yield name
     admin.delete_topics([name])[name].result(WAIT_S)
 
 
 def values(size: int, count: int) -> list[bytes]:
-    """So many, each an object of its own; they shrink to about a half."""
+    """`count` values, each a separate object; they compress to about half their size."""
     chance = random.Random(size)
     texts = [chance.randbytes(size // 4).hex().encode().ljust(size, b".") for _ in range(1000)]
     return [b"%d " % number + texts[number % 1000][: size - 7] for number in range(count)]
@@ -108,7 +108,7 @@ def values(size: int, count: int) -> list[bytes]:
 
 
 def sent(options: Options, send: Send, load: Load) -> Taken:
-    """Of one producer, to a new topic."""
+    """Time one producer, sending to a new topic."""
     started: list[tuple[float, float]] = []
     make_room(2 * sum(map(len, load.values)))
     with topic(options.address, 4) as name:
@@ -117,7 +117,7 @@ def sent(options: Options, send: Send, load: Load) -> Taken:
 
 
 def read(options: Options, contender: Contender, name: str, count: int) -> Taken:
-    """Of one consumer."""
+    """Time one consumer."""
     reading = contender(options.address, name, count)
     next(reading)
     started = _now()
@@ -140,7 +140,7 @@ def _taken(started: tuple[float, float], count: int) -> Taken:
 
 
 def compare(task: str, contenders: Mapping[str, Measure], options: Options) -> Iterator[Row]:
-    """All in turn; the first is the yardstick."""
+    """Run all contenders in turn; the first is the yardstick."""
     first = next(iter(contenders))
     chosen = {name: each for name, each in contenders.items() if options.only in name}
     chosen = {first: contenders[first], **chosen}
@@ -182,7 +182,7 @@ def sending(options: Options, size: int, acks: str, codec: str) -> Iterator[Row]
 
 
 def reading(options: Options, size: int, codec: str) -> Iterator[Row]:
-    """Consumers, of one topic that confluent-kafka filled."""
+    """Consumers, all reading one topic that confluent-kafka filled."""
     count = int(READ_COUNTS[size] * options.share)
     with topic(options.address, 1) as name:
         fill(options.address, name, codec, values(size, count))
@@ -197,7 +197,7 @@ def reading(options: Options, size: int, codec: str) -> Iterator[Row]:
 
 
 def fill(address: str, name: str, codec: str, records: list[bytes]) -> None:
-    """Produce the records that are to be read."""
+    """Produce the records for the consumers."""
     settings = {"bootstrap.servers": address, "linger.ms": 20, "compression.type": codec}
     producer = Producer(settings)
     for value in records:
@@ -211,7 +211,7 @@ def fill(address: str, name: str, codec: str, records: list[bytes]) -> None:
 
 
 def latency(options: Options) -> Iterator[Row]:
-    """From when a message is due until a consumer has it, at 1,000 a second."""
+    """Time from when a message is due to be sent until a consumer has it, at 1,000 a second."""
     count = int(LATENCY_COUNT * options.share)
     found: dict[str, list[list[float]]] = {name: [] for name in LATENCIES}
 
@@ -245,7 +245,7 @@ def latency(options: Options) -> Iterator[Row]:
 
 
 def tasks(options: Options) -> Mapping[str, Callable[[], Iterator[Row]]]:
-    """All there are, by name."""
+    """All tasks, by name."""
     found: dict[str, Callable[[], Iterator[Row]]] = {}
     for size, codec, acks in itertools.product(SIZES, CODECS, ("1", "all")):
         found[f"send {size} B, acks={acks}, {codec}"] = lambda a=size, b=acks, c=codec: sending(  # type: ignore[misc]

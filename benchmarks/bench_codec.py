@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/bench_codec.py [--json]
 
-Rates are per second of one thread's CPU time. aiokafka's builder and reader are compiled as ours
-are; of its records each field is read once, as a consumer does. confluent-kafka's encoder cannot be
-called alone: what is timed is `produce()` into a queue, which is what its application's thread pays
-for a record, no broker there and nothing encoded yet; without a broker it has nothing to consume.
-`header` is what the broker does with a produced batch of 64 KiB beside its CRC.
+Rates are per second of one thread's CPU time. aiokafka's builder and reader are compiled, as ours
+are; each field of its records is read once, as a consumer does. confluent-kafka's encoder cannot be
+called alone, so `produce()` into its queue is timed, without a broker: the application thread's
+cost per record, before anything is encoded. Without a broker there is nothing for it to consume.
+`header` is the broker's work on a produced batch of 64 KiB, apart from its CRC.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def aiokafka_encode() -> bytearray:
 
 
 def confluent_producer() -> Producer:
-    """A producer whose queue takes all we give it and that has nowhere to send it."""
+    """A producer with no broker, and a queue large enough for everything the benchmark sends."""
     return Producer(
         {
             "bootstrap.servers": "127.0.0.1:1",
@@ -130,7 +130,7 @@ def measure_decode() -> list[Row]:
 
 
 def measure_header() -> list[Row]:
-    """Batches per second through what the broker does before the append, and their CRC alone."""
+    """Batches per second through the broker's checks before an append, and the CRC alone."""
     batch = build_batch(VALUES, timestamp_ms=NOW_MS)
 
     def check_and_patch() -> None:
@@ -154,7 +154,7 @@ def measure_header() -> list[Row]:
 
 
 def rows(task: str, found: dict[str, float], budget: float) -> list[Row]:
-    """A row for each contender; the first has the budget, the foreign ones are yardsticks."""
+    """A row for each contender; the first has the budget, other libraries are yardsticks."""
     yardsticks = [name for name in found if not name.startswith("kdist")]
     made = [
         Row(task, name, rate, "records/s", {other: rate / found[other] for other in yardsticks})
@@ -167,7 +167,7 @@ def rows(task: str, found: dict[str, float], budget: float) -> list[Row]:
 
 
 def measure() -> list[Row]:
-    """All rows of this benchmark; ten seconds or so."""
+    """All rows of this benchmark; takes about ten seconds."""
     assert codec.IMPLEMENTATION == "compiled", "build the codec first: make setup"
     return measure_encode() + measure_decode() + measure_header()
 

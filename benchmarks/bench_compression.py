@@ -1,9 +1,9 @@
 """Compression libraries side by side, on payloads like a producer's.
 
 Prints one table per codec: MB/s of uncompressed data in both directions, medians of many calls on
-one thread, ratios to kdist's own functions, and whether a call lets other threads run. What a
-library offers to bound its output is its documentation's word. Libraries that are not installed
-are left out. The decision is docs/decisions/0002-libraries.md.
+one thread, ratios to kdist's own functions, and whether a call lets other threads run. How a
+library can bound its output is taken from its documentation, not measured. Libraries that are not
+installed are left out. The decision is docs/decisions/0002-libraries.md.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kdist.records import compression
 from kdist.records.compression import Codec
 
 SIZES = {"64 KiB": 65_536, "1 MiB": 1_048_576}
-LARGE_SIZE = 32 * 1_048_576  # one call takes long enough to see whether it holds the interpreter
+LARGE_SIZE = 32 * 1_048_576  # one call takes long enough to show whether it holds the GIL
 CALLS_MIN = 7
 SECONDS_MIN = 0.15
 
 
 class Candidate(NamedTuple):
-    """One way to do one codec. The calls take memoryviews; `unpack` is told the unpacked size."""
+    """One implementation of one codec. Calls take memoryviews; `unpack` gets the unpacked size."""
 
     name: str
     codec: Codec
@@ -110,7 +110,7 @@ def of_cramjam() -> list[Candidate]:
 
 @functools.cache
 def room(size: int) -> bytearray:
-    """A buffer to unpack into again and again."""
+    """A buffer that is reused for unpacking."""
     return bytearray(size)
 
 
@@ -193,9 +193,9 @@ def median_seconds(call: Callable[[], Any]) -> float:
 
 
 def lets_others_run(call: Callable[[], Any]) -> bool:
-    """Whether this thread goes on while another makes the call: no gap of half the call's time.
+    """Whether the call releases the GIL: this thread never pauses for half the call's duration.
 
-    A busy machine makes gaps too, so one try of five without a gap is proof.
+    A busy machine causes pauses too, so one of five tries without a pause is proof.
     """
     start = time.perf_counter()
     call()
@@ -219,7 +219,7 @@ def speed(call: Callable[[], Any], size: int) -> float:
 
 
 def print_row(row: Candidate, large: memoryview, own: dict[tuple[str, str], float]) -> None:
-    """One line per payload; `own` keeps the first candidate's speeds, to compare the others to."""
+    """One line per payload; `own` keeps the first candidate's speeds, for comparison."""
     packed_large = memoryview(bytes(row.pack(large)))
     others = "run" if lets_others_run(lambda: row.unpack(packed_large, LARGE_SIZE)) else "wait"
     for label, size in SIZES.items():
@@ -232,7 +232,7 @@ def print_row(row: Candidate, large: memoryview, own: dict[tuple[str, str], floa
 
 
 def measure(row: Candidate, data: memoryview) -> tuple[float, dict[str, float]]:
-    """The part of its size that the data shrinks to, and the speed of each way."""
+    """The compressed size as a share of the original, and the speed in each direction."""
     packed = memoryview(bytes(row.pack(data)))
     return len(packed) / len(data), {
         "pack": speed(lambda: row.pack(data), len(data)),

@@ -2,10 +2,10 @@
 
     .venv/bin/python benchmarks/bench_log.py [--quick] [--json] [--directory DIR] [--only NAME]
 
-Medians of five rounds after one to warm up, contenders in turn. "CPU" counts the working thread's
-CPU time, the kernel's part included; "wall" the clock on the wall, other processes and the disk
-included. Ratios and rates per core are judged by CPU, as the machine is shared; times by the wall.
-A missed budget is said and is no failure: the status is 0. docs/benchmarks/log.md has results.
+Medians of five rounds after a warm-up round, contenders in turn. "CPU" is the working thread's CPU
+time, kernel time included; "wall" is elapsed time, other processes and the disk included. Ratios
+and rates per core are judged by CPU, as the machine is shared; durations by wall clock. A missed
+budget is reported but is not a failure: the exit status is 0. docs/benchmarks/log.md has results.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def report(rows: list[Row], machine: str) -> str:
 def main() -> int:
     """Measure, print, clean up; 130 after Ctrl-C."""
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # cleans up as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as after Ctrl-C
     if arguments.quick:
         measuring.ROUND_NS //= 1000
     raise_limit()

@@ -1,9 +1,9 @@
 """The mirror beside copies that decode and encode each record: one run, two brokers of kdist.
 
-The source's topic is filled before; what is measured is from the first batch in the target to the
-last: MB/s by the clock on the wall, and the copying process's own processor time for each GB, both
-of records before compression. All have their turn in every round; medians are told, and the ratio
-to the mirror itself when it decodes and encodes every batch, in compiled code and otherwise alike.
+The source topic is filled beforehand. Measured is the time from the first batch in the target to
+the last: MB/s by wall clock, and the copying process's CPU time per GB, both of records before
+compression. Every round runs all contenders. Results are medians, and ratios to the same mirror
+made to decode and re-encode every batch (in compiled code).
 
 `.venv/bin/python benchmarks/bench_mirror.py [--mb MB] [--rounds N] [--codec NAME ...]`
 """
@@ -33,7 +33,7 @@ from kdist.config.mirror import load_mirror
 from kdist.mirror import parcel
 from kdist.mirror.process import run_mirror
 
-PORT, APART = 19430, 30  # below those that the kernel gives to connections
+PORT, APART = 19430, 30  # below the kernel's ephemeral ports
 RECORD_BYTES = 200
 PARTITIONS = 4
 WAIT_S = 60
@@ -42,7 +42,7 @@ _numbers = itertools.count(1)
 
 
 class Taken(NamedTuple):
-    """What one copy took: seconds by the wall and of its processor, for so many records."""
+    """The wall-clock and CPU seconds that one copy took, and for how many records."""
 
     wall_s: float
     cpu_s: float
@@ -50,7 +50,7 @@ class Taken(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Two clusters, a filled topic of the source, and how much is in it."""
+    """Two clusters, and a filled topic of the source with its number of records."""
 
     source: str
     target: str
@@ -59,27 +59,27 @@ class Place(NamedTuple):
     directory: Path
 
 
-# The contenders: what is started, and ends by SIGTERM or by itself
+# The contenders: commands that end on SIGTERM or by themselves
 
 
 def mirror(place: Place, name: str) -> list[str]:
-    """`kdist mirror`: batches as they are."""
+    """`kdist mirror`, which copies batches unchanged."""
     return [sys.executable, "-m", "kdist.cli", "mirror", "--config", settings_file(place, name)]
 
 
 def decoding_mirror(place: Place, name: str) -> list[str]:
-    """The same, but that no batch passes as it is: this program, in a process of its own."""
+    """A mirror that rebuilds every batch: this program, in a process of its own."""
     return [sys.executable, __file__, "--decode", settings_file(place, name)]
 
 
 def one_by_one(place: Place, name: str) -> list[str]:
-    """As an application does it: this program, in a process of its own."""
+    """An application that copies single records: this program, in a process of its own."""
     words = [place.source, place.target, place.topic, f"{name}.{place.topic}"]
     return [sys.executable, __file__, "--copy", *words, str(place.records)]
 
 
 def settings_file(place: Place, name: str) -> str:
-    """A mirror's, of one flow with a prefix of its own."""
+    """Write the settings of a mirror with one flow and its own prefix; the file's path."""
     lines = {
         f"flow.{name}.source": place.source,
         f"flow.{name}.target": place.target,
@@ -100,13 +100,13 @@ CONTENDERS = {
 
 
 def run_decoding(file: str) -> None:
-    """A mirror that builds every batch anew."""
+    """Run a mirror that decodes and re-encodes every batch."""
     parcel._may_pass = lambda _batch: False
     run_mirror(load_mirror(Path(file).read_text(), file), os.environ)
 
 
 def copy_by_confluent(source: str, target: str, topics: tuple[str, str], count: int) -> None:
-    """As an application does it: a record is consumed, and produced."""
+    """Copy as an application does: consume each record and produce it."""
     codec = os.environ["BENCH_CODEC"]
     settings = {"bootstrap.servers": source, "group.id": "x", "enable.auto.commit": False}
     consumer = confluent_kafka.Consumer(settings)
@@ -146,7 +146,7 @@ def copy_by_confluent(source: str, target: str, topics: tuple[str, str], count: 
 
 
 def measured(place: Place, command: Callable[[Place, str], list[str]], codec: str) -> Taken:
-    """Start a copy, wait until it is under way, and then until all is there."""
+    """Start a copy, and time it from the first record in the target to the last."""
     name = f"c{next(_numbers)}"
     topic = f"{name}.{place.topic}"
     admin = AdminClient({"bootstrap.servers": place.target})
@@ -171,7 +171,7 @@ def measured(place: Place, command: Callable[[Place, str], list[str]], codec: st
 def awaited(
     process: subprocess.Popen[bytes], reader: confluent_kafka.Consumer, topic: str, records: int
 ) -> int:
-    """How many records there are, once there are so many."""
+    """Wait until the topic has at least `records` records; how many it has then."""
     end_s = time.monotonic() + WAIT_S
     while True:
         ends = (
@@ -191,7 +191,7 @@ def awaited(
 
 @contextmanager
 def places(mb: int, codec: str, ports: tuple[int, int]) -> Iterator[Place]:
-    """Two brokers, and a topic of so many MB before compression in the first."""
+    """Two brokers; the first has a topic of `mb` MB before compression."""
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         with broker(home / "a", ports[0]) as source, broker(home / "b", ports[1]) as target:
@@ -209,7 +209,7 @@ def places(mb: int, codec: str, ports: tuple[int, int]) -> Iterator[Place]:
 
 
 def run(mb: int, rounds: int, codec: str, port: int) -> None:
-    """Measure and tell."""
+    """Measure and print."""
     with places(mb, codec, (port, port + APART)) as place:
         taken: dict[str, list[Taken]] = {name: [] for name in CONTENDERS}
         for number in range(rounds):
@@ -227,7 +227,7 @@ def run(mb: int, rounds: int, codec: str, port: int) -> None:
 def _medians(taken: list[Taken]) -> tuple[float, float]:
     """MB/s of records before compression, and CPU seconds for each GB of them.
 
-    A copy that was done at the first look tells nothing.
+    Leaves out a copy that was already complete when first checked.
     """
     taken = [each for each in taken if each.records]
     if not taken:
@@ -253,7 +253,7 @@ def main() -> None:
     if given.copy:
         source, target, topic, copy, count = given.copy
         copy_by_confluent(source, target, (topic, copy), int(count))
-        time.sleep(WAIT_S)  # until its processor time was read
+        time.sleep(WAIT_S)  # stay alive until its CPU time has been read
         return
     for codec in given.codec:
         run(given.mb, given.rounds, codec, given.port)

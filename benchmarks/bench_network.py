@@ -1,8 +1,8 @@
 """The network room against a C program that makes the same system calls: `make bench-network`.
 
-Both servers run at once, on one core, and are loaded in turn from the other; ratios are those of
-requests per second of processor time, medians of the rounds, since the machine is shared. `+ us`
-is what a request costs the room above the C program. A missed budget is said and is no failure.
+Both servers run at once, on one core, and are loaded in turn from the other. Ratios compare
+requests per second of CPU time (medians of the rounds), since the machine is shared. `+ us` is the
+CPU time per request above the C program's. A missed budget is reported but is not a failure.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ FILE_BYTES = 256 << 20
 
 
 class Task(NamedTuple):
-    """A load, the unit it is told in, and the budget of the ratio."""
+    """A load, the unit of its results, and the lowest ratio that meets the budget."""
 
     name: str
     load: Load
     unit: str
-    bytes_each: int  # 1: it is requests that count
+    bytes_each: int  # 1 to count requests
     ratio_min: float
 
 
 def frame(key: int, size: int) -> bytes:
-    """A request whose content, without its size, is `size` bytes."""
+    """A request of `size` bytes after its size field."""
     return struct.pack(">ihhi", size, key, 0, 7) + b"r" * (size - 8)
 
 

@@ -2,10 +2,9 @@
 
 Both brokers are up at the same time with their defaults, each on a directory of its own, and are
 loaded in turn by confluent-kafka, and by Java's producer and consumer where a task says so, in the
-order A B B A; nobody is pinned. wall is what the client
-saw, and often the client is what limits it; CPU is what the broker's process had of the cores
-meanwhile, which tells what a busy host would pay. Kafka's JVM is warmed up before it is measured,
-as the longest-running broker would be: one uncounted round of each task.
+order A B B A; nothing is pinned to a core. Rates and times are what the client saw, and often the
+client is the limit; CPU is the broker process's CPU time meanwhile, which is the cost on a busy
+host. One uncounted round of each task warms up Kafka's JVM first, as in a long-running broker.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from measuring import make_room, resident_bytes
 from peer.kafka_broker import KafkaBroker
 
 GROUP_WAIT_S = 30
-LATENCY_RATE = 1000  # messages a second, in the part that times each
+LATENCY_RATE = 1000  # messages a second, in the end-to-end task
 _TOPIC_PARTITIONS = 4
 _JAVA_PARTITIONS = 16
-_MESSAGE_BYTES_MAX = 1100  # with what a record adds to it
+_MESSAGE_BYTES_MAX = 1100  # with the record's own overhead
 _LOOK_S, _LOOKS_MAX, _IDLE_SHARE = 0.5, 20, 0.1
-# As its own start script has them for a server; the threads are Kafka's defaults too.
+# As in the start script of Kafka's server; the thread counts are Kafka's defaults too.
 KAFKA_JVM = ("-Xms1g", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 KAFKA_SETTINGS = {"num_io_threads": "8", "num_network_threads": "3"}
 
 
 class Scale(NamedTuple):
-    """How long a run is. `rounds` is even, so that each contender is first as often."""
+    """How long a run is. `rounds` is even, so that each contender goes first equally often."""
 
     rounds: int
     messages: int
@@ -56,20 +55,20 @@ QUICK = Scale(rounds=2, messages=2_000, one_by_one=20, topics=3)
 
 
 class Contender(NamedTuple):
-    """A broker that runs."""
+    """A running broker."""
 
     name: str
     address: str
     pid: int
 
     def cpu_s(self) -> float:
-        """What all its threads have had of the cores, those that ended included."""
+        """CPU seconds of all its threads, including those that have ended."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Sample(NamedTuple):
-    """One round of one task. `value` is what its unit says, `cpu_us` is for each message."""
+    """One round of one task. `value` is in the task's unit, `cpu_us` is per message."""
 
     value: float
     cpu_us: float
@@ -96,7 +95,7 @@ def _topic(contender: Contender, partitions: int = _TOPIC_PARTITIONS) -> str:
 
 
 def _produced(contender: Contender, scale: Scale, size: int, **settings: Any) -> tuple[str, float]:
-    """A topic with all messages, and the seconds that it took."""
+    """Produce all messages to a new topic; its name, and the seconds that took."""
     topic = _topic(contender)
     config = {name.replace("_", "."): value for name, value in settings.items()}
     producer = Producer({"bootstrap.servers": contender.address, "linger.ms": 5} | config)
@@ -125,7 +124,7 @@ _filled: dict[str, str] = {}
 
 
 def _consume(contender: Contender, scale: Scale) -> tuple[float, int]:
-    """Read a topic that was filled once."""
+    """Read a topic, which is filled on first use."""
     if contender.name not in _filled:
         _filled[contender.name], _ = _produced(contender, scale, 1024, acks=1)
     consumer = Consumer(
@@ -134,7 +133,7 @@ def _consume(contender: Contender, scale: Scale) -> tuple[float, int]:
             "group.id": f"bench-{time.monotonic_ns()}",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            # With its default of a second it sleeps whenever a broker is faster than its reader.
+            # Its default, 1 s, makes it sleep whenever the broker is faster than the reader.
             "fetch.queue.backoff.ms": 1,
         }
     )
@@ -144,7 +143,7 @@ def _consume(contender: Contender, scale: Scale) -> tuple[float, int]:
         assert len(first) == 1, "no first record"
         seen, started_s = 1, time.perf_counter()
         while seen < scale.messages:
-            # No more than are left: it returns when it has as many, or when the time is up.
+            # Not more than are left: it waits for that many, or for the timeout.
             messages = consumer.consume(min(10_000, scale.messages - seen), GROUP_WAIT_S)
             assert messages, "records are missing"
             seen += len(messages)
@@ -178,7 +177,7 @@ def _end_to_end(contender: Contender, scale: Scale) -> tuple[float, int]:
     consumer.subscribe([topic])
     took_ms: list[float] = []
     with contextlib.closing(consumer):
-        producer.produce(topic, b"0")  # once it has come, the group is settled
+        producer.produce(topic, b"0")  # once it arrives, the group has rebalanced
         producer.flush(GROUP_WAIT_S)
         assert consumer.consume(1, GROUP_WAIT_S), "no first record"
         started_s, sent = time.perf_counter(), 0
@@ -207,7 +206,7 @@ def _create_topics(contender: Contender, scale: Scale) -> tuple[float, int]:
 
 
 def _java_produce(contender: Contender, scale: Scale) -> tuple[float, int]:
-    """To a new topic, which `_java_consume` then reads."""
+    """Produce to a new topic, which `_java_consume` then reads."""
     topic = _filled[f"{contender.name}, Java"] = _topic(contender, _JAVA_PARTITIONS)
     return java_produce(contender.address, topic, scale.messages, 100), scale.messages
 
@@ -237,7 +236,7 @@ TASKS = (
 
 
 def measure(task: Task, contenders: Sequence[Contender], scale: Scale) -> dict[str, list[Sample]]:
-    """All rounds of a task, after one of each that does not count."""
+    """All rounds of a task, after one uncounted round of each contender."""
     samples: dict[str, list[Sample]] = {contender.name: [] for contender in contenders}
     for number in range(-1, scale.rounds):
         for contender in contenders if number % 2 else reversed(contenders):
@@ -253,7 +252,7 @@ def measure(task: Task, contenders: Sequence[Contender], scale: Scale) -> dict[s
 
 
 def _settle(contenders: Sequence[Contender]) -> None:
-    """Wait until they idle: files that one makes and syncs after its answer hold up the other."""
+    """Wait until both are idle: files that one still creates and syncs would slow the other."""
     for _ in range(_LOOKS_MAX):
         before_s = sum(contender.cpu_s() for contender in contenders)
         time.sleep(_LOOK_S)
@@ -263,7 +262,7 @@ def _settle(contenders: Sequence[Contender]) -> None:
 
 @contextlib.contextmanager
 def brokers(directory: Path) -> Iterator[list[Contender]]:
-    """Both, ready."""
+    """Both brokers, ready."""
     with (
         broker_world.zookeeper(directory / "zookeeper") as connect,
         broker_world.kdist_broker(directory, connect) as ours,
@@ -278,7 +277,7 @@ def brokers(directory: Path) -> Iterator[list[Contender]]:
 
 
 class Line(NamedTuple):
-    """A task's result: medians. `better` is above 1 where kdist is."""
+    """A task's result: medians. `better` is above 1 where kdist is the better."""
 
     task: str
     unit: str

@@ -45,7 +45,7 @@ OURS = "kdist"
 
 
 class RowReader(DataSourceReader):
-    """As kdist's reader, but that it gives Spark a tuple for each record."""
+    """Like kdist's reader, but gives Spark a tuple for each record."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
@@ -88,7 +88,7 @@ class Taken(NamedTuple):
 
 
 def cpu_s() -> float:
-    """Seconds of processor time of Spark and its Python workers, those that have ended included."""
+    """CPU seconds of Spark and its Python workers, including those that have ended."""
     found = 0.0
     for process in psutil.Process().children(recursive=True):
         try:
@@ -100,14 +100,14 @@ def cpu_s() -> float:
 
 
 def timed(work: Callable[[], object]) -> Taken:
-    """Do it once."""
+    """Run `work` once; the time it took."""
     wall, cpu = time.perf_counter(), cpu_s()
     work()
     return Taken(time.perf_counter() - wall, cpu_s() - cpu)
 
 
 def to_nothing(frame: DataFrame) -> None:
-    """Read all of it."""
+    """Read the whole table, and discard it."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -142,7 +142,7 @@ def show(task: str, records: int, found: dict[str, Taken]) -> None:
 
 
 def fill(address: str, records: int) -> None:
-    """A topic of records that compress about as real ones do."""
+    """Fill the topic with records that compress about as well as real ones."""
     values = (b'{"id": %d, "name": "' % n + b"abcdefghij" * 7 + b'"}' for n in range(records))
     produce(address, TOPIC, (value[:RECORD_BYTES] for value in values), compression_type="lz4")
 
@@ -150,7 +150,7 @@ def fill(address: str, records: int) -> None:
 def contenders(
     spark: SparkSession, address: str, with_connector: bool
 ) -> dict[str, Callable[[], DataFrame]]:
-    """A table of the topic from each."""
+    """The topic as a table, from each contender."""
     options = {"kafka.bootstrap.servers": address, "subscribe": TOPIC}
     found: dict[str, Callable[[], DataFrame]] = {
         OURS: lambda: table(spark, address, subscribe=TOPIC),

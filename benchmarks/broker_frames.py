@@ -1,8 +1,8 @@
 """The requests that the broker's benchmark sends, and what their answers must say.
 
-In the newest versions that the broker speaks, from a client without a producer id: the same bytes
-are sent again and again, and would be duplicates of the first. The C program reads no more of them
-than the API key and the correlation id.
+Requests use the newest versions that the broker supports. Batches have no producer id: the same
+bytes are sent repeatedly, and the broker would take them for duplicates. The C program parses only
+the size, API key and correlation id.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kdist.records.build import build_batch
 
 RECORD_BYTES = 100
 BULK_RECORD_BYTES = 1000
-# Of today: retention deletes what is older than a week, five minutes after the broker's start.
+# Today: five minutes after its start the broker deletes what is older than its retention, a week.
 TIMESTAMP_MS = time.time_ns() // 1_000_000
 _CORRELATION_ID = 7
 _SIZE = struct.Struct(">i")
@@ -40,9 +40,9 @@ def one_record() -> bytes:
 
 
 def bulk(size: int) -> tuple[bytes, int]:
-    """A batch of records of 1,000 bytes in at most `size`, and how many they are."""
+    """A batch of at most `size` bytes of 1,000-byte records, and how many they are."""
     chance = random.Random(size)
-    count = size // (BULK_RECORD_BYTES + 12)  # with what surrounds a value, and the header once
+    count = size // (BULK_RECORD_BYTES + 12)  # 12: a record's overhead and its share of the header
     values = [chance.randbytes(BULK_RECORD_BYTES) for _ in range(count)]
     return bytes(build_batch(values, timestamp_ms=TIMESTAMP_MS)), count
 
@@ -72,18 +72,18 @@ def fetch_frame(topic: str, offset: int, bytes_max: int) -> bytes:
 
 
 def api_versions_frame() -> bytes:
-    """What every client asks first."""
+    """An ApiVersions request, which every client sends first."""
     return bytes(encode_request(_header(18, API_VERSIONS.newest), ApiVersionsRequest()))
 
 
 def exchange(connection: socket.socket, frame: bytes) -> bytes:
-    """Send one request; the answer, its size included."""
+    """Send one request; the answer, with its size field."""
     connection.sendall(frame)
     return receive(connection)
 
 
 def receive(connection: socket.socket) -> bytes:
-    """The next answer, its size included."""
+    """The next answer, with its size field."""
     answer = bytearray()
     wanted = _SIZE.size
     while len(answer) < wanted:

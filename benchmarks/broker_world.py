@@ -1,8 +1,8 @@
-"""What the broker's benchmark stands on: a broker with a real ZooKeeper, and the C program.
+"""What the broker's benchmark runs on: a broker with a real ZooKeeper, and the C program.
 
-The broker is `kdist broker` as it is installed, with all settings at their defaults, on a core that
-it shares with nobody of this run but the C program, which waits while the broker works and the
-other way round. Its processor time is that of all its threads.
+The broker is `kdist broker` as installed, with default settings. Of this run's loaded processes
+only the C program shares its core, and only one of the two is loaded at a time. The broker's CPU
+time is that of all its threads.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from kdist.zk.server import ServerSettings, start_server
 
 READY_S = 30.0
 _POLL_S = 0.02
-_TOLD_BYTES = 2000  # of the broker's log, when a run fails
+_TOLD_BYTES = 2000  # of the broker's log, printed when a run fails
 _LOADED_IN_FLIGHT_BYTES = 4 << 20
 
 _numbers = itertools.count(1)
 
 
 class Broker(Server):
-    """`kdist broker`, ready."""
+    """A `kdist broker` that is ready."""
 
     __slots__ = ()
 
     def cpu_ns(self) -> int:
-        """What all its threads have had of a core."""
+        """CPU time of all its threads."""
         return measuring.cpu_ns(self.process.pid)
 
     def connect(self) -> socket.socket:
-        """A connection to it, which the caller closes."""
+        """A new connection to the broker, which the caller closes."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=READY_S)
 
     def ask(self, frame: bytes, fetched_bytes: int = 0) -> int:
-        """Send a request, check the answer; its bytes."""
+        """Send a request and check the answer; the answer's size in bytes."""
         with self.connect() as connection:
             answer = frames.exchange(connection, frame)
         frames.check_answer(frame, answer, fetched_bytes)
         return len(answer)
 
     def fill(self, topic: str, batch: bytes, count: int) -> None:
-        """Produce a batch to `topic` so many times."""
+        """Produce a batch to `topic` `count` times."""
         frame = frames.produce_frame(topic, batch)
         in_flight_max = max(1, _LOADED_IN_FLIGHT_BYTES // len(frame))
         with self.connect() as connection:
@@ -131,7 +131,7 @@ def c_program(directory: Path, file_bytes: int, fetch_bytes: int) -> Iterator[Se
 
 @contextlib.contextmanager
 def topic(broker: Broker) -> Iterator[str]:
-    """A new topic with one partition, deleted in the end."""
+    """A new topic with one partition, deleted at the end."""
     address, name = f"127.0.0.1:{broker.port}", f"benchmark-{next(_numbers)}"
     ask_cluster(address, lambda cluster: create_topic(cluster, name, partitions=1))
     try:

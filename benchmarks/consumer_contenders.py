@@ -1,7 +1,7 @@
-"""Consumers to be measured: each reads one partition from its start, so many records, every value.
+"""Consumers to be measured: each reads `count` records of a partition from its start, every value.
 
-A contender is a generator function with two `yield`s, and the measured work between them; before it
-connects and sees the first record, behind it closes.
+A contender is a generator function with two `yield`s. It connects and reads the first record before
+the first, does the measured work between the two, and closes after the second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kdist import Consumer, TopicPartition
 
 Contender = Callable[[str, str, int], Iterator[None]]
 _WAIT_S = 30
-_CHUNK = 1000  # records asked for at once, where that can be told
+_CHUNK = 1000  # records requested per call, where the client lets one choose
 
 
 def kdist_batches(address: str, topic: str, count: int) -> Iterator[None]:
@@ -46,7 +46,7 @@ def kdist_arrow(address: str, topic: str, count: int) -> Iterator[None]:
 
 
 def kdist_poll(address: str, topic: str, count: int) -> Iterator[None]:
-    """Records by `poll`, as many as it gives."""
+    """Records by `poll`, as many as each call returns."""
     with _kdist(address, topic) as consumer:
         left = count - len(consumer.poll(_WAIT_S))
         yield
@@ -84,7 +84,7 @@ def confluent_consume(address: str, topic: str, count: int) -> Iterator[None]:
 
 
 def confluent_checked(address: str, topic: str, count: int) -> Iterator[None]:
-    """The same with CRCs checked, as all others do by default."""
+    """The same, with CRCs checked as all other clients do by default."""
     return _confluent_consume(_confluent(address, topic, {"check.crcs": True}), count)
 
 

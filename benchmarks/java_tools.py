@@ -1,6 +1,6 @@
-"""Apache Kafka's own performance tools: what Java's producer and consumer say of a broker.
+"""Apache Kafka's own performance tools: rates of Java's producer and consumer.
 
-Their rates leave out the start of the JVM, and the consumer's the joining of its group.
+The rates leave out the JVM's start, and the consumer's also the time to join its group.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import time
 from peer.kafka_peer import ensure_jars
 
 TIMEOUT_S = 300
-# As Kafka's scripts start a tool; its newest collector would want cores that the brokers use.
+# The heap as in Kafka's tool scripts; their G1 collector would take cores from the brokers.
 _JVM = ("-Xmx512m", "-XX:+UseSerialGC")
 _PRODUCED = re.compile(r"([\d.]+) records/sec")
 
 
 def java_produce(address: str, topic: str, messages: int, size: int) -> float:
-    """Messages a second, of so many bytes, by a producer with its defaults: idempotent."""
+    """Messages of `size` bytes a second, by a producer with its defaults, so idempotent."""
     options = ("--num-records", str(messages), "--record-size", str(size), "--throughput", "-1")
     said = _run("Producer", topic, *options, "--producer-props", f"bootstrap.servers={address}")
     return float(_PRODUCED.findall(said)[-1])
 
 
 def java_consume(address: str, topic: str, messages: int) -> float:
-    """Messages a second, by a consumer with its defaults, the only one of its group."""
+    """Messages a second, by a consumer with its defaults, alone in its group."""
     group = f"bench-{time.monotonic_ns()}"
     options = ("--messages", str(messages), "--group", group, "--timeout", "30000")
     said = _run("Consumer", topic, "--bootstrap-server", address, *options)

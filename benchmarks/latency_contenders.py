@@ -1,8 +1,8 @@
-"""Clients whose latency is measured: each sends and reads back, at an even pace, by its own means.
+"""Clients whose latency is measured: each sends at a steady rate and reads its messages back.
 
-A contender is given a topic of one partition and the times at which to send; it sends the number of
-each message as its value, and gives, in seconds, how long each was under way: from when it was due
-until its consumer had it in hand. So a client that falls behind its pace is charged for that.
+A contender gets a topic of one partition, a count and an interval. It sends each message's number
+as its value, and returns each message's latency in seconds, from when it was due to be sent until
+the consumer had it. So a client that falls behind its schedule is charged for the delay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Latency = Callable[[str, str, int, float], list[float]]
 
 
 class _Clock:
-    """When each message is due, and when it came."""
+    """When each message is due, and when it arrived."""
 
     def __init__(self, count: int, interval_s: float) -> None:
         self.begin_s = time.perf_counter() + 0.5  # both sides are connected by then
@@ -35,7 +35,7 @@ class _Clock:
         return self.begin_s + number * self.interval_s
 
     def came(self, value: bytes) -> bool:
-        """Note one; whether it was the last."""
+        """Record the arrival of a message; whether it was the last."""
         self.came_s[int(value)] = time.perf_counter()
         return len(self.came_s) == self.count
 
@@ -160,5 +160,5 @@ LATENCIES: Mapping[str, Latency] = {
 
 
 def quantile(sample: Sequence[float], part: float) -> float:
-    """Of a sample: 0.5 is its median."""
+    """A quantile of a sample: 0.5 is the median."""
     return sorted(sample)[min(len(sample) - 1, int(part * len(sample)))]

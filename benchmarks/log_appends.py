@@ -1,9 +1,9 @@
-"""Appending to one log and to a thousand, beside a loop that does `os.write` of the same bytes.
+"""Appending to one log and to a thousand, beside a loop of `os.write` with the same bytes.
 
-A batch of 64 KiB is a writable view into a receive buffer of 1 MiB, as from a socket. For each, the
-log does what a produce has it do: `validate`, CRC checked, and `Log.append`, indexes kept, default
-settings. Files and descriptors are there before the clock starts, as on a broker that has run for a
-second. One log takes 1 GiB and 16 MiB and so rolls once.
+A batch of 64 KiB is a writable view into a receive buffer of 1 MiB, as from a socket. Each goes
+through what a produce does: `validate` with the CRC check, and `Log.append` with indexes, at
+default settings. Files are open before the clock starts, as on a broker that has run for a second.
+One log takes 1 GiB and 16 MiB, and so rolls once.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ IN_BUFFER = 16  # batches that the receive buffer holds
 PRODUCE_VERSION = 9
 RULES = Rules(message_bytes_max=TopicSettings().max_message_bytes)
 NO_OFFSET = bytes(8)
-FLUSHED_EACH_SECOND = TopicSettings(flush_ms=1000)  # only its early writeback is at work here
+FLUSHED_EACH_SECOND = TopicSettings(flush_ms=1000)  # only its early writeback has an effect here
 YARDSTICK = "os.write"
 
 
 def receive_buffer() -> list[memoryview]:
-    """Batches one behind the other, as views into one buffer."""
+    """Consecutive batches, as views into one buffer."""
     batches = [make_batch(BATCH_BYTES, number) for number in range(IN_BUFFER)]
     buffer = memoryview(bytearray().join(batches))
     ends = [sum(map(len, batches[:number])) for number in range(IN_BUFFER + 1)]
@@ -57,7 +57,7 @@ def receive_buffer() -> list[memoryview]:
 
 
 def append(log: Log, data: memoryview) -> None:
-    """What a produce of one batch to one partition has the log do."""
+    """What the log does for a produce of one batch to one partition."""
     data[:8] = NO_OFFSET  # the append before this one wrote its offset there
     accepted = validate(data, RULES, api_version=PRODUCE_VERSION, now_ms=START_MS)
     log.append(accepted, LEADER_EPOCH, START_MS)
@@ -117,7 +117,7 @@ def _create(path: str, stack: ExitStack) -> int:
 
 
 def check_and_write(descriptor: int, data: memoryview) -> None:
-    """The CRC and the write: what no log could do without."""
+    """The CRC and the write, which no log can do without."""
     crc32c(data[CHECKED_POSITION:])
     os.write(descriptor, data)
 
@@ -165,7 +165,7 @@ def _rows(task: str, found: Mapping[str, float], budget: float | None = None) ->
 
 
 class VoidFile(DiskFile):
-    """A file that takes no bytes: what is left of an append is Python's."""
+    """A file whose writes do nothing, so that only the Python part of an append remains."""
 
     __slots__ = ()
 
@@ -180,7 +180,7 @@ class VoidFile(DiskFile):
 
 
 class VoidDisk(HastyDisk):
-    """A disk whose new segments are void."""
+    """A disk whose new `.log` files are void."""
 
     def create(self, path: str) -> DiskFile:
         file = super().create(path)

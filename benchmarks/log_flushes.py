@@ -1,9 +1,10 @@
 """Flushing several logs with little dirty data: one syncfs against one fdatasync each.
 
-Where they meet is where `SYNC_FILESYSTEM_FROM` in kdist/storage/flushing.py should stand. Both are
-`flush_now`, made to go one way or the other. A syncfs waits for all that the filesystem holds: so
-each is measured alone, and beside a log that is not flushed and has as much unwritten as early
-writeback lets it have. Run this where nobody else writes. By the wall clock: the disk works.
+`SYNC_FILESYSTEM_FROM` in kdist/storage/flushing.py should be the number of logs from which syncfs
+is faster. Both contenders are `flush_now`, forced one way or the other. A syncfs writes all dirty
+data of the filesystem, so each is measured alone, and beside a log that is not flushed and has as
+much dirty data as early writeback allows. Run this where nothing else writes. Rates are by wall
+clock, since the disk does the work.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def measure_flushes(place: Place) -> list[Row]:
     rows = []
     path = f"{place.path}/flushes"
     try:
-        # Without early writeback, which would write some of what is to be dirty.
+        # Early writeback is off: it would write some of the data that must be dirty.
         with log_directory(path, settings=NO_WRITEBACK) as directory:
             other, *logs = create_logs(directory, 1 + place.scaled(max(LOGS), 4))
             for number in LOGS:
@@ -87,7 +88,7 @@ def flush_sample(
     dirtied: tuple[Log, int] | None,
     sync_filesystem_from: int,
 ) -> Iterator[Callable[[], None]]:
-    """One batch in each log is to be flushed; the bytes that the log of `dirtied` gets are not."""
+    """Flush one new batch in each log, but not the bytes appended to the log of `dirtied`."""
     if dirtied is not None:
         other, size = dirtied
         fill(other, size // BATCH_BYTES)
@@ -98,7 +99,7 @@ def flush_sample(
 
 
 def fill(log: Log, count: int) -> None:
-    """Append so many batches of 4 KiB."""
+    """Append `count` batches of 4 KiB."""
     batch = make_batch(BATCH_BYTES)
     for _ in range(count):
         log.append([Batch(read_header(batch), batch)], LEADER_EPOCH, START_MS)

@@ -1,7 +1,7 @@
 """Reading back: the scan after a crash, and finding a record by its timestamp or offset.
 
 Everything is in the page cache. The yardstick of the scan reads the same bytes in the same pieces
-and computes their CRC, without looking at what they are.
+and computes their CRC, without parsing them.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def measure_finds(place: Place) -> list[Row]:
     tell(f"find: {lookups:,} records in {size >> 20:,} MiB")
     dice = random.Random(1)
     with filled_log(place, size, BATCH_BYTES) as log:
-        log.complete()  # so that the whole of its indexes is in their files, as after a stop
+        log.complete()  # so that its indexes are fully in their files, as after a stop
         log.rest()
         offsets = [dice.randrange(log.end_offset) for _ in range(lookups)]
         taken = {
@@ -185,14 +185,14 @@ def by_timestamp(log: Log, offset: int) -> None:
 
 
 def by_offset(log: Log, offset: int) -> None:
-    """The slice that a fetch from `offset` is answered with."""
+    """The slice of the log that answers a fetch from `offset`."""
     found = read(log, offset, 1 << 20)
     assert found is not None
     found.release()
 
 
 def by_position(log: Log, offset: int) -> None:
-    """The batch of an offset, read from where it is known to be, and its CRC."""
+    """Read the batch of an offset from its known position, and compute its CRC."""
     batch = offset // BATCH_RECORDS[BATCH_BYTES] * log.size // log.end_offset
     crc32c(log.active.file.read(batch, BATCH_BYTES))
 

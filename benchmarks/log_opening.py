@@ -78,7 +78,7 @@ def _rows(count: int, found: dict[str, float]) -> list[Row]:
 
 
 def fill(path: str, count: int) -> None:
-    """A directory of `count` partitions, stopped cleanly."""
+    """Make a log directory of `count` partitions, and close it cleanly."""
     batch = make_batch(4096)
     with log_directory(path) as directory:
         for log in create_logs(directory, count):
@@ -100,7 +100,7 @@ def open_in_child(path: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Open the directory, report, close it cleanly, so that the next one finds it as this one."""
+    """Open the directory, report, and close it cleanly, so that the next process finds the same."""
     path = sys.argv[1]
     raise_limit()
     start_mb, descriptors = peak_mb(), open_descriptors()

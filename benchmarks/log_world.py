@@ -1,7 +1,7 @@
-"""What the benchmarks of the log stand on: a directory to work in, logs, batches, two clocks.
+"""What the benchmarks of the log run on: a directory to work in, logs, batches, two clocks.
 
-A sample is a context manager that makes ready, gives the work to be timed, and clears away what the
-work left: neither end of it is timed, and each begins on a disk that has nothing left to write.
+A sample is a context manager that prepares, yields the work to be timed, and cleans up. Preparation
+and clean-up are not timed, and each sample begins with no dirty data left to write.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Speeds(NamedTuple):
 
 
 class HastyDisk(Disk):
-    """The real disk, but a name or a small file is not synced: thousands of logs in seconds.
+    """The real disk without syncs of directories and small files: fast with thousands of logs.
 
     What a log does between open and close goes to the same files as on `Disk`.
     """
@@ -80,7 +80,7 @@ def tell(text: str) -> None:
 
 
 def speeds(place: Place, samples: Mapping[str, Sample], units: int) -> dict[str, Speeds]:
-    """The medians of five rounds after one to warm up; A B C, C B A, A B C, ..."""
+    """Medians of five rounds after a warm-up round, in the order A B C, C B A, A B C, ..."""
     taken: dict[str, list[tuple[int, int]]] = {name: [] for name in samples}
     for turn in range(-1, ROUNDS):
         for name in list(samples)[:: -1 if turn % 2 else 1]:
@@ -108,7 +108,7 @@ def _time(sample: Sample) -> tuple[int, int]:
 
 
 def settle(place: Place) -> None:
-    """Have nothing left to write, so that one sample's pages do not slow the next one."""
+    """Write out all dirty data, so that one sample's pages do not slow the next one."""
     if not place.is_quick:
         with closing(Disk()) as disk:
             disk.sync_filesystem(place.path)
@@ -127,7 +127,7 @@ def make_batch(size_max: int, number: int = 0) -> bytearray:
 
 
 def fail(error: BaseException) -> None:
-    """No benchmark goes on after its disk failed."""
+    """Stop the benchmark if its disk fails."""
     raise error
 
 

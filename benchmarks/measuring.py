@@ -1,7 +1,7 @@
 """How every benchmark here times: warmed up, the garbage collector off, the median of five.
 
 Contenders are timed in turn within each of the five rounds, so that a slow moment of the machine
-falls on all of them: only ratios within one run are worth telling.
+affects all of them: only ratios within one run are meaningful.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Row(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether the budget is kept, in a word; empty without one."""
+        """Whether the budget is met, in a word; empty without a budget."""
         return {None: "", True: "met", False: "MISSED"}[self.is_met]
 
 
 class Contender(NamedTuple):
-    """`work` does `units` of what is counted; `clean` puts back, untimed, what it left behind."""
+    """`work` does `units` units; `clean`, which is not timed, removes what it left behind."""
 
     work: Callable[[], object]
     units: int
@@ -52,8 +52,8 @@ def rates(
 ) -> dict[str, float]:
     """Units per second of each contender: the median of its five rounds.
 
-    Work that only computes takes `time.thread_time_ns` for a clock: what other processes get of the
-    core meanwhile does not count.
+    For work that only computes, pass `time.thread_time_ns` as the clock: it leaves out the time
+    that other processes have the core.
     """
     repeats = {name: _repeats(contender, clock_ns) for name, contender in contenders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
@@ -67,7 +67,7 @@ def rates(
 
 
 def _repeats(contender: Contender, clock_ns: Callable[[], int]) -> int:
-    """How often the work fits in a round; finding that out is the warm-up."""
+    """How often the work fits in a round; finding that out also warms up."""
     repeats = 1
     while True:
         taken_ns = _time_ns(contender, repeats, clock_ns)
@@ -91,11 +91,11 @@ def _time_ns(contender: Contender, repeats: int, clock_ns: Callable[[], int]) ->
 
 
 def make_room(size: int) -> None:
-    """See that what was written is on the disk, and that the page cache may have `size` bytes more.
+    """Write out all dirty data, and make sure that the page cache can grow by `size` bytes.
 
-    Else a sample that writes pays for those before it. And on a virtual machine memory that was not
-    used lately is its host's: taking it back was seen to make an append ten times as dear, for
-    whoever came first. So a file takes it, and is gone. (Mapping as much did not always help.)
+    Otherwise a sample that writes pays for those before it. On a virtual machine, memory not used
+    lately may be with the host; getting it back made the first contender's appends ten times as
+    slow. So a temporary file claims it first. (Mapping as much memory did not always help.)
     """
     with tempfile.TemporaryFile() as scratch:
         for _ in range(0, size, _PIECE_BYTES):
@@ -104,16 +104,16 @@ def make_room(size: int) -> None:
 
 
 def cpu_ns(pid: int) -> int:
-    """What all threads that a process has now have had of the cores."""
+    """CPU time of all the process's current threads."""
     total_ns = 0
     for each in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it just ended
             total_ns += int(each.read_text().split()[0])
     return total_ns
 
 
 def resident_bytes(pid: int) -> int:
-    """The memory that a process has now."""
+    """The resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmRSS:")[2].split()[0]) << 10
 

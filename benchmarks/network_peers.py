@@ -1,7 +1,7 @@
 """Servers to be measured and the C program that loads them, each on a core of its own.
 
-The C programs under `peer/` are compiled here. Servers print "ready" once they listen; what a
-server costs is read from the kernel's account of its processor time, to the nanosecond.
+The C programs under `peer/` are compiled here. Servers print "ready" once they listen. A
+server's CPU time is read from the kernel's schedstat, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCES = Path(__file__).parent / "peer"
 
 
 class Load(NamedTuple):
-    """Who asks how: `rate` requests a second, or 0 for as many as are answered."""
+    """What to send: `rate` is requests a second, or 0 for as many as the server answers."""
 
     connections: int
     depth: int
@@ -28,7 +28,7 @@ class Load(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one run of a load saw, and what it cost the server."""
+    """What one run of a load measured, and the CPU time it cost the server."""
 
     requests: int
     bytes: int
@@ -46,7 +46,7 @@ class Server(NamedTuple):
     process: subprocess.Popen[str]
 
     def cpu_ns(self) -> int:
-        """What its one thread has had of a core."""
+        """CPU time of its one thread."""
         return int(Path(f"/proc/{self.process.pid}/schedstat").read_text().split()[0])
 
 
@@ -58,7 +58,7 @@ def build(directory: Path) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -73,7 +73,7 @@ def cores() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def running(name: str, command: Sequence[str], port: int) -> Iterator[Server]:
-    """Start a server on its core, wait until it is ready, and stop it in the end."""
+    """Start a server on its core, wait until it is ready, and kill it at the end."""
     pinned = ["taskset", "-c", str(cores()[0]), *command]
     with subprocess.Popen(pinned, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -86,7 +86,7 @@ def running(name: str, command: Sequence[str], port: int) -> Iterator[Server]:
 
 
 def run_load(directory: Path, server: Server, load: Load, seconds: float) -> Result:
-    """Load a server, and say what came of it."""
+    """Run a load against a server; its result."""
     frame = directory / "frame"
     frame.write_bytes(load.frame)
     numbers = (server.port, load.connections, load.depth, seconds, load.rate)

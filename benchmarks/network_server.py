@@ -1,4 +1,4 @@
-"""The network room with a handler that makes the yardstick's system calls: what it costs alone.
+"""The network room with a handler that only makes the yardstick's system calls: its own cost.
 
     network_server.py PORT FILE FETCH_BYTES
 
@@ -78,7 +78,7 @@ class Handler:
         connection.answer_at_once(ANSWER.pack(4, correlation_id))
 
     def append(self) -> None:
-        """Write what the turn received."""
+        """Write what was received in this turn of the event loop."""
         if self._appended:
             if self._end > WRAP:
                 self._end = 0
@@ -87,7 +87,7 @@ class Handler:
 
 
 async def serve(port: int, path: str, fetch_bytes: int) -> None:
-    """Until killed."""
+    """Serve until killed."""
     network = AsyncioNetwork(asyncio.get_running_loop())
     handler = Handler(Disk().open(path), fetch_bytes)
     network.turn.at_end(handler.append)

@@ -1,7 +1,7 @@
 """Producers to be measured: each sends all values, and returns once all are acknowledged.
 
-`begin` is called after one message that came through: what is before it is not counted. All have
-the same linger and the same settings otherwise; what else a client does is its default.
+Each calls `begin` once a first message has been acknowledged; timing starts there. All have the
+same linger, acks and codec; other settings are each client's defaults.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def kdist_aio_send_many(address: str, topic: str, load: Load, begin: Begin) -> N
 
 
 def _confluent(address: str, topic: str, load: Load) -> confluent_kafka.Producer:
-    """One whose first message came through."""
+    """A producer whose first message has been acknowledged."""
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": address,
@@ -114,7 +114,7 @@ def _confluent(address: str, topic: str, load: Load) -> confluent_kafka.Producer
 
 
 def confluent_produce(address: str, topic: str, load: Load, begin: Begin) -> None:
-    """A call for each, and a poll, as its documentation has it."""
+    """A call for each, and a poll, as its documentation shows."""
     producer = _confluent(address, topic, load)
     begin()
     produce, poll = producer.produce, producer.poll
@@ -197,7 +197,7 @@ def aiokafka_send(address: str, topic: str, load: Load, begin: Begin) -> None:
     asyncio.run(run())
 
 
-# Name, and how many of the messages it is given: slow ones would take all day. The first is the
+# By name, with a divisor: slow contenders send only that part of the messages. The first is the
 # yardstick.
 SENDING: Mapping[str, tuple[Send, int]] = {
     "confluent produce+poll": (confluent_produce, 1),

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the bundle that hosts install without internet: dist/kdist-<version>.tar.
-#   RELEASE.json       version, Python, platform, commit, and the digest of all that the release consists of
+# Builds the bundle that hosts install without internet access: dist/kdist-<version>.tar.
+#   RELEASE.json       version, Python, platform, commit, and the digest of the wheels
 #   requirements.txt   every wheel with its version and hash, for `pip install --require-hashes`
-#   wheels/            kdist with its compiled codec, and what it needs
-# KDIST_RELEASE_VERSION=0.1.0+drill gives another version of the same tree. The wheels are for the Python and the C library
-# of the machine that this runs on: let it be the hosts' distribution, and KDIST_PYTHON=/usr/bin/python3 its Python.
+#   wheels/            kdist with its compiled codec, and its dependencies
+# KDIST_RELEASE_VERSION=0.1.0+drill gives the same tree another version. The wheels fit the Python and the C library of the
+# machine that this runs on: use the hosts' distribution, and its Python with KDIST_PYTHON=/usr/bin/python3.
 set -eu
 cd "$(dirname "$0")/.."
 here=$(pwd -P)
@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 pip() { "$work/venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" </dev/null; }
 "$python" -m venv "$work/venv"
 
-# Built from a copy: a build leaves its traces in the tree it runs in, and the version may be another.
+# Built from a copy: a build leaves files in its tree, and the version may be overridden.
 mkdir "$work/tree"
 tar -cf - --exclude='*.so' --exclude='_compiled*.c' --exclude=__pycache__ kdist pyspark_kdist pyproject.toml setup.py README.md LICENSE |
     tar -xf - -C "$work/tree"

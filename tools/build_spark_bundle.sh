@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the bundle that Spark gateways install without internet: dist/kdist-spark-<version>.tar, with PySpark, PyArrow and what they need,
-# as tools/build_release.sh has it for kdist itself. The version is that of role kdist_spark, or the first argument. The wheels are for the
+# Builds the bundle that Spark gateways install without internet access: dist/kdist-spark-<version>.tar, with PySpark, PyArrow and their
+# dependencies, laid out like the one of tools/build_release.sh. The version is the first argument, by default that of role kdist_spark. The wheels fit the
 # Python and the C library of the machine that this runs on.
 set -eu
 cd "$(dirname "$0")/.."

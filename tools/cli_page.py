@@ -1,4 +1,4 @@
-"""The page of the command line, from click's tree (pure)."""
+"""The reference page of the command line, from click's command tree (pure)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cli_page(program: click.Command) -> str:
 
 
 def contexts(context: click.Context) -> Iterator[click.Context]:
-    """Of the command and all below it, each under its group's, as when the program runs."""
+    """Contexts of the command and all its subcommands, each with its group's as parent."""
     yield context
     group = context.command
     if isinstance(group, click.Group):
@@ -40,7 +40,7 @@ def usage(context: click.Context) -> str:
 
 
 def help_text(command: click.Command) -> str:
-    """A paragraph that click leaves as it is (it begins with \\b) is a block here."""
+    """A command's help; paragraphs that click does not rewrap (they begin with \\b) are blocks."""
     text = inspect.cleandoc(command.help or "")
     return re.sub(
         r"\x08\n((?:.+\n?)+)", lambda found: f"```\n{found[1].rstrip()}\n```\n", text

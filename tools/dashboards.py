@@ -1,7 +1,7 @@
 """Writes the dashboards of monitoring/dashboards/ from dashboards.yml; `--check` compares.
 
-They are for any Grafana. That file has what differs: titles, units, expressions; what is the same
-in every panel is here.
+They work in any Grafana. dashboards.yml has what differs between panels (titles, units,
+expressions); what all panels share is here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDTH = 24 // _COLUMNS
 
 
 class Panel(NamedTuple):
-    """One picture. `kind` is Grafana's; a table shows a column for each expression."""
+    """One panel. `kind` is Grafana's panel type; a table has a column for each expression."""
 
     title: str
     unit: str
@@ -41,7 +41,7 @@ def read_panels() -> dict[str, list[Panel]]:
 
 
 def dashboard(title: str, panels: list[Panel]) -> dict[str, Any]:
-    """As Grafana imports it; it asks which Prometheus to show."""
+    """A dashboard as Grafana imports it, with a variable for the Prometheus data source."""
     return {
         "uid": f"kdist-{slug(title)}",
         "title": f"kdist: {title}",
@@ -122,7 +122,7 @@ def pages() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write what is stale, or name it and return 1."""
+    """Write stale files; with `--check`, name them instead and return 1."""
     stale = {p: text for p, text in pages().items() if not p.exists() or p.read_text() != text}
     if "--check" in arguments:
         for path in stale:

@@ -1,7 +1,7 @@
-"""Writes a bundle's requirements.txt and RELEASE.json from the wheels that are in it.
+"""Writes a bundle's requirements.txt and RELEASE.json from its wheels.
 
-The digest is over names and hashes of the wheels: it is the same for the same wheels, whenever and
-wherever they were packed, and stands for the release in the fingerprint of a running broker.
+The digest covers the wheels' names and hashes. It depends on nothing else, such as when or where
+they were packed, and identifies the release in the fingerprint of a running broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def describe(bundle: Path, version: str, commit: str) -> None:
-    """Make both files in a directory that has `wheels/`."""
+    """Write both files in a directory that contains `wheels/`."""
     wheels = sorted((bundle / "wheels").glob("*.whl"))
     hashes = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
     lines = [f"{pinned(name)} --hash=sha256:{digest}\n" for name, digest in hashes.items()]
@@ -31,7 +31,7 @@ def describe(bundle: Path, version: str, commit: str) -> None:
 
 
 def pinned(wheel: str) -> str:
-    """`kazoo==2.10.0` of a wheel's file name (PEP 427)."""
+    """The requirement for a wheel's file name (PEP 427), such as `kazoo==2.10.0`."""
     name, version, *_ = wheel.split("-")
     return f"{name}=={version}"
 

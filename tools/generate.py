@@ -40,7 +40,7 @@ from tools.page_text import NOTICE, doc_of, page_head, said, table
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 
-# What the sample gives the settings that have no default.
+# Values in the sample for settings that have no default.
 EXAMPLES = {
     "broker.id": "1",
     "log.dir": "/var/lib/kdist/d01",
@@ -49,7 +49,7 @@ EXAMPLES = {
 
 
 def settings_page() -> str:
-    """Every setting, by scope and subject; what Kafka has and kdist has not; the rules."""
+    """Every setting, by scope and subject; the rules; Kafka's settings that kdist lacks."""
     parts = [
         page_head("Settings", SETTINGS_INTRO),
         "## Broker settings\n",
@@ -134,7 +134,7 @@ def default_cell(row: Setting) -> str:
 
 
 def allowed_cell(row: Setting) -> str:
-    """Bounds that are not just the width of the number; choices."""
+    """The choices, or the bounds if they are narrower than the number's type."""
     kind = row.shape.kind
     if row.shape.choices:
         return ", ".join(f"`{choice}`" for choice in row.shape.choices)
@@ -172,7 +172,7 @@ def foreign_list(reasons: dict[str, tuple[str, ...]]) -> str:
 
 
 def sample_file() -> str:
-    """A broker's file with every setting: those without a default set, the others as comments."""
+    """A broker's file with every setting: required ones are set, the others commented out."""
     lines = [
         "# A broker's settings. What is commented out shows its default.",
         f"# {NOTICE}",
@@ -278,7 +278,7 @@ def errors_page() -> str:
 
 
 def protocol_page() -> str:
-    """Every API that is built, with its versions."""
+    """Every implemented API, with its versions."""
     intro = (
         "The requests that kdist speaks, and in which versions: the ends of each range included.\n"
         "From the flexible version on a message is in compact form (KIP-482)."
@@ -321,7 +321,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def stale_pages() -> Iterator[str]:
-    """A sentence for each file that is not what the code says."""
+    """A sentence for each file that differs from what the code generates."""
     for name, page in PAGES.items():
         path = REFERENCE / name
         if not path.exists() or path.read_text() != page():

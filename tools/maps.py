@@ -1,6 +1,6 @@
-"""Writes the maps: of the files in ARCHITECTURE.md, of the pages in docs/README.md.
+"""Writes two maps: of the source files in ARCHITECTURE.md, and of the pages in docs/README.md.
 
-So a map cannot say something else than what it shows. `make generate` runs this; a test compares.
+Being generated, a map cannot contradict the files. `make generate` runs this; a test compares.
 """
 
 from __future__ import annotations

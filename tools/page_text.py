@@ -1,4 +1,4 @@
-"""What all generated pages are made of: their head, tables, names as words (pure)."""
+"""The parts of all generated pages: their head, tables, names as words (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def page_head(title: str, intro: str) -> str:
 
 
 def table(rows: Sequence[dict[str, str]]) -> str:
-    """A Markdown table, its columns padded so that the source can be read too."""
+    """A Markdown table, its columns padded so that its source is readable too."""
     heads = list(rows[0])
     lines = [heads, *([row[head].replace("|", "\\|") for head in heads] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
@@ -33,5 +33,5 @@ def said(name: str) -> str:
 
 
 def doc_of(declared: object) -> str:
-    """The first line of what it says of itself."""
+    """The first line of an object's docstring."""
     return (inspect.getdoc(declared) or "").partition("\n")[0]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the record codec in place. A wheel may do without it; a working tree may not, as its tests run on both.
+# Compiles the record codec in place. A wheel may lack it; a working tree may not, since its tests run both codecs.
 set -eu
 cd "$(dirname "$0")/.."
 

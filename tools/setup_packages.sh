@@ -1,12 +1,12 @@
 #!/bin/sh
-# Looks for what must come from the distribution and installs what is missing if it may, or says what to install.
+# Checks for programs and headers that the distribution provides; installs missing packages as root, else names them.
 #   setup_packages.sh build    a Python that makes virtual environments, its headers, a compiler
 #   setup_packages.sh demo     Java, for ZooKeeper and Spark
-#   setup_packages.sh suites   what librdkafka's own tests are built with
-#   setup_packages.sh lab      what the lab makes its hosts with
-#   setup_packages.sh vagrant  Vagrant with LXC, for the box that is made here
+#   setup_packages.sh suites   what building librdkafka's own tests needs
+#   setup_packages.sh lab      what the lab needs to make its hosts
+#   setup_packages.sh vagrant  Vagrant with LXC, and what making its box needs
 #   setup_packages.sh peer     Java, Maven and kcat for the tests with peers; XFS for those on a loop disk
-# It looks for the thing, not the package: a JDK from elsewhere serves as well as Debian's.
+# It looks for the program or header, not the package: a JDK from elsewhere serves as well as Debian's.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -26,7 +26,7 @@ missing_peer() {
     missing_demo
     command -v mvn >/dev/null || echo maven
     command -v kcat >/dev/null || echo kcat
-    # Who may not mount a loop disk does not need the means to format one.
+    # A user who may not mount a loop disk does not need mkfs either.
     ! unshare --mount true 2>/dev/null || [ -x /usr/sbin/mkfs.xfs ] || echo xfsprogs
 }
 
@@ -70,7 +70,7 @@ echo "Installing $packages"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive
-# shellcheck disable=SC2086 # the words of $packages are meant to be split
+# shellcheck disable=SC2086 # the words of $packages must be split
 if ! { apt-get update --quiet --quiet &&
     apt-get install --yes --quiet --quiet --no-install-recommends -o DPkg::Lock::Timeout=300 $packages; } \
     >"$log" 2>&1 </dev/null; then

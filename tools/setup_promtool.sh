@@ -1,6 +1,6 @@
 #!/bin/sh
-# Brings promtool, which judges the alert rules, to .cache/bin. Debian has it in the package of Prometheus, whose server nobody here
-# wants to have started: so the package is unpacked and not installed.
+# Gets promtool, which checks the alert rules, into .cache/bin. Debian ships it in the prometheus package; installing that would start
+# a server, so the package is only unpacked.
 set -eu
 cd "$(dirname "$0")/.."
 if command -v promtool >/dev/null || [ -x .cache/bin/promtool ]; then exit 0; fi

@@ -2,11 +2,11 @@
  *
  *     load PORT CONNECTIONS DEPTH SECONDS RATE FRAME_FILE
  *
- * FRAME_FILE holds whole frames, their sizes included. A connection sends one after the other and
- * then the first again; each connection begins at another. Each keeps DEPTH requests under way. RATE
- * is requests a second over all connections, or 0 for as many as the server answers; with a rate a
- * request that had to wait for its turn counts from when it was due. Answers are told apart by their
- * size and not looked at. One line of JSON on standard output: requests, bytes received, seconds,
+ * FRAME_FILE holds whole frames, their sizes included. A connection sends them in order,
+ * again and again; connections start at different frames. Each keeps DEPTH requests in flight. RATE
+ * is requests a second over all connections, or 0 for as many as the server answers; with a rate,
+ * latency counts from when a request was due, even if it went out later. Answers are delimited by
+ * their size and not parsed. One line of JSON on standard output: requests, bytes received, seconds,
  * and the median and 99th percentile of an answer's time in microseconds.
  */
 #define _GNU_SOURCE
@@ -51,7 +51,7 @@ static unsigned depth;
 static int poller;
 static int64_t interval_ns, due_ns;
 static uint64_t answers, bytes;
-static uint32_t microseconds[BUCKETS];  /* how many answers took so long */
+static uint32_t microseconds[BUCKETS];  /* answers by latency */
 
 static void check(int is_well, const char *what)
 {
@@ -76,7 +76,7 @@ static void watch(struct connection *c, int is_waiting)
     c->is_waiting = is_waiting;
 }
 
-/* Whether a request may begin now, and since when it counts. */
+/* Whether a request may start now; if so, record when its latency starts. */
 static int begin(struct connection *c)
 {
     int64_t now = now_ns(), since = now;
@@ -99,7 +99,7 @@ static void ask(struct connection *c)
         ssize_t sent = send(c->socket, f->start + c->sent, f->size - c->sent, MSG_NOSIGNAL);
         if (sent < 0) {
             check(errno == EAGAIN, "send");
-            /* Nothing of it is out yet: it waits as if some were. */
+            /* The socket is full. A request of which nothing was sent has not started. */
             watch(c, 1);
             if (!c->sent)
                 c->started--, due_ns -= interval_ns;
@@ -123,7 +123,7 @@ static void end(struct connection *c)
 
 static void hear(struct connection *c)
 {
-    /* What is not looked at is not copied either (MSG_TRUNC): the load must not be what is slow. */
+    /* Bodies are discarded, not copied (MSG_TRUNC): the load must not be the bottleneck. */
     ssize_t received = c->skip ? recv(c->socket, NULL, c->skip, MSG_TRUNC)
                                : recv(c->socket, buffer, BUFFER, 0);
     if (received < 0 && errno == EAGAIN)
@@ -159,7 +159,7 @@ static struct connection *open_one(int port, unsigned next)
     check(c != NULL, "calloc");
     c->next = next;
     c->socket = socket(AF_INET, SOCK_STREAM, 0);
-    setsockopt(c->socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);  /* nor is the load paced */
+    setsockopt(c->socket, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);  /* not paced, as in server.c */
     check(connect(c->socket, (struct sockaddr *)&address, sizeof address) == 0, "connect");
     setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     check(fcntl(c->socket, F_SETFL, O_NONBLOCK) == 0, "fcntl");
@@ -227,7 +227,7 @@ int main(int argc, char **argv)
             if (!interval_ns || c->is_waiting)
                 ask(c);
         }
-        /* Who begins with a rate: each in turn, as long as something is due. */
+        /* With a rate, connections take turns as long as requests are due. */
         for (int i = 0; interval_ns && due_ns <= now_ns() && i < count; i++)
             ask(all[turn++ % count]);
         if (interval_ns && due_ns <= now_ns())

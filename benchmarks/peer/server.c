@@ -1,15 +1,15 @@
-/* The yardstick: what a broker's system calls cost when nothing is around them.
+/* The yardstick: what a broker's system calls cost on their own.
  *
  *     server PORT FILE FETCH_BYTES
  *
  * One thread, epoll, non-blocking sockets. Frames are `size int32 | api key int16 | version int16 |
  * correlation id int32 | ...`, as Kafka's requests begin:
  *   key 0   CRC-32C over what follows the header, and one write of it at the end of FILE
- *   key 1   FETCH_BYTES of FILE by sendfile, behind an answer's head; positions go round
+ *   key 1   FETCH_BYTES of FILE by sendfile, after an answer's header; positions wrap around
  *   else    nothing
  * Answers are `size | correlation id`, sent in one piece for all requests of one receive. FILE
- * starts again at 1 GiB, so that the page cache holds it. "ready\n" on standard output says that
- * it listens. Errors end the program: it is a yardstick and no server.
+ * is overwritten from its start at 1 GiB, so that it stays in the page cache. Prints "ready\n" once
+ * it listens. Errors, except on a connection, end the program: it is a yardstick, not a server.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -35,7 +35,7 @@ static const int64_t WRAP = 1LL << 30;
 struct connection {
     int socket;
     int is_waiting;          /* for room in the socket's send buffer */
-    size_t start, end;       /* of what is received in `in` and not worked off */
+    size_t start, end;       /* of the unprocessed bytes in `in` */
     size_t out_start, out_end;
     int64_t position, left;  /* of the range of the file that is being sent */
     unsigned char *in;
@@ -96,7 +96,7 @@ static void answer(struct connection *c, const unsigned char *correlation_id, si
     c->out_end += 8;
 }
 
-/* Send what is ready; 0 if the socket takes no more now. */
+/* Send what is ready: 1 if all was sent, 0 if the socket is full, -1 on an error. */
 static int flush(struct connection *c)
 {
     while (c->out_start < c->out_end) {
@@ -118,7 +118,7 @@ static int flush(struct connection *c)
     return 1;
 }
 
-/* Work off the whole requests received; as `flush`. */
+/* Process all complete requests received; returns as `flush` does. */
 static int serve(struct connection *c)
 {
     while (c->end - c->start >= 4) {
@@ -154,7 +154,7 @@ static ssize_t receive(struct connection *c)
         c->start = 0;
         c->end = rest;
     }
-    /* A large frame to its end and no further, so that little is moved. */
+    /* Receive a large frame exactly to its end, so that little has to be moved. */
     if (rest >= 4 && 4 + (size_t)get32(c->in) > rest + RECEIVE)
         limit = 4 + (size_t)get32(c->in) - rest;
     if (limit > BUFFER - rest)
@@ -222,7 +222,7 @@ static int start(int port)
                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);  /* as kdist within a host: not paced */
+    setsockopt(listener, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);  /* not paced, as kdist within a host */
     check(bind(listener, (struct sockaddr *)&address, sizeof address) == 0, "bind");
     check(listen(listener, 1024) == 0, "listen");
     poller = epoll_create1(0);
