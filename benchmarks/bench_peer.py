@@ -1,4 +1,4 @@
-"""kdist beside Apache Kafka, in one run, by clients that nobody here wrote: `make bench-peer`.
+"""kdist beside Apache Kafka, in one run, with other projects' clients: `make bench-peer`.
 
 Both brokers are up at the same time with their defaults, each on a directory of its own, and are
 loaded in turn by confluent-kafka, and by Java's producer and consumer where a task says so, in the

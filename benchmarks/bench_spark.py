@@ -1,9 +1,9 @@
-"""Reading a topic into Spark: kdist's source, a row-by-row one, Spark's own connector; one run.
+"""Reads a topic into Spark by kdist's source, a row-by-row one and Spark's own Kafka connector.
 
-All read the same topic of one broker, in the same session, in turn within each round; a read goes
-to Spark's `noop` sink, `to Parquet` writes value, partition and offset. Told are records by the
-second of the wall, and by the second of processor time of Spark and its Python workers, medians of
-the rounds, and the ratio of each to kdist's. Where kdist is slower it says LOSS.
+All three read the same topic of one broker, in the same session, in turn within each round. A read
+goes to Spark's `noop` sink; `to Parquet` writes value, partition and offset. The table shows
+records per second by the clock, and per second of CPU of Spark and its Python workers, as medians
+of the rounds, and the ratio of each to kdist's. Where kdist is slower it says LOSS.
 
 `.venv/bin/python benchmarks/bench_spark.py [--records N] [--rounds N] [--without-connector]`
 """
