@@ -1,4 +1,4 @@
-"""The lab: hosts to deploy kdist on, as containers on one machine, and faults to try on them.
+"""The lab: containers on one machine, as hosts to deploy kdist on and to inject faults into.
 
-Not part of the package that is installed: `python -m lab` runs it from the tree, as root.
+It is not part of the installed package: run `python -m lab` from the source tree, as root.
 """

@@ -1,4 +1,4 @@
-"""`python -m lab`: the command line, and what ends it."""
+"""`python -m lab`: runs the command line and turns errors into an exit status."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 import click
 
-import lab.cli_faults  # noqa: F401  # adds its commands
+import lab.cli_faults  # noqa: F401  # registers its commands
 from kdist.errors import KdistError
 from lab.cli import lab as command_line
 
 
 def main() -> None:
-    """Run the command line; a mistake is a line on standard error and status 1."""
-    # A root by `su` may lack the directories of what only root runs.
+    """Run the command line; an error is printed on standard error and gives status 1."""
+    # `su` without a login shell may leave the sbin directories out of root's PATH.
     os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     try:
         command_line(prog_name="python -m lab")

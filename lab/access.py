@@ -12,13 +12,13 @@ from lab.hosts import Description
 from lab.place import Place
 from lab.shell import run, succeeds
 
-# ssh's sockets are in the lab's directory, and a socket's path has at most 107 bytes: `/ssh/`, a
-# hash of 40 digits, and what ssh adds while it opens one.
+# ssh's control sockets are in the lab's directory, and a Unix socket's path has at most 107 bytes:
+# subtract `/ssh/`, a hash of 40 digits, and the 17 bytes that ssh adds while it creates a socket.
 HOME_LENGTH_MAX = 107 - len("/ssh/") - 40 - 17
 
 
 def make(place: Place, description: Description) -> None:
-    """Make the keys unless they are there, and write the ssh_config anew."""
+    """Generate the keys that do not exist yet, and rewrite known_hosts and the ssh_config."""
     place.ssh.mkdir(parents=True, exist_ok=True)
     place.ssh.chmod(0o700)
     for name in ("key", "host_key"):
@@ -31,14 +31,14 @@ def make(place: Place, description: Description) -> None:
 
 
 def known_hosts(description: Description, host_key: str) -> str:
-    """The one key that all hosts of a lab prove themselves by (pure)."""
+    """The known_hosts file: all hosts of a lab share one host key (pure)."""
     names = [name for host in description.hosts for name in (host.name, str(host.address))]
     kind, key, *_ = host_key.split()
     return f"{','.join(names)} {kind} {key}\n"
 
 
 def ssh_config(place: Place, description: Description) -> str:
-    """Who is reached how (pure). One connection to a host serves all commands for a minute."""
+    """The ssh_config (pure). Commands share one connection per host, kept open for a minute."""
     lines = [
         "# Written by `lab up`. The hosts are in a network of their own: `python -m lab run`.",
         *(f"Host {host.name}\n    HostName {host.address}" for host in description.hosts),
@@ -61,17 +61,17 @@ def ssh_config(place: Place, description: Description) -> str:
 
 
 def ssh_command(place: Place, host: str, command: Sequence[str]) -> list[str | Path]:
-    """An ssh to the host (pure)."""
+    """The command line that runs a command on the host by ssh (pure)."""
     return network.inside(place, "ssh", "-F", place.ssh_config, host, *command)
 
 
 def forget(place: Place, host: str) -> None:
-    """Close the shared connection to a host that goes off, or the next command would wait on it."""
+    """Close the shared connection to a host that went down: the next command would hang on it."""
     succeeds("ssh", "-F", place.ssh_config, "-O", "exit", host)
 
 
 def run_inside(place: Place, command: Sequence[str | Path]) -> int:
-    """Run a command on this terminal in the lab's network; its status."""
+    """Run a command in the lab's network, attached to this terminal; return its exit status."""
     network.refuse_if_down(place)
     return subprocess.run(command, check=False).returncode
 

@@ -1,8 +1,8 @@
-"""A host's cgroups: to find its processes, freeze them, and slow their disks; version 1 and 2.
+"""A host's cgroups (v1 and v2): used to find its processes, freeze them, and throttle their disks.
 
-A host is the cgroup `<lab>/<host>` in every hierarchy that systemd wants inside (version 1), or
-the one of its service where this machine runs systemd on version 2. Each process of a host is in
-there, however it was started: what is left of a host is found here and nowhere else.
+A host has the cgroup `<lab>/<host>`: on version 1 in every hierarchy that its systemd needs. Where
+this machine runs systemd on version 2, it is the cgroup of the host's service. Every process of a
+host is in it, however it was started, so this is the only place to look for leftover processes.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lab.shell import wait_until
 SYS = Path("/sys/fs/cgroup")
 _GONE_S = 30.0
 
-# Not cpuset: a new group there has no CPU until it is given one. Not devices: nothing is forbidden.
+# Not cpuset: a new group has no CPUs until some are assigned. Not devices: access is unrestricted.
 _V1 = ("freezer", "memory", "cpu", "cpuacct", "cpu,cpuacct", "blkio", "pids", "systemd", "unified")
 
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The cgroups of one host: `groups`, the first of which is the one that is asked and frozen."""
+    """The cgroups of one host; the first of `groups` lists its processes and freezes them."""
 
     groups: tuple[Path, ...]
     is_v2: bool
 
     @property
     def freezer(self) -> Path:
-        """The one that all of the host's processes are in, and that freezes them."""
+        """The cgroup that holds all of the host's processes and can freeze them."""
         return self.groups[0]
 
     def processes(self) -> Iterator[int]:
@@ -42,16 +42,16 @@ class Cgroups:
                 yield int(line)
 
     def leader(self) -> int | None:
-        """The process that is the host's first; none if the host is off."""
+        """The host's init process, by its pid on this machine; None if the host is off."""
         for pid in self.processes():
             for line in _lines(Path(f"/proc/{pid}/status")):
-                # Its number here, then its number inside.
+                # The pid on this machine comes first, the pid in the innermost namespace last.
                 if line.startswith("NSpid:") and len(ids := line.split()) > 2 and ids[-1] == "1":
                     return pid
         return None
 
     def freeze(self, is_frozen: bool) -> None:
-        """Stop every process of the host where it stands, or let all go on."""
+        """Freeze every process of the host, or thaw them all; return once that has happened."""
         if not self.freezer.is_dir():
             return
         if self.is_v2:
@@ -61,7 +61,7 @@ class Cgroups:
         wait_until(lambda: self.is_frozen() == is_frozen, _GONE_S, "the freezer")
 
     def is_frozen(self) -> bool:
-        """Whether the whole host stands still."""
+        """Whether all processes of the host are frozen."""
         if self.is_v2:
             return "frozen 1" in _lines(self.freezer / "cgroup.events")
         return _lines(self.freezer / "freezer.state") == ["FROZEN"]
@@ -72,13 +72,13 @@ class Cgroups:
             limits = (iops or "max", write_bytes_per_s or "max")
             (self.freezer / "io.max").write_text(f"{device} wiops={limits[0]} wbps={limits[1]}")
             return
-        # Version 1 does not pass the limit on to the groups below: each unit of the host gets it.
+        # Version 1 does not apply a limit to the groups below: set it on each unit of the host.
         for group in _tree(next(g for g in self.groups if g.relative_to(SYS).parts[0] == "blkio")):
             (group / "blkio.throttle.write_iops_device").write_text(f"{device} {iops}")
             (group / "blkio.throttle.write_bps_device").write_text(f"{device} {write_bytes_per_s}")
 
     def end_processes(self) -> None:
-        """Kill all that is left of the host, and wait until it is gone."""
+        """Kill every remaining process of the host, and wait until all are gone."""
         self.freeze(False)
 
         def are_gone() -> bool:
@@ -90,24 +90,24 @@ class Cgroups:
         wait_until(are_gone, _GONE_S, f"the end of the processes in {self.freezer}")
 
     def remove(self) -> None:
-        """Remove the groups, the innermost first; a group that systemd removed already is fine."""
+        """Remove the groups, innermost first; systemd may have removed some already."""
         for top in self.groups:
             for group in reversed(list(_tree(top))):
                 try:
                     group.rmdir()
                 except FileNotFoundError:
-                    pass  # systemd removes those of its own
+                    pass  # systemd has removed it
 
 
 def of_host(place: Place, host: str) -> Cgroups:
-    """The host's cgroups on this machine, whether they are there yet or not."""
+    """The host's cgroups on this machine, whether or not they exist yet."""
     return plan(place, host, is_v2=is_v2(), has_systemd=has_systemd(), mounted=_mounted())
 
 
 def plan(
     place: Place, host: str, is_v2: bool, has_systemd: bool, mounted: frozenset[str]
 ) -> Cgroups:
-    """The host's cgroups; `mounted` are the hierarchies of version 1 that are there (pure)."""
+    """The host's cgroups; `mounted` names the version 1 hierarchies that are mounted (pure)."""
     if is_v2 and has_systemd:
         return Cgroups((SYS / slice_path(place) / place.unit(host),), is_v2=True)
     if is_v2:
@@ -118,18 +118,18 @@ def plan(
 
 
 def slice_path(place: Place) -> Path:
-    """Where systemd puts the lab's slice: a dash in its name is a level (systemd.slice(5))."""
+    """The path of the lab's slice: each dash in its name is a level (systemd.slice(5)) (pure)."""
     parts = place.name.split("-")
     return Path(*("-".join(parts[: end + 1]) + ".slice" for end in range(len(parts))))
 
 
 def tops(place: Place) -> list[Path]:
-    """The lab's own groups, above those of its hosts, that `down` removes when they are empty."""
+    """The lab's own groups, the parents of its hosts', which `down` removes once they are empty."""
     return [path for path in (SYS / place.name, *SYS.glob(f"*/{place.name}")) if path.is_dir()]
 
 
 def is_v2() -> bool:
-    """Whether this machine has the one hierarchy of version 2."""
+    """Whether this machine uses the unified hierarchy of version 2."""
     return (SYS / "cgroup.controllers").exists()
 
 
@@ -143,14 +143,14 @@ def _mounted() -> frozenset[str]:
 
 
 def _tree(top: Path) -> Iterator[Path]:
-    """The group and all below it, from the outside in."""
+    """The group and all groups below it, parents before children."""
     if top.is_dir():
         yield top
         yield from sorted(path for path in top.rglob("*") if path.is_dir())
 
 
 def _lines(path: Path) -> list[str]:
-    """None for a file of a process or group that has just gone: ENOENT, ESRCH or ENODEV."""
+    """The file's lines; empty if its process or group has just gone: ENOENT, ESRCH or ENODEV."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -161,4 +161,4 @@ def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it was quicker
+        pass  # it has already ended

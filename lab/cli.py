@@ -1,7 +1,8 @@
-"""The command line of the lab: hosts up and down, and into them. The faults are in `cli_faults`.
+"""The lab's command line: start, remove and log in to hosts. Fault commands are in `cli_faults`.
 
-0    done                                   2    a flag or argument is wrong
-1    it did not work, or is missing here    else, of `ssh` and `run`: the command's own
+Exit status:
+0    success                                   2    a wrong flag or argument
+1    failure, or a requirement is missing      any other, from `ssh` and `run`: the command's own
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from lab.place import ROOT, Place
 
 INVENTORY = ROOT / "inventory" / "lab" / "hosts.yml"
 
-# A command of another program follows: its flags are its own.
+# The rest of the line is another program's command: leave its flags to that program.
 _PASSES_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 @dataclass
 class Lab:
-    """What each command is given: where the lab is, and which hosts it has."""
+    """What every command receives: the lab's directory and its inventory."""
 
     place: Place
     inventory: Path
 
     @cached_property
     def description(self) -> Description:
-        """Read when it is asked for: `down` and `check` do without."""
+        """The lab's hosts; read on first use, since `down` and `check` need no inventory."""
         try:
             return hosts.parse(self.inventory.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -65,7 +66,7 @@ def lab(ctx: click.Context, inventory: Path) -> None:
 
     All is kept in KDIST_LAB_DIR (/var/lib/kdist-lab), and `down` leaves nothing behind.
     """
-    # `check` says it together with what else is missing.
+    # `check` and `up` report this together with whatever else is missing.
     if os.geteuid() != 0 and ctx.invoked_subcommand not in ("check", "up"):
         raise UserError("the lab is made of containers and mounts: this takes root")
     ctx.obj = Lab(Place.of_environment(), inventory)
@@ -100,7 +101,7 @@ def up(given: Lab, names: tuple[str, ...]) -> None:
 def down(given: Lab, is_all: bool) -> None:
     """Remove the hosts, their disks and all that the lab made here."""
     place = given.place
-    # Else no `up` was here: the directory, and the cgroups of its name, are another program's.
+    # Otherwise no `up` ran here, and the directory and cgroups of this name are another program's.
     is_lab = place.lock.exists() or place.hosts.is_dir()
     with held(place.lock, "down") if is_lab else nullcontext():
         if is_lab:

@@ -1,4 +1,4 @@
-"""The faults as commands: of links, of a host's power, of units, of disks."""
+"""The lab's fault commands: for network links, host power, systemd units, and disks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.hosts import Disk, Host
 from lab.lock import held
 from lab.place import Place
 
-# Of a disk of 7,200 turns a minute that has begun to fail: every second write is tried again.
+# Typical of a failing 7,200 rpm disk that retries every second write.
 _SLOW_IOPS = 60
 _SLOW_MIB_PER_S = 5.0
 

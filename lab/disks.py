@@ -1,7 +1,7 @@
-"""The hosts' disks: sparse files as loop devices, and where in the host they are mounted.
+"""The hosts' disks: sparse files attached as loop devices, and where a host has them mounted.
 
-A loop device is the lab's if the file behind it is in the lab's directory; the kernel keeps that
-list.
+A loop device is the lab's if its backing file is in the lab's directory. The kernel lists the
+devices with their files, so the lab keeps no record of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Loop:
     """`major:minor`."""
     image: Path
     is_removed: bool
-    """Whether the file has lost its name: a disk taken out, that its host still has mounted."""
+    """Whether the file was unlinked: the disk was pulled, but its host still has it mounted."""
 
 
 def loops(place: Place) -> list[Loop]:
@@ -37,7 +37,10 @@ def loops(place: Place) -> list[Loop]:
 
 
 def parse_loops(text: str, place: Place) -> list[Loop]:
-    """Those of losetup's JSON whose file is in the lab's directory; no text is none (pure)."""
+    """The devices in losetup's JSON whose file is in the lab's directory (pure).
+
+    losetup prints nothing at all when no device is attached.
+    """
     found = []
     for row in json.loads(text)["loopdevices"] if text.strip() else []:
         name = row["back-file"] or ""
@@ -49,7 +52,7 @@ def parse_loops(text: str, place: Place) -> list[Loop]:
 
 
 def attach(place: Place, host: Host, size_mib: int) -> None:
-    """Attach those disks of the host that are not, nor pulled; one without a file is made blank."""
+    """Attach the host's disks, except pulled ones; a disk without a file is created blank."""
     for disk in host.disks:
         is_pulled = place.empty_slot(host.name, disk.id).exists()
         if not is_pulled and of_disk(place, host, disk) is None:
@@ -57,7 +60,7 @@ def attach(place: Place, host: Host, size_mib: int) -> None:
 
 
 def make(place: Place, host: Host, disk: Disk, size_mib: int) -> str:
-    """Attach the disk's file, a blank one if there is none; its device."""
+    """Attach the disk's file, created blank if it does not exist; return its device."""
     image = place.disk_image(host.name, disk.id)
     image.parent.mkdir(parents=True, exist_ok=True)
     place.empty_slot(host.name, disk.id).unlink(missing_ok=True)
@@ -68,13 +71,13 @@ def make(place: Place, host: Host, disk: Disk, size_mib: int) -> str:
 
 
 def node(device: str) -> str:
-    """`/dev/loop3 7 3`: a device as mknod takes it."""
+    """`/dev/loop3 7 3`: the device with its major and minor number, as mknod takes them."""
     number = Path("/sys/block", Path(device).name, "dev").read_text(encoding="utf-8").strip()
     return f"{device} {number.replace(':', ' ')}"
 
 
 def of_disk(place: Place, host: Host, disk: Disk) -> Loop | None:
-    """The disk's present device; none while it is pulled."""
+    """The disk's current device; None while it is pulled."""
     image = place.disk_image(host.name, disk.id)
     return next(
         (loop for loop in loops(place) if loop.image == image and not loop.is_removed), None
@@ -82,22 +85,25 @@ def of_disk(place: Place, host: Host, disk: Disk) -> Loop | None:
 
 
 def detach_all(place: Place) -> None:
-    """Detach what the lab attached, and wait until the kernel has let go of it."""
+    """Detach all of the lab's loop devices, and wait until the kernel has released them."""
     for loop in loops(place):
         run("losetup", "--detach", loop.device)
     wait_until(lambda: not loops(place), _RELEASED_S, "the kernel to release the lab's disks")
 
 
 def mounts_of(pid: int, number: str) -> list[str]:
-    """Where a process has the device `major:minor` mounted, as paths of its own; it may be gone."""
+    """The mount points of the device `major:minor` in a process's mount namespace.
+
+    Empty if the process has ended.
+    """
     try:
         mountinfo = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8")
     except OSError:
-        return []  # ENOENT, ESRCH, or EINVAL for one that has ended and is not yet waited for
+        return []  # ENOENT, ESRCH, or EINVAL for a zombie
     return parse_mounts(mountinfo, number)
 
 
 def parse_mounts(mountinfo: str, number: str) -> list[str]:
-    """The mount points of a device in a file as proc(5) describes it (pure)."""
+    """The mount points of a device in the text of a mountinfo file, see proc(5) (pure)."""
     rows = [line.split(" ") for line in mountinfo.splitlines()]
     return [row[4].replace("\\040", " ") for row in rows if row[2] == number]

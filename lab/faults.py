@@ -1,7 +1,7 @@
-"""What the lab does to disks, units and links of a running host.
+"""Injects faults into the disks, units and network links of a running host.
 
-Each fault is one that real hosts meet, made where the host cannot tell the difference: in the
-filesystem, under the block device, on the switch's port.
+Each is a fault that real hosts meet, injected where the host cannot tell the difference: in the
+filesystem, below the block device, or at the port of the switch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def kill(place: Place, host: str, unit: str) -> None:
 
 
 def fail_disk(place: Place, host: Host, disk: Disk) -> None:
-    """The disk dies: every call gives EIO, and what is left of it has no capacity and no data."""
+    """The disk dies: every call on it fails with EIO, its capacity is 0 and its data are gone."""
     loop = _present(place, host, disk)
     if mount := machine.mounted_at(place, host.name, loop.number):
         machine.stop_filesystem(mount)
@@ -44,12 +44,12 @@ def fail_disk(place: Place, host: Host, disk: Disk) -> None:
 
 
 def pull_disk(place: Place, host: Host, disk: Disk) -> None:
-    """The disk is taken out of its slot, until `swap`: as if it died, and its names go too."""
+    """The disk is taken out of its slot, until `swap`: it dies and its device names disappear."""
     loop = _present(place, host, disk)
     fail_disk(place, host, disk)
     link = f"/dev/disk/by-id/{disk.device_name}"
     run(*machine.entered(place, host.name, "rm", link, loop.device))
-    # Without a name the file is no disk of the lab's any more; the kernel keeps it while mounted.
+    # Once unlinked, the file is no longer a disk of the lab; the kernel keeps it while mounted.
     loop.image.unlink()
     run("losetup", "--detach", loop.device)
     place.empty_slot(host.name, disk.id).touch()
@@ -57,9 +57,9 @@ def pull_disk(place: Place, host: Host, disk: Disk) -> None:
 
 
 def swap_disk(place: Place, host: Host, disk: Disk, size_mib: int) -> None:
-    """A blank disk comes into the slot: the same stable name, a new device.
+    """A blank disk is put into the slot, under the same stable name but as a new device.
 
-    The old one stays as long as the host has it mounted, as a device without a name.
+    The old device stays, without a name, for as long as the host has it mounted.
     """
     if disks.of_disk(place, host, disk):
         pull_disk(place, host, disk)
@@ -72,19 +72,19 @@ def swap_disk(place: Place, host: Host, disk: Disk, size_mib: int) -> None:
 
 
 def hang_disk(place: Place, host: Host, disk: Disk) -> None:
-    """Writes to the disk wait, until `thaw`. Who waits cannot be killed."""
+    """Writes to the disk block until `thaw`. A process that waits for one cannot be killed."""
     run("fsfreeze", "--freeze", _mount(place, host, disk))
 
 
 def slow_disk(place: Place, host: Host, disk: Disk, iops: int, mib_per_s: float) -> None:
-    """Limit writes that are synced or direct, for units that run now; 0 is no limit."""
+    """Throttle synced and direct writes of the units that run now; 0 is no limit."""
     loop = _present(place, host, disk)
     groups = cgroups.of_host(place, host.name)
     groups.throttle(loop.number, iops, int(mib_per_s * _KIB * _KIB))
 
 
 def fill_disk(place: Place, host: Host, disk: Disk) -> None:
-    """Take all that is free on the disk, up to the last block."""
+    """Fill all of the disk's free space, up to the last block."""
     mount = _mount(place, host, disk)
     with (mount / BALLAST).open("ab") as ballast:
         size_bytes = shutil.disk_usage(mount).free
@@ -92,21 +92,21 @@ def fill_disk(place: Place, host: Host, disk: Disk) -> None:
             try:
                 os.posix_fallocate(ballast.fileno(), ballast.seek(0, os.SEEK_END), size_bytes)
             except OSError:
-                # The filesystem keeps some for itself: as much as there is, halving.
+                # The filesystem reserves some of the free space: try half as much each time.
                 size_bytes //= 2
 
 
 def thaw_disk(place: Place, host: Host, disk: Disk) -> None:
-    """Undo `hang`, `slow` and `full`. A dead disk stays dead: `swap`."""
+    """Undo `hang`, `slow` and `full`. A dead disk stays dead: only `swap` replaces it."""
     loop = _present(place, host, disk)
     if mount := machine.mounted_at(place, host.name, loop.number):
-        succeeds("fsfreeze", "--unfreeze", mount)  # fails for one that is not frozen
+        succeeds("fsfreeze", "--unfreeze", mount)  # fails if it is not frozen
         (mount / BALLAST).unlink(missing_ok=True)
     cgroups.of_host(place, host.name).throttle(loop.number, 0, 0)
 
 
 def slow_network(place: Place, host: str, mbit_per_s: float) -> None:
-    """Limit what the host receives and sends; 0 takes the limit away."""
+    """Limit the bandwidth at which the host receives and sends; 0 removes the limit."""
     leader = machine.leader_of(place, host)
     for device, enter in (
         (network.port(host), network.inside(place)),
@@ -116,11 +116,11 @@ def slow_network(place: Place, host: str, mbit_per_s: float) -> None:
         if mbit_per_s:
             run(*plan)
         else:
-            succeeds(*plan)  # fails for one without a limit
+            succeeds(*plan)  # fails if there is no limit
 
 
 def _present(place: Place, host: Host, disk: Disk) -> Loop:
-    machine.leader_of(place, host.name)  # which refuses for a host that is off
+    machine.leader_of(place, host.name)  # raises UserError if the host is off
     loop = disks.of_disk(place, host, disk)
     if loop is None:
         raise UserError(f"disk {disk.id} of {host.name} is pulled: `swap` brings a new one")

@@ -1,4 +1,4 @@
-"""Which hosts the lab has, read from its Ansible inventory: described once (pure).
+"""The lab's hosts, read from its Ansible inventory, the only place that describes them (pure).
 
 all:
   vars: {lab_network: 198.18.0.0/24, lab_disk_size_mib: 512}
@@ -25,17 +25,17 @@ from kdist.errors import UserError
 DISK_SIZE_MIB_MIN = 300  # mkfs.xfs refuses less
 HOST_NAME = re.compile(
     r"[a-z][a-z0-9-]{0,11}"
-)  # `vb-<name>` is to be a name of a network interface
+)  # `vb-<name>` names a network interface: at most 15 characters
 DISK_ID = re.compile(r"d[0-9]{2}")
 
 
 @dataclass(frozen=True)
 class Disk:
-    """A data disk, by the name that its host knows it by."""
+    """A data disk, and the stable name that its host knows it by."""
 
     id: str
     device_name: str
-    """In /dev/disk/by-id, as udev would have made it."""
+    """The name in /dev/disk/by-id, as udev would have made it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Description:
-    """The lab as described: its network, its hosts in the file's order, its groups."""
+    """The lab as the inventory describes it: network, hosts in the file's order, and groups."""
 
     network: IPv4Network
     disk_size_mib: int
@@ -66,11 +66,11 @@ class Description:
 
     @property
     def control_address(self) -> IPv4Address:
-        """Where commands come from, and the hosts' gateway: the first of the network."""
+        """The network's first address: this machine's address in it, and the hosts' gateway."""
         return self.network[1]
 
     def host(self, name: str) -> Host:
-        """The host of this name; UserError if it is not described."""
+        """The host of this name; UserError if the inventory has none."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -111,7 +111,7 @@ def parse(text: str) -> Description:
 
 
 def _walk(name: str, group: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
-    """The groups under this one, then this one, each with all its hosts and what they are given."""
+    """All groups below this one, then this one, each with all its hosts and their variables."""
     hosts: dict[str, dict[str, Any]] = {}
     own = _mapping(group, name, "hosts")
     _merge(hosts, {str(host): _mapping(own, name, host) for host in own})
@@ -130,8 +130,7 @@ def _merge(hosts: dict[str, dict[str, Any]], more: Mapping[str, Mapping[str, Any
 
 
 def _mapping(given: Mapping[str, Any], owner: str, name: str) -> Mapping[str, Any]:
-    """What the owner has under this name; empty if that is nothing, UserError if it is another
-    kind of thing."""
+    """The owner's mapping of this name; empty if it has none, UserError if it is not a mapping."""
     found = given.get(name) or {}
     if not isinstance(found, dict):
         raise UserError(f"{owner}: {name} is {found}, and no mapping")

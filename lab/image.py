@@ -1,7 +1,7 @@
-"""The base image: Debian with what the roles need, made once by mmdebstrap and shared by all hosts.
+"""The base image: Debian with what the roles need, built once by mmdebstrap, shared by all hosts.
 
-It is cached under a key of all that goes into it: the list of packages, the files of lab/image, the
-commands below. There is nothing secret in it and no host's name: `lab.machine` adds those.
+It is cached under a key derived from all its inputs: the list of packages, the files of lab/image,
+and the commands below. It contains no secrets and no host's name: `lab.machine` adds those.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MOUNTS = Path("/proc/self/mounts")
 _IMAGE = re.compile(r"[0-9a-f]{16}(\.unfinished)?")
 
 _STARTED = "systemd-networkd ssh lab-fstab"
-# What packages start at boot of themselves, and the roles are to start instead.
+# Units that their packages enable by default, but that the roles have to start.
 _NOT_STARTED = (
     "chrony nftables smartmontools prometheus prometheus-alertmanager prometheus-node-exporter"
 )
-# Timers and terminals that a host of minutes has no use for, and that would load the machine.
+# Timers and terminals that a host that lives for minutes does not need, and that cost CPU.
 _MASKED = (
     "systemd-networkd-wait-online apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer"
     " e2scrub_reap.service fstrim.timer dpkg-db-backup.timer console-getty.service getty.target"
@@ -37,9 +37,9 @@ _MASKED = (
     " prometheus-node-exporter-smartmon.timer"
 )
 
-# What the image must not know: who the host is, and who may log in. An empty machine-id is filled
-# in as a host starts. A name server that does not answer would cost each run of Ansible ten
-# seconds.
+# The image must not contain a host's identity or anybody's access. systemd fills in an empty
+# machine-id when a host starts. A name server that does not answer would delay each run of Ansible
+# by ten seconds.
 _ANONYMOUS = """
 rm -f "$1"/etc/ssh/ssh_host_* "$1/etc/hostname" "$1/etc/resolv.conf"
 : >"$1/etc/machine-id"
@@ -47,8 +47,8 @@ echo "# There is no DNS in the lab." >"$1/etc/resolv.conf"
 touch "$1/etc/default/locale"
 """
 
-# What makes an image dies with this process, and mounts nothing where another would find it: so one
-# that was left half made can be removed at any time.
+# The build dies with this process, and its mounts are in a namespace of their own: so an unfinished
+# image can be removed at any time.
 _TIED = (
     *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"),
     "--mount-proc",
@@ -62,7 +62,10 @@ def packages() -> list[str]:
 
 
 def plan(names: Sequence[str], target: Path) -> Iterator[Command]:
-    """What makes the image in the directory `target` (pure but for the list of lab/image)."""
+    """The commands that build the image in the directory `target`.
+
+    Pure, except that it lists the files of lab/image.
+    """
     yield [
         "mmdebstrap",
         "--quiet",
@@ -80,7 +83,7 @@ def plan(names: Sequence[str], target: Path) -> Iterator[Command]:
         SUITE,
         str(target),
     ]
-    # One by one, so that the owner and the umask of the clone stay out of the image.
+    # Each with an explicit owner and mode: those of the checkout must not affect the image.
     for file in _files():
         mode = "755" if file.stat().st_mode & 0o100 else "644"
         there = target / file.relative_to(FILES)
@@ -91,7 +94,7 @@ def plan(names: Sequence[str], target: Path) -> Iterator[Command]:
 
 
 def key() -> str:
-    """Sixteen digits that change when anything that goes into the image does."""
+    """Sixteen hex digits that change whenever any input of the image does."""
     commands = [[str(word) for word in command] for command in plan(packages(), Path("/target"))]
     digest = hashlib.sha256(repr(commands).replace(str(ROOT), "").encode())
     for file in _files():
@@ -104,12 +107,12 @@ def _files() -> list[Path]:
 
 
 def path(place: Place) -> Path:
-    """Where the image of the present key is, or would be."""
+    """Where the image of the current key is, whether or not it exists."""
     return place.images / key()
 
 
 def make(place: Place) -> Path:
-    """Make the image unless it is there; one that was left half made is made anew."""
+    """Build the image if it does not exist, and remove unfinished ones of earlier builds."""
     image = path(place)
     if image.is_dir():
         return image
@@ -125,7 +128,7 @@ def make(place: Place) -> Path:
 
 
 def remove_all(place: Place) -> None:
-    """Remove every base image, finished or not; UserError if hosts of another lab stand on one."""
+    """Remove every base image, finished or not; UserError if hosts of another lab use one."""
     if not place.images.is_dir():
         return
     lock = place.images / "lock"
@@ -137,6 +140,6 @@ def remove_all(place: Place) -> None:
                 raise UserError(f"hosts of another lab stand on {image}: `down` there first")
         for image in images:
             shutil.rmtree(image)
-        # What is not the lab's stays.
+        # Keep the directory if it contains anything that is not the lab's.
         if set(place.images.iterdir()) == {lock}:
             shutil.rmtree(place.images)

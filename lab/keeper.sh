@@ -1,6 +1,7 @@
 #!/bin/sh
-# keeper.sh [CGROUP.PROCS...] -- NSPAWN...: a host's power supply.
-# Enters the host's cgroups and starts it, and again each time it reboots, for which nspawn exits with 133.
+# keeper.sh [CGROUP.PROCS...] -- NSPAWN...: keeps a host running.
+# Enters the host's cgroups and starts nspawn, and starts it again after each reboot, which nspawn reports by
+# exit status 133.
 set -eu
 
 while [ "$1" != -- ]; do

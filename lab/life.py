@@ -1,8 +1,8 @@
-"""The lab as a whole: up, down, and what state it is in.
+"""The lab as a whole: bring it up, take it down, and report its state.
 
-`up` makes what is missing and nothing else, so one that died half way is taken up by the next.
-`down` removes what it finds, each kind where the kernel lists it: no record has to be right for
-that.
+`up` creates only what is missing, so the next `up` continues one that died half way. `down` removes
+what it finds in the kernel's own lists (cgroups, mounts, loop devices, namespaces), and so does not
+depend on any record of what was created.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NSPAWN = Path("/run/systemd/nspawn")
 
 @dataclass(frozen=True)
 class HostState:
-    """A row of `status`: the host, what it is doing, and the device of each disk (`-`: pulled)."""
+    """A row of `status`: the host, its state, and the device of each disk (`-`: not attached)."""
 
     host: Host
     state: str
@@ -32,7 +32,7 @@ class HostState:
 
 
 def up(place: Place, description: Description, hosts: Sequence[Host], say: Say) -> None:
-    """Make the lab and start these hosts; return once they are up."""
+    """Create the lab where it is missing and start these hosts; return once they are up."""
     base = image.path(place)
     if not base.is_dir():
         say(f"Making the base image {base}: a minute or two, once.")
@@ -53,14 +53,14 @@ def on(place: Place, description: Description, host: Host) -> None:
 
 
 def down(place: Place) -> None:
-    """End every host and remove all that the lab made, but for the base images."""
+    """Kill every host and remove all that the lab created, except the base images."""
     for name in _hosts_found(place):
         groups = cgroups.of_host(place, name)
         groups.freeze(False)
         machine.thaw_disks(place, name)
         groups.end_processes()
         groups.remove()
-        # nspawn cannot tidy up after itself when it is killed.
+        # nspawn leaves these behind when it is killed.
         if (_NSPAWN / "propagate" / name).is_dir():
             (_NSPAWN / "propagate" / name).rmdir()
         if (root := place.root(name)).is_dir():
@@ -79,13 +79,13 @@ def down(place: Place) -> None:
 
 
 def remove_home(place: Place) -> None:
-    """Remove the lab's directory if nothing but the lock is left in it; base images may be."""
+    """Remove the lab's directory if only the lock is left in it; base images keep it."""
     if place.home.is_dir() and set(place.home.iterdir()) <= {place.lock}:
         shutil.rmtree(place.home)
 
 
 def status(place: Place, description: Description) -> list[HostState]:
-    """Each host of the description, in its order."""
+    """The state of each host, in the order of the description."""
     devices = {loop.image: loop.device for loop in disks.loops(place) if not loop.is_removed}
     return [
         HostState(
@@ -98,20 +98,20 @@ def status(place: Place, description: Description) -> list[HostState]:
 
 
 def _hosts_found(place: Place) -> list[str]:
-    """Hosts that left a directory or a cgroup, described or not."""
+    """Names of hosts with a directory or a cgroup, whether or not the inventory has them."""
     tops = [place.hosts, *cgroups.tops(place)]
     found = {path.name for top in tops if top.is_dir() for path in top.iterdir() if path.is_dir()}
     return sorted(found)
 
 
 def _nspawns_lock(root: Path) -> Path:
-    """What nspawn holds while it runs on a directory."""
+    """The lock file that nspawn holds while a container runs from the directory."""
     found = root.stat()
     return _NSPAWN / "locks" / f"inode-{found.st_dev}:{found.st_ino}"
 
 
 def _mounts_under(directory: Path) -> list[str]:
-    """The innermost first."""
+    """The mount points below the directory, innermost first."""
     lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     points = [Path(line.split(" ")[4]) for line in lines]
     return [str(point) for point in reversed(points) if directory in point.parents]

@@ -1,4 +1,4 @@
-"""One at a time in a directory of the lab or the demo: a lock file in it that says who."""
+"""An exclusive lock on a directory of the lab or the demo: a file in it that names its holder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from kdist.errors import UserError
 
 @contextmanager
 def held(lock: Path, doing: str, waits: bool = False) -> Iterator[None]:
-    """Hold the lock while the body runs. If another has it: wait, or UserError with who and what.
+    """Hold the lock while the body runs.
 
-    The kernel drops the lock of a process that dies, so none is ever stale.
+    If another process holds it, wait if `waits`, else raise UserError, which names that process and
+    what it is doing. The kernel releases the lock of a process that dies, so no lock is ever stale.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a+", encoding="utf-8") as file:

@@ -1,7 +1,8 @@
-"""One host's life: its root over the base image, power on and off, the power cut, its state.
+"""One host's life cycle: its root over the base image, power on and off, power cut, and state.
 
-A host is a systemd-nspawn container with systemd as its first process, kept by lab/keeper.sh.
-nspawn is not registered with machined, so that it works where systemd does not run the machine.
+A host is a systemd-nspawn container that runs systemd as its init process; lab/keeper.sh starts
+nspawn and restarts it after a reboot. The container is not registered with machined, so that this
+also works on a machine that systemd does not run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lab.shell import run, succeeds, wait_until
 
 KEEPER = ROOT / "lab" / "keeper.sh"
 
-# What a process signals to systemd as number 1 (systemd(1), "Signals").
+# Signals that systemd takes as commands when it is the init process (systemd(1), "Signals").
 _POWER_OFF = signal.SIGRTMIN + 4
 _REBOOT = signal.SIGRTMIN + 5
 
@@ -28,8 +29,8 @@ _KEEPER_S = 20.0
 _BOOT_S = 90.0
 _POWER_OFF_S = 60.0
 
-# The address stays when the link goes, as it would on a host whose switch died: else a cut link
-# would be noticed at once, by an error that no real network gives.
+# The address stays when the carrier is lost, as on a host whose switch died. Otherwise a cut link
+# would show at once, by an error that no real network gives.
 _NETWORK = """[Match]
 Name=host0
 
@@ -49,8 +50,10 @@ def hosts_file(description: Description) -> str:
 
 
 def make_root(place: Place, description: Description, host: Host, image: Path) -> None:
-    """Lay the root of a host that is off over the image; what it changed in earlier runs is still
-    there."""
+    """Mount the root of a host that is off as an overlay on the image, and write its identity.
+
+    Changes that the host made in earlier runs are kept.
+    """
     if cgroups.of_host(place, host.name).leader() is not None:
         return
     root = place.root(host.name)
@@ -60,7 +63,7 @@ def make_root(place: Place, description: Description, host: Host, image: Path) -
             directory.mkdir(parents=True, exist_ok=True)
         layers = f"lowerdir={image},upperdir={upper},workdir={work}"
         run("mount", "-t", "overlay", place.name, "-o", layers, root)
-    # Only files that are no links: a link of the image would lead to the machine's own files.
+    # None of these files may be a symlink in the image: it would lead to this machine's own files.
     _write(root / "etc/hostname", f"{host.name}\n")
     _write(root / "etc/hosts", hosts_file(description))
     link = _NETWORK.format(
@@ -74,19 +77,19 @@ def make_root(place: Place, description: Description, host: Host, image: Path) -
 
 
 def power_on(place: Place, description: Description, host: Host) -> None:
-    """Start the host, with its disks; `wait_for_boot` says when it is up."""
+    """Attach the host's disks and start it; `wait_for_boot` returns once it is up."""
     groups = cgroups.of_host(place, host.name)
     if groups.leader() is not None:
         return
     if not place.root(host.name).is_mount():
         raise UserError(f"{host.name} is not made yet: `python -m lab up {host.name}`")
-    # What a power cut, or an `up` that died, left: a keeper without its host, its end of the link.
+    # A power cut, or an `up` that died, may leave a keeper without its host, and a network port.
     groups.end_processes()
     network.remove_port(place, host.name)
     disks.attach(place, host, description.disk_size_mib)
     list_disks(place, host)
     nspawn = nspawn_command(place, host.name)
-    # systemd gives a service groups of its own; else the keeper enters those that are made here.
+    # systemd gives a service its own cgroup; otherwise the keeper enters the ones created here.
     procs: list[Path] = []
     command: list[str | Path] = []
     if groups.is_v2 and cgroups.has_systemd():
@@ -105,14 +108,14 @@ def power_on(place: Place, description: Description, host: Host) -> None:
 
 
 def list_disks(place: Place, host: Host) -> None:
-    """Write down for `lab-init` which disks the host has now: it reads that each time it starts."""
+    """Write the list of the host's attached disks, which `lab-init` reads at each start."""
     present = [(disk, disks.of_disk(place, host, disk)) for disk in host.disks]
     lines = [f"{disk.device_name} {disks.node(loop.device)}\n" for disk, loop in present if loop]
     _write(place.root(host.name) / "etc/lab-disks", "".join(lines))
 
 
 def nspawn_command(place: Place, host: str) -> list[str | Path]:
-    """What starts the container (pure)."""
+    """The command that starts the container (pure)."""
     return network.inside(
         place,
         "systemd-nspawn",
@@ -129,7 +132,7 @@ def nspawn_command(place: Place, host: str) -> list[str | Path]:
 
 
 def service_command(place: Place, host: str) -> list[str | Path]:
-    """What has systemd run the keeper as a service whose groups the host may divide (pure)."""
+    """The prefix that runs the keeper as a systemd service, its cgroup delegated to it (pure)."""
     return [
         "systemd-run",
         "--quiet",
@@ -142,7 +145,7 @@ def service_command(place: Place, host: str) -> list[str | Path]:
 
 
 def wait_for_boot(place: Place, host: str) -> None:
-    """Return once systemd says that the host is up; UserError names units that failed."""
+    """Return once systemd reports the host as up; UserError names any units that failed."""
     refuse_if_frozen(place, host)
     groups = cgroups.of_host(place, host)
 
@@ -160,7 +163,7 @@ def wait_for_boot(place: Place, host: str) -> None:
 
 
 def state(place: Place, host: str) -> str:
-    """`off`, `frozen`, or how systemd in the host calls it: `starting`, `running`, `degraded`."""
+    """`off`, `frozen`, or the host's systemd state, such as `starting`, `running`, `degraded`."""
     groups = cgroups.of_host(place, host)
     if groups.is_frozen():
         return "frozen"
@@ -171,18 +174,21 @@ def state(place: Place, host: str) -> str:
         [*_entry(leader), "systemctl", "is-system-running"],
         capture_output=True,
         text=True,
-        check=False,  # any state but `running` is a status of its own
+        check=False,  # the exit status is not 0 in any state but `running`
     )
     return done.stdout.strip() or "starting"
 
 
 def entered(place: Place, host: str, *command: str | Path) -> list[str | Path]:
-    """The command, to run inside the host without its network; UserError if the host is off."""
+    """The command prefixed to run in the host's namespaces, except its network namespace.
+
+    Raises UserError if the host is off.
+    """
     return [*_entry(leader_of(place, host)), *command]
 
 
 def leader_of(place: Place, host: str) -> int:
-    """The host's first process; UserError if the host is off."""
+    """The pid of the host's init process; UserError if the host is off."""
     leader = cgroups.of_host(place, host).leader()
     if leader is None:
         raise UserError(f"{host} is off: `python -m lab on {host}`")
@@ -190,13 +196,13 @@ def leader_of(place: Place, host: str) -> int:
 
 
 def refuse_if_frozen(place: Place, host: str) -> None:
-    """UserError if the host's systemd would not answer."""
+    """Raise UserError if the host is frozen, since its systemd would not answer."""
     if cgroups.of_host(place, host).is_frozen():
         raise UserError(f"{host} is frozen: `python -m lab thaw {host}`")
 
 
 def power_off(place: Place, host: str) -> None:
-    """Shut the host down in good order, and wait until it is off."""
+    """Shut the host down cleanly, and wait until it is off."""
     groups = cgroups.of_host(place, host)
     groups.freeze(False)
     os.kill(leader_of(place, host), _POWER_OFF)
@@ -204,7 +210,7 @@ def power_off(place: Place, host: str) -> None:
 
 
 def reboot(place: Place, host: str) -> None:
-    """Restart the host in good order, and wait until it is up again."""
+    """Reboot the host cleanly, and wait until it is up again."""
     before = leader_of(place, host)
     groups = cgroups.of_host(place, host)
     groups.freeze(False)
@@ -214,11 +220,11 @@ def reboot(place: Place, host: str) -> None:
 
 
 def pull_the_plug(place: Place, host: str) -> None:
-    """The power cut. What was not synced to the data disks is lost, and nobody hears of it.
+    """Cut the host's power: data not synced to its data disks are lost, and no peer is notified.
 
-    The order is what makes it one. Killed processes would close their connections, so the link
-    goes first; the end of the host would unmount its disks in good order, so their filesystems
-    stop before it. The host's root survives whole: it is a directory of this machine.
+    The order of the steps matters. Killed processes would close their connections, so the link is
+    taken down first. The container's end would unmount its disks cleanly, so their filesystems are
+    shut down before it. The host's root loses nothing: it is a directory of this machine.
     """
     groups = cgroups.of_host(place, host)
     leader = leader_of(place, host)
@@ -230,33 +236,35 @@ def pull_the_plug(place: Place, host: str) -> None:
 
 
 def stop_filesystem(mount: Path) -> None:
-    """From now on the filesystem gives EIO for each call and writes nothing, not even its log."""
+    """Shut the filesystem down: calls fail with EIO, and nothing is written, not even its log."""
     try:
         os.stat(mount)
     except OSError as error:
         if error.errno == errno.EIO:
-            return  # it has stopped before
+            return  # it was shut down before
         raise
     run("xfs_io", "-x", "-c", "shutdown", mount)
 
 
 def thaw_disks(place: Place, host: str) -> None:
-    """Let writes to every disk of the host go on: processes that wait for one cannot be killed."""
+    """Unfreeze every disk of the host: processes that wait for a write cannot be killed."""
     for pid in cgroups.of_host(place, host).processes():
         for mount in _data_mounts(place, host, pid):
-            succeeds("fsfreeze", "--unfreeze", mount)  # fails for one that is not frozen
+            succeeds("fsfreeze", "--unfreeze", mount)  # fails if it is not frozen
 
 
 def mounted_at(place: Place, host: str, disk_number: str) -> Path | None:
-    """Where this machine reaches a device `major:minor` that the host has mounted; none if not."""
+    """This machine's path to where the host has mounted the device `major:minor`; None if not."""
     leader = leader_of(place, host)
     paths = disks.mounts_of(leader, disk_number)
     return Path(f"/proc/{leader}/root{paths[0]}") if paths else None
 
 
 def _data_mounts(place: Place, host: str, pid: int) -> list[Path]:
-    """The mounts of the host's disks that a process sees, one of each: what is done to one is done
-    to the filesystem."""
+    """One mount of each of the host's disks as seen by a process.
+
+    One is enough, as freezing or shutting down affects the whole filesystem.
+    """
     numbers = [
         loop.number for loop in disks.loops(place) if place.hosts / host in loop.image.parents
     ]

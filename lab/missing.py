@@ -1,4 +1,7 @@
-"""What a machine lacks to run the lab, a sentence for each; finding out changes nothing."""
+"""Checks what this machine lacks to run the lab, and says so in one sentence each.
+
+The checks leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from lab.access import HOME_LENGTH_MAX
 from lab.place import Place
 from lab.shell import succeeds
 
-# The program, and Debian's package of it.
+# Each program, and the Debian package that has it.
 PROGRAMS = {
     "systemd-nspawn": "systemd-container",
     "ip": "iproute2",
@@ -33,7 +36,7 @@ _PATH = re.compile(r"[\w/.+-]+")
 
 
 def missing(place: Place, find: Callable[[str], str | None] = shutil.which) -> list[str]:
-    """The sentences; none if the lab can run. Kernel and mounts are only tried by root."""
+    """One sentence for each requirement that is missing; only root can check kernel and mounts."""
     found = [*_places(place), *_programs(place, find)]
     if os.geteuid() != 0:
         return ["root is needed: containers, mounts and loop devices are made.", *found]
@@ -81,7 +84,7 @@ def _loads(module: str) -> bool:
 
 
 def _may_overlay(place: Place) -> bool:
-    """Whether the lab's directory takes one: it must not be on an overlay itself."""
+    """Whether an overlay can be mounted in the lab's directory, which must not be on one itself."""
     there = next(path for path in (place.home, *place.home.parents) if path.is_dir())
     with tempfile.TemporaryDirectory(dir=there) as scratch:
         for name in ("lower", "upper", "work", "root"):
@@ -92,5 +95,5 @@ def _may_overlay(place: Place) -> bool:
 
 
 def _may(namespace: str, *command: str) -> bool:
-    """Whether the command works in a new namespace, with which all that it did goes again."""
+    """Whether the command works in a new namespace, which undoes its effects when it ends."""
     return succeeds("unshare", namespace, *command)

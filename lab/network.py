@@ -1,8 +1,8 @@
-"""The lab's network: a namespace with one switch in it, and what cuts and slows its links.
+"""The lab's network: a namespace with one bridge, and rules that cut and throttle its links.
 
-The machine's own interfaces, routes and firewall are not touched: hosts and commands of `lab run`
-are in the namespace. It is entered with nsenter, since `ip netns exec` would hide the cgroups from
-nspawn.
+The machine's own interfaces, routes and firewall are not touched: hosts, and the commands of
+`lab run`, are in the namespace. It is entered with nsenter, since `ip netns exec` would hide the
+cgroups from nspawn.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lab.place import BRIDGE, Place
 from lab.shell import Command, run, run_all, succeeds, wait_until
 
 Pair = tuple[IPv4Address, IPv4Address]
-"""From, to."""
+"""Sender, receiver."""
 
 _SSH_S = 10.0
 _TABLE = "kdist_lab"
-# A packet from one of a pair to the other is dropped where it crosses the switch: no answer, no
-# reset.
+# A packet from the first to the second of a pair is silently dropped on the bridge: the sender gets
+# neither an ICMP error nor a reset.
 _RULES = f"""
 table bridge {_TABLE} {{
   set cut {{ type ipv4_addr . ipv4_addr; }}
@@ -39,12 +39,12 @@ table bridge {_TABLE} {{
 
 
 def inside(place: Place, *command: str | Path) -> list[str | Path]:
-    """The command, to run in the lab's network (pure)."""
+    """The command prefixed to run in the lab's network namespace (pure)."""
     return ["nsenter", f"--net={place.netns}", *command]
 
 
 def plan_up(place: Place, description: Description) -> list[Command]:
-    """What makes the network (pure)."""
+    """The commands that create the network (pure)."""
     address = f"{description.control_address}/{description.network.prefixlen}"
     return [
         ["ip", "netns", "add", place.name],
@@ -56,12 +56,12 @@ def plan_up(place: Place, description: Description) -> list[Command]:
 
 
 def make(place: Place, description: Description) -> None:
-    """Make the network unless it is there; one that was left half made is made anew."""
+    """Create the network unless it is complete; remove an unfinished one first."""
     if is_made(place):
         return
     remove(place)
     run_all(plan_up(place, description))
-    # Last, so that its presence says that all the rest is there.
+    # Last, so that the table's presence proves that the network is complete.
     run(*inside(place, "nft", "--file", "-"), given=_RULES)
 
 
@@ -73,16 +73,16 @@ def is_made(place: Place) -> bool:
 
 
 def refuse_if_down(place: Place) -> None:
-    """UserError if there is no network to do something in."""
+    """Raise UserError if the lab's network does not exist."""
     if not place.netns.exists():
         raise UserError("the lab is down: `python -m lab up`")
 
 
 def remove(place: Place) -> None:
-    """Remove the network and end what ssh left open in it."""
+    """Remove the network, after ending ssh's shared connections in it."""
     if place.netns.exists():
         for pid in _ssh_masters(place):
-            with suppress(ProcessLookupError):  # it was quicker
+            with suppress(ProcessLookupError):  # it has already ended
                 os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not list(_ssh_masters(place)), _SSH_S, "ssh to close its connections")
         run("ip", "netns", "delete", place.name)
@@ -91,7 +91,7 @@ def remove(place: Place) -> None:
 def plan_cuts(
     ones: Iterable[Host], others: Iterable[Host], is_one_way: bool = False
 ) -> tuple[Pair, ...]:
-    """The pairs to cut between each of these and each of those, a host never from itself (pure)."""
+    """The pairs to cut between `ones` and `others`; a host is never cut from itself (pure)."""
     others = tuple(others)
     there = [(a.address, b.address) for a in ones for b in others if a.address != b.address]
     back = [] if is_one_way else [(b, a) for a, b in there]
@@ -99,7 +99,7 @@ def plan_cuts(
 
 
 def cut(place: Place, pairs: Iterable[Pair]) -> None:
-    """Drop from now on what is sent between the pairs."""
+    """Drop all packets between the pairs, in addition to earlier cuts."""
     refuse_if_down(place)
     elements = ", ".join(f"{a} . {b}" for a, b in pairs)
     if elements:
@@ -107,13 +107,13 @@ def cut(place: Place, pairs: Iterable[Pair]) -> None:
 
 
 def heal(place: Place) -> None:
-    """Let everything through again."""
+    """Remove all cuts."""
     refuse_if_down(place)
     run(*inside(place, "nft", "flush", "set", "bridge", _TABLE, "cut"))
 
 
 def cuts(place: Place) -> list[Pair]:
-    """What is cut now."""
+    """The pairs that are cut now."""
     if not is_made(place):
         return []
     text = run(*inside(place, "nft", "--json", "list", "set", "bridge", _TABLE, "cut"))
@@ -128,22 +128,22 @@ def parse_cuts(text: str) -> list[Pair]:
 
 
 def port(host: str) -> str:
-    """The host's end on the switch, as nspawn calls it (pure)."""
+    """The host's port on the bridge, as nspawn names it (pure)."""
     return f"vb-{host}"
 
 
 def unplug(place: Place, host: str) -> None:
-    """Take the host off the switch: nothing of it comes out any more, not even a farewell."""
+    """Take the host's port down, so that it can send nothing more, not even a FIN or a reset."""
     run(*inside(place, "ip", "link", "set", port(host), "down"))
 
 
 def remove_port(place: Place, host: str) -> None:
-    """Remove the host's link: the kernel keeps it for a while after the host was killed."""
-    succeeds(*inside(place, "ip", "link", "delete", port(host)))  # fails where there is none
+    """Remove the host's port: the kernel keeps it for a while after the host was killed."""
+    succeeds(*inside(place, "ip", "link", "delete", port(host)))  # fails if there is none
 
 
 def plan_slow(device: str, mbit_per_s: float) -> list[str]:
-    """What limits the bytes that leave through a device; 0 takes the limit away (pure)."""
+    """The tc command that limits what a device sends; 0 removes the limit (pure)."""
     if not mbit_per_s:
         return ["tc", "qdisc", "delete", "dev", device, "root"]
     shape = ["tbf", "rate", f"{mbit_per_s:g}mbit", "burst", "64kb", "latency", "200ms"]
@@ -151,11 +151,11 @@ def plan_slow(device: str, mbit_per_s: float) -> list[str]:
 
 
 def _ssh_masters(place: Place) -> Iterator[int]:
-    """Connections that ssh keeps open in the namespace, for the next command to share."""
+    """The pids of ssh's master processes in the namespace, which keep shared connections open."""
     for line in run("ip", "netns", "pids", place.name).split():
         try:
             title = Path(f"/proc/{line}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has gone since
+            continue  # it has ended since
         if title.startswith(b"ssh: "):
             yield int(line)

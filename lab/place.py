@@ -1,8 +1,8 @@
-"""Where the lab keeps what it makes, and what it is called (pure but for `Place.of_environment`).
+"""The lab's directory, and the names derived from it (pure but for `Place.of_environment`).
 
-The directory's last name is the lab's: its network namespace, its cgroups and its units have it.
-So all that belongs to a lab is found by looking, and `down` needs no record of what an `up` that
-died had done. Two directories are two labs; they may share base images.
+The last component of the directory's path is the lab's name, which its network namespace, cgroups
+and units carry. So everything of a lab can be found by name, and `down` needs no record of what an
+`up` that died had done. Two directories are two labs; they may share base images.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-"""The tree that the lab is run from."""
+"""The source tree that the lab is run from."""
 
 DEFAULT_HOME = Path("/var/lib/kdist-lab")
 BRIDGE = "lab0"
-"""The switch that the hosts hang on; its name is private to the lab's network namespace."""
+"""The bridge that connects the hosts; its name is private to the lab's network namespace."""
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Place:
 
     @classmethod
     def of_environment(cls) -> Place:
-        """What KDIST_LAB_DIR and KDIST_LAB_IMAGES say, or /var/lib/kdist-lab and `base` in it."""
+        """From KDIST_LAB_DIR (or /var/lib/kdist-lab) and KDIST_LAB_IMAGES (or `base` in it)."""
         home = Path(os.environ.get("KDIST_LAB_DIR") or DEFAULT_HOME).absolute()
         return cls(home, Path(os.environ.get("KDIST_LAB_IMAGES") or home / "base").absolute())
 
     @property
     def name(self) -> str:
-        """What netns, cgroups and units of this lab are called."""
+        """The name of the lab's network namespace and cgroups, and the prefix of its units'."""
         return self.home.name
 
     @property
     def netns(self) -> Path:
-        """The file that holds the lab's network namespace, as `ip netns` has it."""
+        """The file that `ip netns` binds the lab's network namespace to."""
         return Path("/run/netns") / self.name
 
     @property
     def lock(self) -> Path:
-        """Held by who is changing the lab; says who."""
+        """The lock file, held by the process that is changing the lab; it names that process."""
         return self.home / "lock"
 
     @property
@@ -54,30 +54,30 @@ class Place:
 
     @property
     def ssh_config(self) -> Path:
-        """What ssh, Ansible and testinfra are given to reach the hosts."""
+        """The ssh configuration with which ssh, Ansible and testinfra reach the hosts."""
         return self.home / "ssh_config"
 
     @property
     def hosts(self) -> Path:
-        """A directory for each host: its files, its disks, its console."""
+        """The directory with a subdirectory for each host: its files, disks and console log."""
         return self.home / "hosts"
 
     def root(self, host: str) -> Path:
-        """The host's root: what it changed, over the base image."""
+        """The mount point of the host's root: its own changes as an overlay on the base image."""
         return self.hosts / host / "root"
 
     def console(self, host: str) -> Path:
-        """What the host says while it starts."""
+        """The log of the host's console, with its boot messages."""
         return self.hosts / host / "console.log"
 
     def disk_image(self, host: str, disk: str) -> Path:
-        """The file that is the host's disk."""
+        """The file that backs the host's disk."""
         return self.hosts / host / "disks" / f"{disk}.img"
 
     def empty_slot(self, host: str, disk: str) -> Path:
-        """A mark: the disk was pulled, and none has come in its place."""
+        """A marker file: the disk was pulled, and has not been replaced yet."""
         return self.hosts / host / "disks" / f"{disk}.pulled"
 
     def unit(self, host: str) -> str:
-        """The service that the host is, where this machine runs systemd."""
+        """The service that runs the host, where this machine uses systemd and cgroups version 2."""
         return f"{self.name}-{host}.service"

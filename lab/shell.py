@@ -1,4 +1,4 @@
-"""Runs the machine's programs, and turns one that fails into a sentence."""
+"""Runs this machine's programs, and turns a failure into a one-sentence UserError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POLL_S = 0.05
 
 
 def run(*command: str | Path, given: str | None = None) -> str:
-    """What the program printed; UserError with its last words if it fails. `given` is its input."""
+    """The program's output; UserError with its last line if it fails. `given` is its input."""
     try:
         done = subprocess.run(
             command,
@@ -34,19 +34,19 @@ def run(*command: str | Path, given: str | None = None) -> str:
 
 
 def run_all(commands: Iterable[Command]) -> None:
-    """Run one after another; the first that fails ends it."""
+    """Run the commands in order; stop at the first that fails, with UserError."""
     for command in commands:
         run(*command)
 
 
 def succeeds(*command: str | Path) -> bool:
-    """Whether the program ends with 0; what it says is dropped."""
+    """Whether the program exits with 0; its output is discarded."""
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return done.returncode == 0
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Return once the condition holds; UserError says `what` it waited for when the time is up."""
+    """Return once the condition holds; on timeout, UserError says `what` was waited for."""
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:

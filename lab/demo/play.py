@@ -1,7 +1,7 @@
-"""The demo, step by step: input into the first datacenter, a mirror to the second, a load of that.
+"""The demo's steps: produce into the first datacenter, mirror to the second, load from there.
 
-What each step does, a user could type: the processes are `kdist` commands, and the page at the end
-names them. Only the flights go in by the client library, since that is what an application does.
+A user could type every step: the processes are `kdist` commands, and the page at the end names
+them. Only the flights are produced with the client library, as an application would do it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MIRROR_TIMEOUT_S = 180.0
 
 
 class Datacenter(NamedTuple):
-    """A ZooKeeper and brokers, and where clients find them."""
+    """A ZooKeeper and brokers; `broker` is the address for clients to bootstrap from."""
 
     name: str
     broker: str
@@ -40,7 +40,7 @@ class Datacenter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the demo has to show. Times are of the whole step, in seconds."""
+    """The demo's results. Each time is a whole step's, in seconds."""
 
     sent: Counter[str]
     sent_bytes: int
@@ -63,7 +63,7 @@ class Play:
         self.output = stage.path("warehouse")
 
     def run(self, limit: int | None) -> Outcome:
-        """All steps; `limit` takes only so many flights. `UserError` if one fails."""
+        """Run all steps, with at most `limit` flights. Raises `UserError` if a step fails."""
         sent = self._read_input(limit)
         self._start_datacenters()
         self._start_pipes()
@@ -90,7 +90,7 @@ class Play:
     def _start_datacenters(self) -> None:
         with step(self._console, "Start two datacenters") as now:
             names = ("dc1", "dc2")
-            # ZooKeeper has the port below its brokers'.
+            # ZooKeeper takes the port just below its brokers' ports.
             first = free_ports(len(names) * (BROKERS + 1), _FIRST_PORT)
             for number, name in enumerate(names):
                 zookeeper = first + number * (BROKERS + 1)
@@ -106,7 +106,7 @@ class Play:
             now.outcome = f"each a ZooKeeper and {BROKERS} brokers"
 
     def _start_pipes(self) -> None:
-        """Topics, the mirror and this host's agent."""
+        """Create the topics; start the mirror and this host's agent."""
         source, target = (datacenter.broker for datacenter in self.datacenters)
         with step(self._console, "Start a mirror, and this host's agent") as now:
             for topic, partitions in ((FLIGHTS, PARTITIONS), (HOSTS, 1)):
@@ -139,7 +139,10 @@ class Play:
         return taken_s
 
     def _await_mirror(self, records: int) -> tuple[float, int]:
-        """Until all flights are in dc2. How long that took, and the lag, which hosts may have."""
+        """Wait until all flights are in dc2; return the seconds taken and the lag of both topics.
+
+        Only the agent's topic may still lag: new records keep arriving in it.
+        """
         with step(self._console, "Wait until dc2 has all of them") as now:
             start_s = time.monotonic()
             while True:
@@ -170,13 +173,13 @@ class Play:
         return taken_s
 
     def _loaded(self, topic: str) -> Counter[str]:
-        """How many rows the files have of each day: read by a stranger, Arrow."""
+        """Rows per day in the files, counted independently of kdist, by Arrow."""
         files = pyarrow.dataset.dataset(self.output / f"topic={topic}", partitioning="hive")
         days = files.to_table(columns=["date"])["date"].value_counts().to_pylist()
         return Counter({str(each["values"]): each["counts"] for each in days})
 
 
 def _lag(rows: list[dict[str, Any]], topic: str) -> tuple[int, int]:
-    """Records of a topic that are still to be mirrored, and those that were."""
+    """The numbers of a topic's records that are still to be mirrored, and that have been."""
     lags = [(row["lag_records"], row["position"] or 0) for row in rows if row["topic"] == topic]
     return sum(behind for behind, _ in lags), sum(done for _, done in lags)

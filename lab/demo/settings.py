@@ -1,4 +1,4 @@
-"""What the demo's processes are told, as one would write it into their files."""
+"""The settings of the demo's processes, as one would write them into their .properties files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOSTS = "ops.host"  # this machine's operational data, as `kdist agent` publishe
 
 
 def mirror_settings(source: str, target: str) -> dict[str, str]:
-    """A flow from one datacenter to the other: both topics, under their own names."""
+    """One flow from the source to the target, with both topics under unchanged names."""
     return {
         "flow.demo.source": source,
         "flow.demo.target": target,
@@ -21,7 +21,7 @@ def mirror_settings(source: str, target: str) -> dict[str, str]:
 
 
 def agent_settings(broker: str) -> dict[str, str]:
-    """This host, looked at every second."""
+    """An agent that publishes this host's operational data every second."""
     return {
         "bootstrap.servers": broker,
         "agent.topic": HOSTS,
@@ -31,7 +31,7 @@ def agent_settings(broker: str) -> dict[str, str]:
 
 
 def load_settings(broker: str, output: Path) -> dict[str, str]:
-    """A job that loads what the mirror brings, by the day of departure."""
+    """A job that loads the mirrored topics, the flights partitioned by day of departure."""
     return {
         "name": "demo",
         "bootstrap.servers": broker,

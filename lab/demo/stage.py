@@ -1,8 +1,8 @@
 """The processes of the demo: each a `kdist` command as a user would type it, with a log of its own.
 
-They start in sessions of their own, so that a Ctrl-C in the terminal reaches the demo alone, which
-then stops them, the last one started first. One that ends by itself ends the demo, with its last
-words for a reason.
+Each starts in its own session, so that Ctrl-C in the terminal reaches only the demo, which then
+stops them in reverse order of their start. If one exits by itself, the demo fails and reports the
+last line of its log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KDIST = (sys.executable, "-m", "kdist.cli")
 
 
 class Actor(NamedTuple):
-    """A process that runs through the demo."""
+    """A process that runs until the demo ends."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -39,7 +39,7 @@ class Actor(NamedTuple):
 
 
 class Stage:
-    """The demo's directory and who is at work in it. Use it as a context manager."""
+    """The demo's directory and its running processes. Use it as a context manager."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -63,7 +63,7 @@ class Stage:
         return path
 
     def start(self, name: str, *arguments: str | Path) -> Actor:
-        """Start `kdist` with these arguments; what it says is in `logs/NAME.log`."""
+        """Start `kdist` with these arguments; its output goes to `logs/NAME.log`."""
         log = self.path("logs", f"{name}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
@@ -79,7 +79,7 @@ class Stage:
         return actor
 
     def check(self) -> None:
-        """`UserError` if one that should be at work has ended."""
+        """Raise `UserError` if a process that should be running has ended."""
         for actor in self._actors:
             if actor.process.poll() is not None:
                 raise UserError(
@@ -88,7 +88,7 @@ class Stage:
                 )
 
     def wait_for_answer(self, actor: Actor) -> Any:
-        """What a `--json` command prints once it is ready."""
+        """Wait until a `--json` command is ready; return the JSON that it then prints."""
         end_s = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < end_s:
             self.check()
@@ -99,11 +99,11 @@ class Stage:
         raise UserError(f"{actor.name} was not ready in {READY_TIMEOUT_S:g} s (log: {actor.log})")
 
     def pause(self) -> None:
-        """Let them work for a moment."""
+        """Wait for one poll interval."""
         time.sleep(_POLL_S)
 
     def clear(self) -> None:
-        """Stop all, the last one started first; once interrupted, by force, and none is left."""
+        """Stop all processes, in reverse order; after a Ctrl-C meanwhile, kill the rest."""
         interrupt: KeyboardInterrupt | None = None
         while self._actors:
             try:
@@ -114,7 +114,7 @@ class Stage:
             raise interrupt
 
     def stop(self, actor: Actor, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Ask one to end, and end it by force if it does not in time."""
+        """Terminate a process; kill it if it has not ended within the timeout."""
         actor.process.send_signal(signal.SIGTERM)
         try:
             actor.process.wait(timeout_s)
@@ -125,15 +125,15 @@ class Stage:
 
 
 def _kill_with_children(process: psutil.Process) -> None:
-    """End it by force, and all that it has started: brokers are in sessions of their own."""
-    process.suspend()  # it starts none meanwhile
+    """Kill the process and all its descendants: brokers are in sessions of their own."""
+    process.suspend()  # so that it starts no more children meanwhile
     for each in (*process.children(recursive=True), process):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             each.kill()
 
 
 def call(*arguments: str | Path) -> str:
-    """What `kdist` printed, with these arguments; `UserError` with its sentence if it failed."""
+    """Run `kdist` and return what it printed; if it fails, `UserError` with its last line."""
     done = subprocess.run(
         [*KDIST, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -153,7 +153,7 @@ def shown(arguments: Sequence[str | Path]) -> str:
 
 
 def free_ports(count: int, start: int) -> int:
-    """The first of `count` ports in a row, from `start` on, that nobody listens on."""
+    """The first of `count` consecutive free ports, searched from `start` upwards."""
     for first in range(start, 60_000, count):
         if all(_is_free(first + number) for number in range(count)):
             return first

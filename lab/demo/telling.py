@@ -1,4 +1,4 @@
-"""What the demo tells while it works: a line for each step, with a bar on a terminal."""
+"""The demo's progress output: a line for each step, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TELL_EVERY_S = 10.0
 
 
 class Step:
-    """A step that is under way: how much of it is done, and what there is to say at its end."""
+    """A step in progress: how much of it is done, and the `outcome` to print at its end."""
 
     def __init__(self, console: Console, bars: Progress | None, name: str) -> None:
         self.outcome = ""
@@ -24,7 +24,7 @@ class Step:
         self._told_s = time.monotonic()
 
     def advance_to(self, done: int, total: int) -> None:
-        """So much is done. Where there is no bar, a line says so now and then."""
+        """Report progress. Without a bar, print a line at most every ten seconds."""
         if self._bars is not None and self._row is not None:
             self._bars.update(self._row, completed=done, total=total)
         elif time.monotonic() - self._told_s > _TELL_EVERY_S:
@@ -34,7 +34,7 @@ class Step:
 
 @contextmanager
 def step(console: Console, name: str) -> Iterator[Step]:
-    """Tell of a step: while it runs, and with its outcome and time once it is done."""
+    """Show a step's progress while the body runs, then its outcome and duration."""
     start_s = time.monotonic()
     if console.is_terminal:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(30))

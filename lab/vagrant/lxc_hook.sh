@@ -1,5 +1,5 @@
 #!/bin/sh
-# LXC calls this as a hook: gives a container data disks and settings of its own, and takes them away again.
+# A hook that LXC calls: gives a container its own data disks and kernel settings, and removes them afterwards.
 #   lxc_hook.sh DIRECTORY SIZE_MIB DISK... -- NAME lxc HOOK [...]
 # DISK is the stable name, like kdist-k2-d01; its image is DIRECTORY/DISK.img.
 set -eu
@@ -25,10 +25,10 @@ pre_start() {
     done
 }
 
-# In the container's mounts, before it starts: its /dev is there, and this machine's files still are too.
+# Runs in the container's mount namespace before it starts: its /dev exists, this machine's files are still visible.
 autodev() {
     dev=$LXC_ROOTFS_MOUNT/dev
-    # vagrant-lxc adds the hooks to the container's settings anew at each start: LXC calls them as often.
+    # vagrant-lxc adds the hooks to the container's settings again at each start, so LXC calls them several times.
     [ ! -d "$dev/disk/by-id" ] || return 0
     mkdir -p "$dev/disk/by-id"
     for disk in $disks; do
@@ -37,7 +37,7 @@ autodev() {
         mknod --mode=660 "$dev/${device#/dev/}" b "${number%:*}" "${number#*:}"
         ln -s "../../${device#/dev/}" "$dev/disk/by-id/$disk"
     done
-    # What belongs to the whole machine: the container reads and writes files of its own instead.
+    # Kernel settings of the whole machine: the container reads and writes files of its own instead.
     mkdir -p "$dev/.settings"
     while read -r setting; do
         [ -e "/proc/sys/$setting" ] && [ -e "$LXC_ROOTFS_MOUNT/proc/sys/$setting" ] || continue
@@ -56,7 +56,7 @@ destroy() {
     post_stop
     for disk in $disks; do rm -f "$directory/$disk.img"; done
     rmdir "$directory" 2>/dev/null || true
-    # kdist_disks lets nothing be written where a disk is not mounted; lxc-destroy could not remove that either.
+    # kdist_disks makes mount points immutable, so that lxc-destroy could not remove them.
     chattr -f -i "$(lxc-config lxc.lxcpath)/$name/rootfs/data"/* || true
 }
 

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Makes the box kdist/lxc from the lab's base image: the same Debian, and the user that Vagrant logs in as.
-# As root, in the tree: lab/vagrant/make_box.sh
+# Builds the Vagrant box kdist/lxc from the lab's base image: the same Debian, plus the user that Vagrant logs in as.
+# Run it as root: lab/vagrant/make_box.sh
 set -eu
 cd "$(dirname "$0")/../.."
 
 image=$(.venv/bin/python -m lab image)
 work=$(mktemp --directory --tmpdir="$(dirname "$image")" box.XXXXXX)
 trap 'umount "$work/rootfs" 2>/dev/null || true; rm -rf "$work"' EXIT
-trap 'exit 1' HUP INT TERM # dash leaves without the trap above where a signal ends it
+trap 'exit 1' HUP INT TERM # dash does not run the EXIT trap when a signal ends it
 
-# The user goes into a layer over the image, which stays as it is.
+# The user is added in an overlay, so that the image stays unchanged.
 mkdir "$work/upper" "$work/work" "$work/rootfs"
 mount -t overlay kdist-box -o "lowerdir=$image,upperdir=$work/upper,workdir=$work/work" "$work/rootfs"
 chroot "$work/rootfs" useradd --create-home --shell /bin/bash vagrant
@@ -19,7 +19,7 @@ install -m 600 "$key" "$work/rootfs/home/vagrant/.ssh/authorized_keys"
 chroot "$work/rootfs" chown --recursive vagrant: /home/vagrant/.ssh
 echo 'vagrant ALL=(ALL) NOPASSWD: ALL' >"$work/rootfs/etc/sudoers.d/vagrant"
 chmod 440 "$work/rootfs/etc/sudoers.d/vagrant"
-# A published user and key: the host key may be a published one too.
+# Vagrant's user and its key are public anyway, so the host key may be public too.
 ssh-keygen -q -t ed25519 -N '' -C kdist-box -f "$work/rootfs/etc/ssh/ssh_host_ed25519_key"
 # Vagrant's own network gives the first interface its address.
 cat >"$work/rootfs/etc/systemd/network/10-eth0.network" <<'NETWORK'

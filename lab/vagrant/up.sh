@@ -1,6 +1,6 @@
 #!/bin/sh
 # up.sh [PROVIDER [VAGRANT'S ARGUMENTS]]: starts the Vagrantfile's machines and deploys kdist to them.
-# Ansible is the one of .venv; LXC gets the box of `make vagrant-box`, and its bridge where no systemd starts it.
+# It uses the Ansible of .venv. For LXC it uses the box of `make vagrant-box`, and starts LXC's bridge if nothing has.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -13,5 +13,5 @@ if [ "$provider" = lxc ]; then
     export KDIST_BOX="${KDIST_BOX:-kdist/lxc}"
     [ -d /sys/class/net/lxcbr0 ] || /usr/libexec/lxc/lxc-net start
 fi
-# One after another: the last machine deploys to all, and must not be the first that is up.
+# Start machines one after another: the last one deploys to all, so all others must be up before it.
 exec vagrant up --no-parallel --provider="$provider" "$@"
