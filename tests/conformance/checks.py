@@ -1,4 +1,4 @@
-"""Our own checks with foreign clients: functions that raise on failure, run one by one."""
+"""Runs our own checks with foreign clients: functions that raise on failure, one after another."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from confluent_kafka import KafkaException
 from kafka.errors import KafkaError
 from outcome import FAILED, PASSED, Outcome
 
-Check = Callable[[str], None]  # given the bootstrap addresses
+Check = Callable[[str], None]  # takes the bootstrap addresses
 
 
 class WrongAnswerError(Exception):
-    """What a check found is not what it should be."""
+    """A check found something other than what it expected."""
 
 
-# What clients raise, their own assertions and what a changed answer makes of our reading it.
+# Errors of the clients, failed assertions, and errors of our parsing if an answer has changed.
 CLIENT_ERRORS = (
     WrongAnswerError,
     KafkaError,
@@ -37,14 +37,14 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def new_name(of: str) -> str:
-    """A topic or group that no other run has used."""
+    """A name for a topic or group that no other run has used."""
     return f"{of}-{uuid.uuid4().hex[:12]}"
 
 
 def run(
     suite: str, checks: Sequence[tuple[str, Check]], address: str, names: Sequence[str] = ()
 ) -> Iterator[Outcome]:
-    """The named checks, or all, in their order."""
+    """Run the named checks, or all, in their order."""
     for name, check in checks:
         if not names or name in names:
             yield _run_one(suite, name, check, address)

@@ -1,8 +1,9 @@
-"""The brokers that the suites are run against: kdist's own, Apache Kafka's as a baseline, or given.
+"""The brokers that the suites run against: kdist's, or Apache Kafka's as a baseline.
 
-`kdist(...)` starts a real ZooKeeper and brokers on loopback, each a process of its own with its
-output in `broker-<id>.out`; `apache(...)` one Apache Kafka from the jars of `make setup`. As a
-script it starts either and stays until SIGTERM: suites that start their broker themselves use that.
+`kdist(...)` starts a real ZooKeeper and brokers on loopback, each in its own process with its
+output in `broker-<id>.out`; `apache(...)` starts one Apache Kafka broker from the jars of `make
+setup`. Run as a script, the module starts either and stays up until SIGTERM, for suites that start
+their broker themselves.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ START_TIMEOUT_S = 40
 STOP_TIMEOUT_S = 30
 POLL_S = 0.05
 
-# What suits all suites. Replication factor 1 for now: min(3, brokers) once there are replicas.
+# Settings that suit all suites. Replication factor 1 for now: min(3, brokers) once it is supported.
 SETTINGS = {
     "num.partitions": "4",
     "auto.create.topics.enable": "true",
@@ -48,18 +49,18 @@ SETTINGS = {
 
 
 class BrokerFailedError(Exception):
-    """A broker did not start, or ended before it was told to. Its text ends with what it said."""
+    """A broker failed to start or exited by itself. The text ends with the broker's output."""
 
 
 class Cluster(NamedTuple):
-    """Where to connect. `check` raises `BrokerFailedError` if a broker has ended by itself."""
+    """The bootstrap addresses. `check` raises `BrokerFailedError` if a broker exited by itself."""
 
     address: str
     check: Callable[[], None] = lambda: None
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. All are held until the last is found, so they differ."""
+    """Free ports. All are bound until the last is found, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -102,7 +103,7 @@ def apache(
     directory: Path, settings: Mapping[str, str] | None = None, port: int = 0
 ) -> Iterator[Cluster]:
     """One Apache Kafka 3.9, with the same settings."""
-    # Not the haste of the tests of its cleaner: the suites write records with old timestamps.
+    # The peer tests' short check interval would delete records here: the suites use old timestamps.
     rows = SETTINGS | {"log.retention.check.interval.ms": "300000"} | dict(settings or {})
     with _Apache(directory, port or free_ports(1)[0], rows) as broker:
         yield Cluster(broker.address)
@@ -119,7 +120,7 @@ async def _start_zookeeper(settings: ServerSettings) -> ZooKeeperServer:
 
 
 class _Apache(KafkaBroker):
-    """Apache Kafka where a suite wants it: on a port of the suite's choice."""
+    """Apache Kafka on a port of the suite's choice."""
 
     def __init__(self, directory: Path, port: int, settings: Mapping[str, str]) -> None:
         super().__init__(directory, **settings)
@@ -155,7 +156,7 @@ class _Broker:
             )
 
     def check(self) -> None:
-        """`BrokerFailedError` if it has ended."""
+        """Raise `BrokerFailedError` if the process has ended."""
         if self._process.poll() is not None:
             said = self._output.read_text(errors="replace")[-4000:]
             raise BrokerFailedError(
@@ -163,7 +164,7 @@ class _Broker:
             )
 
     def stop(self) -> None:
-        """End it as an operator does, and by force if it does not."""
+        """Stop the broker by SIGTERM, and kill it if it does not end in time."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -180,7 +181,7 @@ def _check_all(processes: Sequence[_Broker]) -> None:
 
 
 def _await_members(processes: Sequence[_Broker]) -> None:
-    """Until the first broker answers, and names all of them."""
+    """Wait until the first broker answers and its metadata lists all brokers."""
     deadline = time.monotonic() + patience.scaled(START_TIMEOUT_S)
     seen = 0
     while time.monotonic() < deadline:
@@ -197,7 +198,7 @@ def _await_members(processes: Sequence[_Broker]) -> None:
 
 
 def _serve() -> None:
-    """Start what the command line says, print `ready`, wait for SIGTERM."""
+    """Start the brokers that the command line asks for, print `ready`, wait for SIGTERM."""
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
     parser.add_argument("--product", choices=["kdist", "apache"], default="kdist")

@@ -1,8 +1,8 @@
-"""Clients of every age in two libraries that can be told to behave as they once did.
+"""Clients of every era, by two libraries that can be configured for old brokers.
 
-Told that the broker is an old one, kafka-python and librdkafka speak as they did before brokers
-could be asked for their versions: message sets of magic 0 (to 0.9) and 1 (0.10), then record
-batches (from 0.11). Told of 0.10 or later, librdkafka asks all the same, and is its newest self.
+Configured with an old broker version, kafka-python and librdkafka do not send ApiVersions and use
+that version's format: message sets of magic 0 (up to 0.9) and 1 (0.10), then record batches (from
+0.11). Configured for 0.10 or later, librdkafka sends ApiVersions anyway and uses its newest format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import suite_kcat
 from checks import expect
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-HOUR_MS = 3_600_000  # old enough to be told from a clock, too young for retention
+HOUR_MS = 3_600_000  # old enough to tell it from the current time, too recent for retention
 NO_TIMESTAMP = -1
 TIMEOUT_S = 20
 
@@ -25,28 +25,28 @@ Version = tuple[int, ...]
 
 
 class Row(NamedTuple):
-    """A record as every reader has to see it, offsets being dense from 0."""
+    """A record as every reader has to see it; offsets have no gaps and start at 0."""
 
     key: bytes | None
     value: bytes | None
 
 
 class Written(NamedTuple):
-    """`timestamps_ms` are None where the writer's clock gave them."""
+    """Records written or read. A timestamp is None where the writer's own clock set it."""
 
     rows: list[Row]
     timestamps_ms: list[int | None]
 
 
 def make_rows(writer: str, codec: str) -> list[Row]:
-    """Keys and values, empty and null ones too; enough alike for a codec to find something."""
+    """Records with keys and values, also empty and null ones, and redundant enough to compress."""
     head = f"{writer} {codec}".encode()
     rows = [Row(f"key {n}".encode(), head + b" %d " % n + b"kdist " * 30) for n in range(20)]
     return [*rows, Row(None, head), Row(b"empty", b""), Row(head, None)]
 
 
 def python_writes(version: Version | None, codec: str, address: str, topic: str) -> Written:
-    """With kafka-python as it speaks to brokers of `version`."""
+    """Write with kafka-python, configured for brokers of `version`."""
     rows = make_rows(f"kafka-python {version}", codec)
     has_timestamps = version is None or version >= (0, 10)
     start_ms = int(time.time() * 1000) - HOUR_MS
@@ -72,7 +72,7 @@ def python_writes(version: Version | None, codec: str, address: str, topic: str)
 
 
 def librdkafka_writes(version: str | None, codec: str, address: str, topic: str) -> Written:
-    """With kcat, told that the broker is of `version`, or asking it."""
+    """Write with kcat, configured for brokers of `version`, or None to negotiate the versions."""
     rows = [row for row in make_rows(f"librdkafka {version}", codec) if row.key and row.value]
     lines = [f"{row.key.decode()}={row.value.decode()}" for row in rows if row.key and row.value]
     suite_kcat.produce(address, topic, lines, "-z", codec, "-K", "=", *_fallback(version))
@@ -81,7 +81,7 @@ def librdkafka_writes(version: str | None, codec: str, address: str, topic: str)
 
 
 def python_reads(version: Version | None, address: str, topic: str, count: int) -> Written:
-    """The first `count` records with kafka-python; timestamps are None where its era has none."""
+    """Read the first `count` records with kafka-python; in old eras they have no timestamps."""
     consumer = KafkaConsumer(
         bootstrap_servers=address.split(","),
         api_version=version,
@@ -109,7 +109,7 @@ def python_reads(version: Version | None, address: str, topic: str, count: int) 
 
 
 def librdkafka_reads(version: str | None, address: str, topic: str, count: int) -> Written:
-    """With kcat; it prints text, and all that was written is text."""
+    """Read the first `count` records with kcat, which prints text; all the records are text."""
     found = suite_kcat.consume(address, topic, "beginning", "-c", str(count), *_fallback(version))
     expect(len(found), count, "the number of records")
     expect([message["offset"] for message in found], list(range(count)), "offsets")

@@ -1,8 +1,8 @@
-"""Tests that cannot pass yet, or never will, and why: so any other failure is a regression.
+"""Tests that are expected to fail, for now or for good, and why. Any other failure is a regression.
 
-A `later` row goes when its feature comes; what is listed there and passes all the same counts as
-passed. A `never` row is about a test that asks for something other than a broker like this one.
-Patterns are those of fnmatch, over the test's name as its suite gives it.
+A `later` row is removed when its feature is implemented; a test listed there that passes counts as
+passed. A `never` row is for a test of something that a broker like this one does not do. Patterns
+are fnmatch's, matched against the test's name in its suite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECURITY = "TLS, SASL and authorization"
 BY_NAME = "DescribeTopicPartitions and ListConfigResources"
 
 LATER_TESTS: dict[str, dict[str, str]] = {
-    "librdkafka": {  # beyond the list for the first broker, for whoever asks for them
+    "librdkafka": {  # not in the default list, but can be asked for by name
         "0055": TRANSACTIONS,
         "0061": TRANSACTIONS,
         "0077": COMPACTION,
@@ -65,12 +65,12 @@ NEVER_TESTS: dict[str, dict[str, str]] = {
 
 
 def patterns(suite: str) -> list[str]:
-    """Of the suite's tests that cannot pass yet."""
+    """The patterns of the suite's tests that cannot pass yet."""
     return list(_rows(LATER_TESTS, suite))
 
 
 def judged(outcome: Outcome) -> Outcome:
-    """The outcome, as `later` or `skipped` if the test did not pass and cannot."""
+    """The outcome, changed to `later` or `skipped` if the test failed as expected."""
     if outcome.state != FAILED:
         return outcome
     feature = _reason(LATER_TESTS, outcome)
@@ -86,5 +86,5 @@ def _reason(table: dict[str, dict[str, str]], outcome: Outcome) -> str:
 
 
 def _rows(table: dict[str, dict[str, str]], suite: str) -> dict[str, str]:
-    """A suite may be named with an era behind it."""
+    """The suite's rows; an era at the end of the suite's name is ignored."""
     return table.get(suite.partition(" ")[0], {})

@@ -17,11 +17,11 @@ REASON_CHARACTERS = 240
 
 
 class SuiteMissingError(Exception):
-    """A suite cannot be had or built on this machine. Its text is one sentence to act on."""
+    """A suite cannot be fetched or built on this machine. Its text is one sentence to act on."""
 
 
 class Outcome(NamedTuple):
-    """One test's end. `reason` is empty for a test that passed."""
+    """One test's result. `reason` is usually empty for a test that passed."""
 
     suite: str
     test: str
@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     reason: str = ""
 
     def line(self) -> str:
-        """For a person who watches."""
+        """One line for a person who watches the run."""
         reason = " ".join(self.reason.split())[:REASON_CHARACTERS]
         head = f"{self.state:7}  {self.seconds:6.1f} s  {self.suite}: {self.test}"
         return f"{head}  ({reason})" if reason else head

@@ -1,4 +1,4 @@
-"""How long to wait for a client: its suites share their machine with whatever else runs on it."""
+"""Timeouts for clients, scaled by the machine's load: other work may run beside the suites."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def scaled(idle_s: float) -> float:
-    """`idle_s`, which is enough on an idle machine, as the load is now; never less."""
+    """`idle_s`, a timeout that suffices on an idle machine, scaled by the load; never less."""
     return idle_s * factor()
 
 
 def factor() -> float:
-    """The load per core, or 1 while no one has to wait for a core."""
+    """The load average per core, but at least 1."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

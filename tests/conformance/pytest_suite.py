@@ -1,4 +1,4 @@
-"""Runs somebody else's pytest suite in its own interpreter and reads what became of each test."""
+"""Runs a foreign pytest suite in its own interpreter and reads the result of each test."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LATER_TIMEOUT_S = 15
 def run(
     suite: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[Outcome]:
-    """One pytest process in `folder`; its own output is kept in .cache/conformance/logs.
+    """Run one pytest process in `folder`; its output is kept in .cache/conformance/logs.
 
-    Tests that cannot pass yet get a shorter time: some would wait for all of it.
+    Tests that cannot pass yet get a shorter timeout, since some would use all of it.
     """
     log = sources.logs() / f"{suite.replace(' ', '-')}.log"
     report = log.with_suffix(".jsonl")
@@ -64,7 +64,7 @@ def read_report(suite: str, text: str, missing: str) -> Iterator[Outcome]:
     results: dict[str, Outcome] = {}
     for test, outcome, seconds, reason in lines[1:]:
         earlier = results.get(test)
-        if earlier is None or earlier.state == PASSED:  # a tear-down may fail what has passed
+        if earlier is None or earlier.state == PASSED:  # a tear-down can fail after a pass
             results[test] = Outcome(suite, test, STATES[outcome], seconds, reason)
     for test in lines[0]:
         yield results.get(test) or Outcome(suite, test, FAILED, 0, missing)

@@ -35,11 +35,11 @@ Given = argparse.Namespace
 
 
 class Suite(NamedTuple):
-    """A suite that is ready. `run` takes the tests' names, or none for all of them."""
+    """A suite that is ready to run. `run` takes the names of tests, or none for all of them."""
 
     run: Callable[[Cluster, Sequence[str]], Iterator[Outcome]]
-    small: Sequence[str] = ()  # the names of its small part
-    can_repeat: bool = True  # one test alone
+    small: Sequence[str] = ()  # the tests of `--small`
+    can_repeat: bool = True  # whether a single test can be run again
 
 
 def kcat(given: Given) -> list[Suite]:
@@ -55,7 +55,7 @@ def eras(given: Given) -> list[Suite]:
 
 
 def librdkafka(given: Given) -> list[Suite]:
-    """Its own test runner."""
+    """librdkafka's own test runner."""
     folder = suite_librdkafka.prepare(given.suite)
     flags = ("-P",) if given.idempotent else ()
 
@@ -66,7 +66,7 @@ def librdkafka(given: Given) -> list[Suite]:
 
 
 def kafka_python(given: Given) -> list[Suite]:
-    """Its own integration tests, once for each era."""
+    """kafka-python's own integration tests, once for each era."""
     folder = suite_kafka_python.prepare(given.suite)
 
     def run(era: str, where: Cluster, names: Sequence[str]) -> Iterator[Outcome]:
@@ -78,7 +78,7 @@ def kafka_python(given: Given) -> list[Suite]:
 
 
 def aiokafka(given: Given) -> list[Suite]:
-    """Its own tests, which start their broker themselves."""
+    """aiokafka's own tests, which start their broker themselves."""
     if given.against not in (None, "apache"):
         raise SuiteMissingError("aiokafka's fixtures start their broker: leave --against out")
     serve = [cluster.__file__, "--product", given.against or "kdist"]
@@ -101,7 +101,7 @@ SUITES: dict[str, Callable[[Given], list[Suite]]] = {
     "java": java,
     "aiokafka": aiokafka,
 }
-NOT_SMALL = ("aiokafka",)  # no registry has its tests
+NOT_SMALL = ("aiokafka",)  # no package registry has its tests
 
 
 def wanted(given: Given) -> list[str]:
@@ -112,7 +112,7 @@ def wanted(given: Given) -> list[str]:
 
 
 def prepare(given: Given) -> int:
-    """Bring and build what is asked for; 1 if something could not be had, and a sentence on it."""
+    """Fetch and build the suites asked for; print what is missing, and then return 1."""
     status = 0
     for name in wanted(given):
         try:
@@ -124,7 +124,7 @@ def prepare(given: Given) -> int:
 
 
 def outcomes(given: Given, where: Cluster) -> Iterator[Outcome]:
-    """Of all tests that are asked for, one after the other."""
+    """Run all tests asked for, and yield each outcome as it is known."""
     for name in wanted(given):
         try:
             ready = SUITES[name](given)
@@ -138,9 +138,9 @@ def outcomes(given: Given, where: Cluster) -> Iterator[Outcome]:
 
 
 def tried_again(outcome: Outcome, suite: Suite, where: Cluster) -> Outcome:
-    """A second try for one that failed: clients have races and deadlines of their own.
+    """Run a failed test a second time: clients have races and deadlines of their own.
 
-    One that passes then says so in its reason.
+    If it then passes, the reason says so.
     """
     if outcome.state != FAILED or not suite.can_repeat:
         return outcome
@@ -160,7 +160,7 @@ def started(given: Given, directory: Path) -> AbstractContextManager[Cluster]:
 
 
 def read_command_line() -> Given:
-    """What is asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -191,7 +191,7 @@ def main() -> int:
     given = read_command_line()
     if given.prepare:
         return prepare(given)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # with the brokers stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops the brokers on the way
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kdist-conformance-") as directory:
         try:

@@ -1,10 +1,10 @@
-"""Where a suite comes from, the registry it ships in or a folder, and where its things are kept.
+"""Fetches the suites, from a package registry or a given folder, and keeps them in a cache.
 
-Nothing of a suite enters the repository. Its folder in .cache/conformance, named with its version,
-appears whole or not at all; what is there already is used again. kafka-python's source distribution
-on PyPI carries its tests, and so does Debian's source package of librdkafka, read through a sources
-list of our own, so that the machine's stays as it is. aiokafka's tests ship in its git repository
-only: none of its source distributions has them, and Debian has no package of it.
+Nothing of a suite enters the repository. Its folder in .cache/conformance, named after its version,
+is created atomically and reused by later runs. kafka-python's tests are in its source distribution
+on PyPI. librdkafka's are in Debian's source package, fetched through a sources list of our own, so
+that the machine's stays unchanged. aiokafka's tests are only in its git repository: none of its
+source distributions has them, and Debian does not package it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "conformance"
 BRING_TIMEOUT_S = 300
 LOGS_KEPT = 20
 
-# 2.0.2, which Debian 12 has, lacks the tests from 0138 on; Debian 13's is built on either.
+# Debian 12's 2.0.2 lacks the tests from 0138 on; Debian 13's version builds on both.
 LIBRDKAFKA = "librdkafka=2.8.0-1"
 KAFKA_PYTHON = "kafka-python==3.0.12"
 AIOKAFKA = "aiokafka==0.14.0"
 LIBRDKAFKA_SUITE = "trixie"
 APT = Path("/etc/apt")
-# What the suites in Python need beside themselves, and the codecs that they would skip without.
+# The dependencies of the Python suites, and the codecs without which they would skip tests.
 PYTHON_PACKAGES = (
     "cramjam",
     "crc32c",
@@ -49,7 +49,7 @@ PYTHON_PACKAGES = (
 
 
 def _source_line() -> str:
-    """Where Debian's sources are for this machine: the mirror that its own packages come from."""
+    """The apt line for Debian's source packages, on the mirror that this machine already uses."""
     lists = [APT / "sources.list", *sorted((APT / "sources.list.d").glob("*"))]
     text = "\n".join(path.read_text() for path in lists if path.is_file())
     mirrors = re.findall(
@@ -62,7 +62,7 @@ def _source_line() -> str:
 
 
 def logs() -> Path:
-    """Where this run keeps what the suites print; the oldest runs' are gone."""
+    """The folder for the suites' output in this run; those of the oldest runs are removed."""
     folder = CACHE / "logs" / str(os.getpid())
     if not folder.is_dir():
         with locked():
@@ -75,7 +75,7 @@ def logs() -> Path:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Two runs do not bring or build the same thing at once."""
+    """Hold a lock, so that two runs do not fetch or build the same thing at once."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -109,7 +109,7 @@ def aiokafka(given: Path | None) -> Path:
 
 
 def python() -> str:
-    """An interpreter of their own for the suites in Python: they want other versions than we do."""
+    """The Python suites' own interpreter: they need other package versions than kdist does."""
     folder = CACHE / "venv"
     stamp, wanted = folder / ".ready", " ".join((AIOKAFKA, *PYTHON_PACKAGES))
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -136,7 +136,7 @@ def _arrived(what: str, bring: Callable[[Path], None]) -> Path:
 
 
 def _copied(given: Path, name: str) -> Path:
-    """A copy that follows the original: what make built in it stays while the sources do."""
+    """A copy, updated from the original; make's output in it stays valid for unchanged sources."""
     folder = CACHE / name
     origin = folder / ".copied-from"
     if not origin.exists() or origin.read_text() != str(given.resolve()):
@@ -181,17 +181,17 @@ def _private_apt(folder: Path) -> tuple[str, ...]:
         "Dir::Etc::SourceParts": "/dev/null",
         "Dir::State::Lists": folder / "lists",
         "Dir::Cache": folder / "cache",
-        "APT::Update::Error-Mode": "any",  # or no network would pass for an empty list
-        "APT::Sandbox::User": "root",  # the user that apt falls to may not enter the folder
+        "APT::Update::Error-Mode": "any",  # else no network would look like an empty list
+        "APT::Sandbox::User": "root",  # apt's unprivileged user may not enter the folder
     }
     options = [option for name, value in where.items() for option in ("-o", f"{name}={value}")]
     return ("apt-get", *options)
 
 
 def run(problem: str, *command: str, cwd: Path | None = None, idle_s: float) -> None:
-    """`SuiteMissingError` of the form "`problem`: what it said" if the command fails.
+    """Run the command; if it fails, `SuiteMissingError` with `problem` and a line of its output.
 
-    `idle_s` is the time that it may take on an idle machine.
+    `idle_s` is its timeout on an idle machine.
     """
     timeout_s = patience.scaled(idle_s)
     try:

@@ -1,7 +1,7 @@
-"""aiokafka's tests that need a broker of their own, which the `docker` in in_suite/ starts.
+"""aiokafka's tests, which start brokers of their own by the fake `docker` in in_suite/.
 
-The tests are copied out of the suite, so that they test the built aiokafka beside them, with its C
-extensions, and what its fixtures would write (certificates, a Kerberos keytab) is there or refused.
+The tests are copied out of the source tree, so that they import the installed aiokafka with its C
+extensions, and what its fixtures would create (certificates, a Kerberos keytab) exists or fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IMAGE = "kdist:2.13_3.9.0"  # the fixtures read the broker's version out of the 
 
 
 def prepare(given: Path | None) -> Path:
-    """The folder to run in."""
+    """Prepare the folder to run in, and return it."""
     with sources.locked():
         origin = sources.aiokafka(given)
         folder = sources.CACHE / "aiokafka-tests"
@@ -39,7 +39,7 @@ def prepare(given: Path | None) -> Path:
 
 
 def run(serve: Sequence[str], folder: Path, names: Sequence[str] = ()) -> Iterator[Outcome]:
-    """The tests that are named, or all; `serve` is the command for a broker."""
+    """Run the named tests, or all; `serve` is the command that starts a broker."""
     environment = {
         "KDIST_SERVE": json.dumps([sys.executable, *serve]),
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -54,7 +54,7 @@ def run(serve: Sequence[str], folder: Path, names: Sequence[str] = ()) -> Iterat
 
 
 def _stand_in_for_kerberos(programs: Path) -> None:
-    """Every class of tests makes a keytab first, though only the tests of SASL use it."""
+    """Fake the Kerberos tools: each test class makes a keytab, though only SASL's tests use it."""
     programs.mkdir()
     (programs / "ktutil").write_text("#!/bin/sh\nexec cat >/dev/null\n")
     (programs / "ktutil").chmod(0o755)

@@ -1,7 +1,7 @@
-"""Old and new clients in one topic: what any of them wrote, every one of them reads, and the same.
+"""Old and new clients share a topic: each of them reads what any of them wrote, unchanged.
 
-zstd came late, and is kept from who does not know it (KIP-110). Produce below version 7 with it is
-refused as well, but no client sends that.
+zstd is the exception: clients too old to know it get an error instead (KIP-110). Produce below
+version 7 with zstd is refused as well, but no client sends that.
 
     topic                   the reader's Fetch     what it gets
     compression by producer 0 to 3 (before 0.11)   what precedes the first zstd batch, then error 76
@@ -42,27 +42,27 @@ Row = tuple[str, checks.Check]
 
 
 class SharedTopic:
-    """One partition, what was written into it, and rows of checks with it."""
+    """A topic of one partition, what was written into it, and the checks that use it."""
 
     def __init__(self) -> None:
         self._name = new_name("eras")
         self._written: list[Written] = []
 
     def creation(self, **settings: str) -> Row:
-        """It is made with `settings`, not on demand."""
+        """A check that creates the topic with `settings`, instead of on demand."""
         config = {name.replace("_", "."): value for name, value in settings.items()}
         return f"a topic is made with {settings}", partial(self._create, config)
 
     def writes(self, writer: str, codec: str) -> Row:
-        """All that the writer sends is acknowledged."""
+        """A check that all records of the writer are acknowledged."""
         return f"{writer} writes {codec}", partial(self._write, writer, codec)
 
     def reads(self, reader: str) -> Row:
-        """Everything is as it was written."""
+        """A check that the reader gets every record as it was written."""
         return f"{reader} reads all", partial(self._read, reader)
 
     def refuses(self, reader: str, after: int) -> Row:
-        """The reader gets what was written in the first `after` goes, then the error for zstd."""
+        """A check that the reader gets the first `after` writers' records, then zstd's error."""
         name = "reads up to the first zstd and is refused it" if after else "is refused zstd"
         return f"{reader} {name}", partial(self._refuse, reader, after)
 
@@ -104,7 +104,7 @@ class SharedTopic:
 
 
 def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
-    """First the named writers, or all, into one partition, then all readers; then zstd."""
+    """Run the named writers, or all, on one partition, then all readers; then the zstd checks."""
     table = [*_all_in_one(names), *_zstd_behind_old(), *_zstd_by_setting()]
     yield from checks.run(SUITE, table, cluster.address)
 

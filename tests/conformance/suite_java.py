@@ -1,4 +1,4 @@
-"""Apache Kafka's own client, in the command line tools that operators know; the checks are ours."""
+"""Our own checks with Apache Kafka's Java client, by way of Kafka's command line tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ API_VERSIONS = "kafka.admin.BrokerApiVersionsCommand"
 
 
 def prepare() -> None:
-    """`SuiteMissingError` without the jars."""
+    """Raise `SuiteMissingError` if Kafka's jars are missing."""
     try:
         ensure_jars()
     except PeerMissingError as missing:
@@ -41,13 +41,13 @@ def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
 
 
 def tool(main_class: str, address: str, *arguments: str, lines: Sequence[str] = ()) -> list[str]:
-    """The lines it prints when it is given `lines`; `WrongAnswerError` if it fails."""
+    """Run a tool with `lines` as its input; its output lines, `WrongAnswerError` if it fails."""
     command = java_command(main_class, "--bootstrap-server", address, *arguments)
     return _run(command, lines)
 
 
 def creates_lists_describes_and_deletes_topics(address: str) -> None:
-    """The whole life of a topic."""
+    """A topic's whole life cycle."""
     topic = new_name("java-topic")
     tool(TOPICS, address, "--create", "--topic", topic, "--partitions", "3")
     expect(topic in tool(TOPICS, address, "--list"), True, "the topic is listed")
@@ -60,7 +60,7 @@ def creates_lists_describes_and_deletes_topics(address: str) -> None:
 
 
 def creates_adds_partitions_and_deletes_topics(address: str) -> None:
-    """As above, without what asks for the topic's settings."""
+    """As above, but without the commands that query the topic's settings."""
     topic = new_name("java-topic")
     tool(TOPICS, address, "--create", "--topic", topic, "--partitions", "3")
     expect(topic in tool(TOPICS, address, "--list"), True, "the topic is listed")
@@ -71,7 +71,7 @@ def creates_adds_partitions_and_deletes_topics(address: str) -> None:
 
 
 def produces_and_consumes_on_the_console(address: str) -> None:
-    """Idempotently, which is the producer's default; offsets as the broker tells them."""
+    """With idempotence, the producer's default; then the offsets that the broker reports."""
     topic = new_name("java-console")
     lines = [f"line {number}" for number in range(50)]
     tool(CONSOLE_PRODUCER, address, "--topic", topic, lines=lines)
@@ -119,7 +119,7 @@ def changes_a_topics_settings(address: str) -> None:
 
 
 def deletes_records_and_says_what_logs_take(address: str) -> None:
-    """Up to an offset and up to the end; the directories are named with their replicas."""
+    """Deletes up to an offset and up to the end; then log directories list their replicas."""
     topic = new_name("java-trimmed")
     tool(TOPICS, address, "--create", "--topic", topic, "--partitions", "1")
     tool(CONSOLE_PRODUCER, address, "--topic", topic, lines=[f"line {n}" for n in range(20)])
@@ -154,7 +154,7 @@ def deletes_groups_and_their_offsets(address: str) -> None:
 
 
 def names_its_api_versions(address: str) -> None:
-    """Of every broker, and nothing that the tool cannot understand."""
+    """Those of every broker, with nothing that the tool does not understand."""
     said = "\n".join(tool(API_VERSIONS, address))
     expect("Produce(0): 0 to " in said, True, f"a range of Produce from version 0: {said[:200]}")
     expect("ERROR" in said, False, "an error among the answers")
@@ -203,7 +203,7 @@ CHECKS = {
         measures_producing_and_consuming,
     )
 }
-# A JVM for each command is dear: what other clients do not show, and each tool once.
+# Each command starts a JVM, which is slow: only what other clients do not test, and each tool once.
 SMALL = (
     names_its_api_versions.__name__,
     produces_and_consumes_on_the_console.__name__,

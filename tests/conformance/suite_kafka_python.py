@@ -1,6 +1,6 @@
-"""kafka-python's integration tests, in the guise of four eras of brokers.
+"""kafka-python's integration tests, run for four eras of brokers.
 
-`KAFKA_VERSION` makes the client speak as it would to that version: 0.9 magic 0 and no
+`KAFKA_VERSION` makes the client talk as it would to that version: 0.9 means magic 0 and no
 ApiVersions, 0.11 the first record batches, 2.4 and 4.2 flexible versions and idempotent producers.
 """
 
@@ -22,7 +22,7 @@ TEST_TIMEOUT_S = 60
 CONSUMER, PRODUCER, ADMIN = (
     f"test_{part}_integration.py::test_" for part in ("consumer", "producer", "admin")
 )
-# What a client of 0.9 asks for, and what the newest asks for besides.
+# The requests of a 0.9 client, and those that only the newest client sends.
 SMALL_OF_ALL_ERAS = (
     f"{ADMIN}list_partition_offsets",
     f"{CONSUMER}consumer",
@@ -60,7 +60,8 @@ SMALL = {
     ERAS[-1]: SMALL_OF_ALL_ERAS + SMALL_OF_THE_NEWEST,
 }
 
-# The distribution leaves out what the fixtures import; no test against a running broker uses more.
+# The source distribution lacks a module that the fixtures import; against a running broker, no test
+# uses more of it than this.
 SERVICE = '''"""Stands in for the module that starts services: the broker is there already."""
 
 
@@ -76,7 +77,7 @@ class SpawnedService:
 
 
 def prepare(given: Path | None) -> Path:
-    """The folder to run in, made whole."""
+    """The folder to run in, with the missing module added."""
     with sources.locked():
         folder = sources.kafka_python(given)
         sources.python()
@@ -87,7 +88,7 @@ def prepare(given: Path | None) -> Path:
 
 
 def run(cluster: Cluster, folder: Path, era: str, names: Sequence[str] = ()) -> Iterator[Outcome]:
-    """The named tests, or all, in one era."""
+    """Run the named tests, or all, in one era."""
     first = cluster.address.split(",")[0]
     timeout = f"{patience.scaled(TEST_TIMEOUT_S):.0f}"
     arguments = ["-o", "addopts=", "--timeout", timeout, "--timeout-method=signal", "-q"]

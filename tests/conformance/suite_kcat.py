@@ -1,4 +1,4 @@
-"""kcat, Debian's command line client, lists, produces, consumes, queries; the checks are ours."""
+"""Our own checks with kcat, a command line client: metadata, produce, consume, offset queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 30
 
 
 def prepare() -> None:
-    """`SuiteMissingError` without kcat."""
+    """Raise `SuiteMissingError` if kcat is not installed."""
     if shutil.which("kcat") is None:
         raise SuiteMissingError("the checks with kcat need it: install kcat")
 
@@ -32,7 +32,7 @@ def run(cluster: Cluster, names: Sequence[str] = ()) -> Iterator[Outcome]:
 
 
 def kcat(address: str, *arguments: str, lines: Sequence[str] = ()) -> str:
-    """What it prints when it is given `lines`; `WrongAnswerError` if it fails."""
+    """Run kcat with `lines` as its input; its output, `WrongAnswerError` if it fails."""
     command = ["kcat", "-b", address, "-X", "topic.metadata.refresh.interval.ms=500", *arguments]
     text = "".join(f"{line}\n" for line in lines)
     done = subprocess.run(
@@ -48,18 +48,18 @@ def kcat(address: str, *arguments: str, lines: Sequence[str] = ()) -> str:
 
 
 def produce(address: str, topic: str, lines: Sequence[str], *arguments: str) -> None:
-    """Into partition 0."""
+    """Produce the lines to partition 0."""
     kcat(address, "-P", "-t", topic, "-p", "0", *arguments, lines=lines)
 
 
 def consume(address: str, topic: str, start: str, *arguments: str) -> list[dict[str, Any]]:
-    """Partition 0 from `start` to its end, as kcat's JSON objects."""
+    """Consume partition 0 from `start` to its end, as kcat's JSON objects."""
     arguments = ("-C", "-t", topic, "-p", "0", "-o", start, "-e", "-J", "-q", *arguments)
     return [json.loads(line) for line in kcat(address, *arguments).splitlines()]
 
 
 def payloads(messages: Sequence[dict[str, Any]]) -> list[str | None]:
-    """Their values."""
+    """The messages' values."""
     return [message["payload"] for message in messages]
 
 
@@ -92,7 +92,7 @@ def carries_each_codec(address: str) -> None:
 
 
 def carries_keys_and_headers(address: str) -> None:
-    """Keys; headers of which names repeat and values are empty or null."""
+    """Keys, and headers with repeated names and with empty and null values."""
     topic = new_name("headers")
     headers = ("-H", "a=1", "-H", "a=2", "-H", "empty=", "-H", "null")
     produce(address, topic, ["k1=v1", "k2=v2"], "-K", "=", *headers)
@@ -148,7 +148,7 @@ def answers_queries(address: str) -> None:
 
 
 def consumes_as_a_group(address: str) -> None:
-    """All partitions once; a second run of the group goes on where the first stopped."""
+    """Reads all partitions once; a second run of the group resumes where the first stopped."""
     topic, group = new_name("grouped"), new_name("group")
     first = [f"first {number}" for number in range(40)]
     kcat(address, "-P", "-t", topic, lines=first)
@@ -180,7 +180,7 @@ def refuses_an_invalid_topic(address: str) -> None:
 
 
 def _between() -> int:
-    """A time in ms that lies after all that was produced and before all that will be."""
+    """A time in ms after all records produced so far and before all later ones."""
     time.sleep(0.02)
     between_ms = int(time.time() * 1000)
     time.sleep(0.02)

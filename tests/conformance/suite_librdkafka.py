@@ -1,7 +1,7 @@
 """librdkafka's own test runner, built from its source, one process for each test.
 
-Never with `-Q`, which leaves sub-tests out without a word; a log with SKIPPING TEST is no pass,
-whatever the exit status. The runner's log of each test stays in .cache/conformance/logs.
+Never with `-Q`, which silently omits sub-tests. A log with SKIPPING TEST is not a pass, whatever
+the exit status. The runner's log of each test is kept in .cache/conformance/logs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_BROKER = """
     0039 0041 0044 0048 0050 0054 0056 0057 0059 0063 0067 0070 0073 0082 0085 0099 0112 0118 0130
     0140
     """.split()  # noqa: SIM905 - a list to read, not to run down
-# The quick ones, of 1 to 7 s: order, sizes, topics made on demand, acks, produce and consume in
+# Quick tests, of 1 to 7 s: order, sizes, auto-created topics, acks, produce and consume in
 # batches, offsets by time and reset, partial fetches, a group, headers, committed metadata.
 SMALL = """
     0002 0003 0005 0007 0008 0012 0022 0031 0034 0036 0054 0056 0057 0073 0082 0085 0099 0130 0140
@@ -37,7 +37,7 @@ BUILD_TIMEOUT_S = 900
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SUMMARY = re.compile(r"\|\s*(?P<name>0\d{3}_\w+)\s*\|\s*(?P<state>[A-Z]+)\s*\|[^|]*\|(?P<why>.*)")
 BROKEN = re.compile(r"^### Test \"[^\"]+\" failed at (?P<where>\S+):\S+ at .*\n(?P<why>.*)", re.M)
-# What `-L` leaves out, tests that need no broker, is no gap in a test of the same number.
+# `-L` skips tests that need no broker; that is not a skipped part of a test of the same number.
 SKIPPING = re.compile(r"SKIPPING TEST: (?!Filtered due to negative test flags)(?P<why>.*)")
 
 
@@ -56,7 +56,7 @@ def prepare(given: Path | None) -> Path:
 def run(
     cluster: Cluster, tests: Path, names: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> Iterator[Outcome]:
-    """The named tests, by their four digits, or those for the first broker, one after the other.
+    """Run the tests named by their four digits, or the default list, one after another.
 
     The flag `-P` makes every producer idempotent.
     """
@@ -70,7 +70,7 @@ def run(
     )
     source = tests.parent
     environment = os.environ | {
-        # The library that was built, not the one that Debian's kcat brought along.
+        # The library built here, not the one installed with Debian's kcat.
         "LD_LIBRARY_PATH": f"{source / 'src'}:{source / 'src-cpp'}",
         "RDKAFKA_TEST_CONF": str(configuration),
         "BROKERS": cluster.address,
@@ -86,9 +86,9 @@ def run(
 
 
 def judge(log: str, status: int | None) -> tuple[str, str]:
-    """The state and the reason that a log (without colours) and an exit status tell.
+    """The test's state and reason, from its log (without colours) and its exit status.
 
-    `status` is None if the time was up.
+    `status` is None after a timeout.
     """
     rows = [match for match in map(SUMMARY.search, log.splitlines()) if match is not None]
     failed = next((row for row in rows if row["state"] == "FAILED"), None)
@@ -128,7 +128,7 @@ def _run_one(
 
 
 def _build(source: Path) -> None:
-    # The client is not what is measured, and so it takes half the time to build.
+    # No optimization: the client's speed is not measured, and this halves the build time.
     options = ("--disable-optimization", "--disable-debug-symbols")
     jobs = f"-j{os.cpu_count() or 1}"
     sys.stderr.write("Building librdkafka's own tests, once\n")

@@ -1,8 +1,8 @@
-"""Stands in for the `docker` package in aiokafka's suite: a container is a broker started by us.
+"""A fake of the `docker` package for aiokafka's suite: a container is a broker process of ours.
 
-The fixtures run a "container" with the port to serve in its environment; KDIST_SERVE holds the
-command (JSON) that starts brokers until SIGTERM. What the fixtures would run inside the container,
-Kafka's tools for security, is not there: such a command fails.
+The fixtures start a "container" with the port to serve in its environment; KDIST_SERVE holds the
+command (as JSON) that runs brokers until SIGTERM. Kafka's security tools, which the fixtures would
+run inside the container, do not exist: such a command fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SESSION_TIMEOUT = "group.min.session.timeout.ms=6000"  # the default: a test tri
 
 
 class Container:
-    """Brokers that are under way."""
+    """Running brokers."""
 
     def __init__(self, environment: Mapping[str, Any]) -> None:
         command = json.loads(os.environ["KDIST_SERVE"])
@@ -34,25 +34,25 @@ class Container:
             raise RuntimeError("the broker did not start")
 
     def exec_run(self, command: Any, **options: Any) -> tuple[int, bytes]:
-        """Nothing can be run in here."""
+        """Always fails: commands cannot be run inside."""
         return 1, f"not in this container: {command}".encode()
 
     def stop(self) -> None:
-        """End the brokers."""
+        """Stop the brokers."""
         self._process.terminate()
         self._process.wait(STOP_TIMEOUT_S)
         self._directory.cleanup()
 
 
 class Client:
-    """What `from_env` gives."""
+    """The client that `from_env` returns."""
 
     def __init__(self) -> None:
         self.images = SimpleNamespace(pull=lambda image: None)
         self.containers = SimpleNamespace(run=self._run)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
     def _run(self, *, environment: Mapping[str, Any], **options: Any) -> Container:
         return Container(environment)

@@ -1,9 +1,9 @@
-"""A pytest plugin for suites that are not ours: tells each result as soon as it is known.
+"""A pytest plugin for foreign suites: reports each result as soon as it is known.
 
-Loaded with `-p kdist_report`. Lines of JSON go to the file that KDIST_REPORT names: first the list
-of collected tests, then [test, outcome, seconds, reason] for each phase that says something. So a
-run that hangs or dies still tells how far it came. Tests that match a pattern in KDIST_LATER (JSON)
-get KDIST_LATER_TIMEOUT_S.
+Load it with `-p kdist_report`. It writes lines of JSON to the file that KDIST_REPORT names: first
+the list of collected tests, then [test, outcome, seconds, reason] for each call, and for each
+set-up or tear-down that did not pass. So the report of a run that hangs or dies shows how far it
+came. Tests that match a pattern in KDIST_LATER (JSON) get the timeout KDIST_LATER_TIMEOUT_S.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The shorter time for those that need it."""
+    """Set the shorter timeout on the tests that match KDIST_LATER."""
     short = pytest.mark.timeout(float(os.environ["KDIST_LATER_TIMEOUT_S"]))
     patterns = json.loads(os.environ["KDIST_LATER"])
     for item in items:
@@ -26,12 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """All tests that will run."""
+    """Report the list of all tests that will run."""
     _tell([item.nodeid for item in session.items])
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """The call, and a set-up or tear-down that did not pass."""
+    """Report each call, and each set-up or tear-down that did not pass."""
     if report.when == "call" or report.outcome != "passed":
         _tell([report.nodeid, report.outcome, report.duration, _reason(report.longrepr)])
 

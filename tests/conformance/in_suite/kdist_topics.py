@@ -1,7 +1,7 @@
-"""A pytest plugin for kafka-python's suite: topics for clients that are older than CreateTopics.
+"""A pytest plugin for kafka-python's suite: creates topics for clients older than CreateTopics.
 
-Its fixtures would run Kafka's command line tool for those, against ZooKeeper; here a newer client
-of the same library asks the broker. Loaded with `-p kdist_topics`.
+For these, the suite's fixtures would run Kafka's command line tool against ZooKeeper; the plugin
+uses a newer client of the same library instead. Load it with `-p kdist_topics`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def _create_topic(broker: Any, name: str, partitions: int, replicas: int) -> Non
     try:
         admin.create_topics({name: {"num_partitions": partitions, "replication_factor": replicas}})
     except TopicAlreadyExistsError:
-        pass  # made by an earlier try of the fixture
+        pass  # created by an earlier attempt of the fixture
     finally:
         admin.close()
