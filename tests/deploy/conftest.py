@@ -1,10 +1,10 @@
 """Runs the deploy tests against the hosts of an inventory.
 
-pytest tests/deploy --inventory inventory/vagrant              what has to hold on the hosts
+pytest tests/deploy --inventory inventory/vagrant              checks hosts without changing them
 python -m lab run .venv/bin/pytest tests/deploy --inventory inventory/lab --drills
 
-Without --inventory there are no hosts to look at, and only those tests run that make their own.
-The drills break things, so they run in the lab alone, and only if they are asked for.
+Without --inventory, only those tests run that make their own hosts. The drills inject faults, so
+they run only in the lab, and only with --drills.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.deploy.deployed import Broker, Cluster, Member, Site
 from tests.deploy.drilling import Lab, await_well
 
 _SITE = pytest.StashKey[Site]()
-# A test that takes one of these runs once for each of them.
+# A test with one of these fixtures as an argument runs once for each of them.
 _EACH = (
     *("host", "broker_host", "zookeeper", "monitor", "mirror_host", "spark_host"),
     *("broker", "cluster"),
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what has no hosts here, and the drills unless they are asked for."""
+    """Deselect tests that have no hosts here, and the drills unless --drills is given."""
     ours = [item for item in items if Path(__file__).parent in item.path.parents]
     on_hosts = {"site", *_EACH}
     out = {item for item in ours if on_hosts.intersection(getattr(item, "fixturenames", ()))}
@@ -87,7 +87,7 @@ def site(pytestconfig: pytest.Config) -> Site:
 
 @pytest.fixture
 def lab(site: Site) -> Lab:
-    """The lab's faults and the playbooks, on hosts that are all well to begin with."""
+    """The lab's faults and the playbooks, once all hosts are healthy."""
     await_well(site.brokers, timeout_s=20)
     return Lab(site.inventory)
 

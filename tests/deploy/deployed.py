@@ -1,7 +1,7 @@
-"""A site as its inventory describes it: hosts to ask, brokers and clusters that have to be there.
+"""A site as its inventory describes it: its hosts, and the brokers and clusters they must run.
 
-The inventory is read once, by Ansible, with all that is derived from it. Nothing else says what a
-test expects: the same tests hold for the lab, for Vagrant's machines and for a real site.
+Ansible reads the inventory once, with all derived variables. Tests take their expectations from it
+alone, so the same tests work for the lab, for Vagrant's machines and for a real site.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KDIST = "/opt/kdist/current/bin/kdist"
 
 _BIN = Path(sys.executable).parent
-# What a host is given by the inventory, rendered: `debug` connects to no host.
+# A host's variables, rendered; the `debug` module does not connect to the host.
 _VARIABLES = (
     "{% set names = query('ansible.builtin.varnames', '^kdist_',"
     " '^ansible_(host|user|port|become|ssh_common_args|ssh_private_key_file)$') %}"
@@ -37,8 +37,8 @@ _VARIABLES = (
 
 
 def ansible_environment() -> dict[str, str]:
-    """An environment that finds this virtual environment's programs, and Mitogen's strategy where
-    it is installed: it takes a quarter of the time."""
+    """An environment with this virtual environment's programs on PATH, and with Mitogen's strategy
+    if it is installed: plays then take a quarter of the time."""
     found = {**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}", "ANSIBLE_NOCOLOR": "1"}
     mitogen = importlib.util.find_spec("ansible_mitogen")
     if mitogen is not None and mitogen.submodule_search_locations:
@@ -50,7 +50,7 @@ def ansible_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Member:
-    """A host of the inventory: what it was given, and a shell on it."""
+    """A host of the inventory: its variables, and a shell on it."""
 
     name: str
     given: Mapping[str, Any]
@@ -63,33 +63,33 @@ class Member:
         return self.given[variable]
 
     def says(self, command: str) -> str:
-        """What a command says that has to work."""
+        """The output of a command, which must succeed."""
         return self.shell.check_output(command).strip()
 
     def works(self, command: str) -> bool:
-        """Whether a command ends with 0."""
+        """Whether a command exits with 0."""
         return bool(self.shell.run(command).rc == 0)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What kdist's own facts say of the host: `capabilities` and `not_applied`."""
+        """The host's local facts of kdist: `capabilities` and `not_applied`."""
         found: dict[str, Any] = json.loads(self.says("/etc/ansible/facts.d/kdist.fact"))
         return found
 
     def could_not(self, *words: str) -> bool:
-        """Whether a role has put down that something of this could not be applied here."""
+        """Whether a role has recorded that something matching could not be applied here."""
         sentences = self.facts["not_applied"]
         return any(all(word in sentence for word in words) for sentence in sentences)
 
     def unit(self, name: str, *properties: str) -> dict[str, str]:
-        """What systemd says of a unit."""
+        """The unit's properties, from systemd."""
         shown = self.says(f"systemctl show --property={','.join(properties)} {shlex.quote(name)}")
         return dict(line.split("=", 1) for line in shown.splitlines())
 
 
 @dataclass(frozen=True, repr=False)
 class Broker:
-    """A broker that has to be there: of one disk of one host."""
+    """A broker that must be running: the one of a disk of a host."""
 
     host: Member
     instance: str
@@ -114,7 +114,7 @@ class Broker:
 
     @property
     def file(self) -> str:
-        """Its settings."""
+        """The path of its settings file."""
         return f"/etc/kdist/broker-{self.instance}.properties"
 
     def pid(self) -> int:
@@ -122,7 +122,7 @@ class Broker:
         return int(self.host.unit(self.unit, "MainPID")["MainPID"])
 
     def health(self) -> dict[str, Any]:
-        """What it says of itself; nothing while it does not answer."""
+        """Its own health report; empty while it does not answer."""
         url = f"http://{self.host['kdist_address']}:{self.metrics_port}/health"
         said = self.host.shell.run(f"curl -sS --max-time 10 {url}").stdout
         found: dict[str, Any] = json.loads(said) if said else {}
@@ -130,13 +130,13 @@ class Broker:
 
     @property
     def is_well(self) -> bool:
-        """Whether it serves."""
+        """Whether it reports itself healthy."""
         return self.health().get("status") == "ok"
 
 
 @dataclass(frozen=True, repr=False)
 class Cluster:
-    """What one datacenter has: brokers that share an ensemble of ZooKeeper servers."""
+    """The cluster of one datacenter: brokers that share a ZooKeeper ensemble."""
 
     datacenter: str
     brokers: tuple[Broker, ...]
@@ -151,11 +151,11 @@ class Cluster:
 
     @property
     def hosts(self) -> tuple[Member, ...]:
-        """The hosts of its brokers."""
+        """The hosts that its brokers run on."""
         return tuple(dict.fromkeys(broker.host for broker in self.brokers))
 
     def asks(self, *arguments: str) -> str:
-        """What kdist's command line says, run on a host of the cluster."""
+        """The output of a kdist command, run on a host of the cluster."""
         return self.hosts[0].says(shlex.join([KDIST, *arguments]))
 
 
@@ -164,7 +164,7 @@ class Site:
 
     def __init__(self, inventory: Path) -> None:
         self.inventory = inventory
-        self._sockets = tempfile.TemporaryDirectory(prefix="kdist-ssh-")  # goes with the site
+        self._sockets = tempfile.TemporaryDirectory(prefix="kdist-ssh-")  # removed with the site
         defaults = _role_defaults()
         self.hosts = tuple(
             self._member(name, defaults | given)
@@ -193,12 +193,12 @@ class Site:
 
     @property
     def widest(self) -> Cluster:
-        """The cluster of the most brokers: where a drill finds hosts of more than one."""
+        """The cluster with the most brokers, for drills that need hosts with more than one."""
         return max(self.clusters, key=lambda cluster: len(cluster.brokers))
 
     @cached_property
     def clusters(self) -> list[Cluster]:
-        """Those datacenters that have brokers."""
+        """The clusters of all datacenters that have brokers."""
         centers = dict.fromkeys(broker.host["kdist_datacenter"] for broker in self.brokers)
         return [
             Cluster(
@@ -221,9 +221,9 @@ class Site:
         return Member(name, given, shell)
 
     def _socket(self) -> str:
-        """Where ssh keeps its connections; testinfra formats it, and ssh reads %C.
+        """The path of ssh's control sockets; testinfra formats it, and ssh expands %C.
 
-        The lab's ssh_config names a place itself, which `lab pull` closes.
+        The lab's ssh_config sets a path of its own, which `lab pull` uses to close connections.
         """
         return f"{self._sockets.name}/%%C"
 
@@ -255,7 +255,7 @@ def read_inventory(inventory: Path) -> dict[str, dict[str, Any]]:
 
 
 def _role_defaults() -> dict[str, Any]:
-    """What the roles take where the inventory says nothing; templates stay as they are."""
+    """The roles' default values; templates are not rendered."""
     files = sorted((ROOT / "roles").glob("*/defaults/main.yml"))
     each = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
     return {name: value for defaults in each for name, value in (defaults or {}).items()}

@@ -1,4 +1,4 @@
-"""The tools of a drill: faults of the lab, playbooks, and waiting for a condition."""
+"""Tools for drills: the lab's faults, playbooks, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BIN = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Run:
-    """What a playbook did: its status, what it said, and tasks that changed something, by host."""
+    """A playbook's run: its exit status, its output, and the number of changed tasks per host."""
 
     status: int
     said: str
@@ -32,13 +32,13 @@ class Run:
 
 
 class Lab:
-    """The faults, and the playbooks that mend them."""
+    """The lab's faults, and the playbooks that repair them."""
 
     def __init__(self, inventory: Path) -> None:
         self.inventory = inventory
 
     def do(self, *arguments: str) -> str:
-        """A command of the lab, such as `pull k2`; it must work."""
+        """Run a command of the lab, such as `pull k2`; it must succeed."""
         done = subprocess.run(
             [sys.executable, "-m", "lab", *arguments],
             cwd=ROOT,
@@ -50,7 +50,7 @@ class Lab:
         return done.stdout
 
     def start(self, playbook: str, *arguments: str) -> subprocess.Popen[str]:
-        """A playbook that runs on."""
+        """Start a playbook in the background."""
         command = [_BIN / "ansible-playbook", "--inventory", self.inventory]
         return subprocess.Popen(
             [*command, f"playbooks/{playbook}.yml", *arguments],
@@ -63,31 +63,31 @@ class Lab:
         )
 
     def play(self, playbook: str, *arguments: str) -> Run:
-        """What a playbook did."""
+        """Run a playbook to its end."""
         running = self.start(playbook, *arguments)
         said, _ = running.communicate()
         return Run(running.returncode, said, recap(said))
 
 
 def next_version(version: str) -> str:
-    """The release that the drills upgrade to: the same tree under another name (pure)."""
+    """The version that the drills upgrade to: the same source tree under another version (pure)."""
     return f"{version}+drill"
 
 
 def recap(said: str) -> dict[str, int]:
-    """How many tasks changed something on each host: the end of what a playbook says (pure)."""
+    """The number of changed tasks per host, from the recap at the end of a play's output (pure)."""
     lines = said.rpartition("PLAY RECAP")[2].splitlines()
     rows = [line.split() for line in lines if " changed=" in line]
     return {row[0]: int(row[3].partition("=")[2]) for row in rows}
 
 
 def pids(brokers: Iterable[Broker]) -> dict[Broker, int]:
-    """The main process of each broker."""
+    """The pid of each broker's main process."""
     return {broker: broker.pid() for broker in brokers}
 
 
 def await_well(brokers: Iterable[Broker], timeout_s: float = WAIT_S) -> None:
-    """Return once all of them serve."""
+    """Return once all of them are healthy."""
     for broker in brokers:
         await_that(partial(_is_well, broker), f"broker {broker} to serve", timeout_s)
 
@@ -97,5 +97,5 @@ def _is_well(broker: Broker) -> bool:
 
 
 def await_that(condition: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
-    """Return once it holds; the sentence says what was waited for."""
+    """Return once the condition holds; on timeout, `what` says what was waited for."""
     wait_until(condition, timeout_s, what)

@@ -1,4 +1,4 @@
-"""A lab of its own for the lab's tests: two hosts, a disk, beside any lab that is running."""
+"""A separate lab for the lab's own tests: two hosts and a disk, beside any lab that is running."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ all:
 
 
 class FaultsLab:
-    """Runs the lab's own command line, on a directory that no one else uses."""
+    """Runs the lab's command line, in a directory that nobody else uses."""
 
     def __init__(self, scratch: Path) -> None:
-        # Short, as ssh's sockets are in it; and one for each process that runs tests.
+        # Short, since ssh's sockets are in it; and one for each pytest worker.
         home = Path("/var/lib") / f"kdist-lab-{os.environ.get('PYTEST_XDIST_WORKER', 'test')}"
         self.place = Place(home, Place.of_environment().images)
         inventory = scratch / "hosts.yml"
@@ -46,7 +46,7 @@ class FaultsLab:
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """A command of the lab that runs on."""
+        """Start a command of the lab in the background."""
         return subprocess.Popen(
             [sys.executable, "-m", "lab", *arguments],
             cwd=ROOT,
@@ -58,19 +58,19 @@ class FaultsLab:
         )
 
     def try_to(self, *arguments: str) -> tuple[int, str]:
-        """The status of a command of the lab, and what it said."""
+        """Run a command of the lab; its exit status and output."""
         command = self.start(*arguments)
         said, _ = command.communicate(timeout=_COMMAND_S)
         return command.returncode, said.strip()
 
     def do(self, *arguments: str) -> str:
-        """What a command of the lab said; it must work."""
+        """Run a command of the lab, which must succeed; its output."""
         status, said = self.try_to(*arguments)
         assert status == 0, f"lab {' '.join(arguments)}: {said}"
         return said
 
     def inside(self, host: str, script: str) -> str:
-        """What a script said that ran on a host."""
+        """Run a script on a host; its output."""
         return self.do("ssh", host, script)
 
     def status(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class FaultsLab:
         return answer
 
     def state(self, host: str) -> str:
-        """What the host does."""
+        """The host's state."""
         return str(self.status()["hosts"][host]["state"])
 
     def hears(self, host: str, other: str) -> bool:
@@ -98,7 +98,7 @@ class FaultsLab:
         )
 
     def await_output(self, host: str, script: str, wanted: str) -> None:
-        """Return once a script on the host says what is wanted."""
+        """Return once the output of a script on the host is the wanted one."""
         wait_until(lambda: self.try_to("ssh", host, script)[1] == wanted, _WAIT_S, wanted)
 
     def await_trace(self, kind: str) -> None:
@@ -106,7 +106,7 @@ class FaultsLab:
         wait_until(lambda: kind in self.traces(), _WAIT_S, f"the first {kind}")
 
     def traces(self) -> dict[str, Sequence[str]]:
-        """What on this machine is named after the lab, by kind; kinds without any are left out."""
+        """Everything on this machine that is named after the lab, by kind; empty kinds left out."""
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
         found = {
             "loop": run("losetup", "--list", "--noheadings").splitlines(),

@@ -37,12 +37,12 @@ _PYTEST = [_PYTHON, "-m", "pytest", "-n0", "-q", "--durations=25", "--tb=short",
 
 
 class StepFailed(Exception):
-    """What a step had to show did not hold."""
+    """A step did not have the result that it must have."""
 
 
 @dataclass
 class Outcome:
-    """How a step went."""
+    """A step's result."""
 
     name: str
     seconds: float
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Trial:
-    """The steps one after another, and what became of them."""
+    """The steps of the test, and their results."""
 
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
@@ -59,7 +59,7 @@ class Trial:
         self._log = LOGS / "log"
 
     def step(self, name: str, work: Callable[[], str]) -> bool:
-        """Do one step, say how it went; whether it went well."""
+        """Run one step and print its result; return whether it succeeded."""
         click.echo(f"{time.strftime('%H:%M:%S')}  {name} ...")
         self._log = LOGS / f"{len(self.outcomes) + 1:02}-{name.replace(' ', '-')}.log"
         self._log.write_text("", encoding="utf-8")
@@ -78,7 +78,7 @@ class Trial:
         return ended_well
 
     def run(self, command: Sequence[str | Path]) -> str:
-        """What a command said; `StepFailed` if it did not work."""
+        """Run a command and return its output; `StepFailed` if it failed."""
         with self._log.open("a", encoding="utf-8") as log:
             log.write(f"$ {shlex.join(map(str, command))}\n")
             log.flush()
@@ -97,7 +97,7 @@ class Trial:
         return self._log.read_bytes()[begin:].decode(errors="replace")
 
     def play(self, playbook: str, *arguments: str) -> Run:
-        """What a playbook did."""
+        """Run a playbook."""
         program = Path(_PYTHON).with_name("ansible-playbook")
         command = [program, "--inventory", INVENTORY, f"playbooks/{playbook}.yml", *arguments]
         said = self.run([*_LAB, "run", *command])
@@ -106,7 +106,7 @@ class Trial:
     # The steps
 
     def make_hosts(self) -> str:
-        """Hosts, and the bundles of two releases and of PySpark, at the same time."""
+        """Create the hosts, and meanwhile build the bundles of two releases and of PySpark."""
         version = next(iter(read_inventory(INVENTORY).values()))["kdist_version"]
         builds = [self._build("release", each) for each in (version, next_version(version))]
         builds.append(self._build("spark_bundle", version))
@@ -133,7 +133,7 @@ class Trial:
         )
 
     def foretell(self) -> str:
-        """Check mode, which changes nothing: whatever the hosts are."""
+        """Run in check mode, which must change nothing, even on bare hosts."""
         self.play("site", "--check")
         return "foretold"
 
@@ -141,7 +141,7 @@ class Trial:
         return f"{sum(self.play('site').changed.values())} tasks changed something"
 
     def deploy_again(self) -> str:
-        """Nothing changes, and no process is another one."""
+        """Deploy a second time: no task changes anything, and no process is restarted."""
         before = self._processes()
         self._refuse_changes(self.play("site"))
         if self._processes() != before:
@@ -158,19 +158,19 @@ class Trial:
         return "the playbook finds all well"
 
     def look(self) -> str:
-        """What has to hold on the hosts and in the clusters."""
+        """Run the tests of hosts and clusters, without the drills."""
         said = self.run([*_LAB, "run", *_PYTEST, "--inventory", INVENTORY])
         return said.splitlines()[-1].strip("= ")
 
     def drill(self) -> str:
-        flights.fetch()  # the lab's network, in which the drills run, leads to no registry
+        flights.fetch()  # first: the lab's network, in which the drills run, has no internet
         said = self.run(
             [*_LAB, "run", *_PYTEST, "--inventory", INVENTORY, "--drills", "-m", "drill"]
         )
         return said.splitlines()[-1].strip("= ")
 
     def try_the_labs_faults(self) -> str:
-        """In a lab of their own."""
+        """Run the tests of the lab's faults, in a lab of their own."""
         said = self.run([*_PYTEST, "-m", "lab"])
         return said.splitlines()[-1].strip("= ")
 
@@ -186,15 +186,15 @@ class Trial:
             raise StepFailed(f"something changed on {', '.join(busy)}")
 
     def _processes(self) -> dict[str, str]:
-        """Units of kdist's and their main processes, as each host's systemd shows them."""
-        # Not the loads, which come and go by their timers.
+        """kdist's units and their main processes, as each host's systemd shows them."""
+        # Without the loads, which are started by timers and end.
         show = "systemctl show --property=Id,MainPID 'kdist-[!l]*.service'"
         hosts = json.loads(self.run([*_LAB, "status", "--json"]))["hosts"]
         return {host: self.run([*_LAB, "ssh", host, show]) for host in hosts}
 
 
 def environment() -> dict[str, str]:
-    """Ansible's, with where this lab is."""
+    """Ansible's environment, with this lab's directory."""
     found = ansible_environment()
     found.setdefault("KDIST_LAB_DIR", HOME)
     found.setdefault("KDIST_LAB_IMAGES", str(DEFAULT_HOME / "base"))
@@ -202,7 +202,7 @@ def environment() -> dict[str, str]:
 
 
 def why_not() -> str:
-    """What this machine lacks to run the lab, in one sentence; nothing if it can."""
+    """What this machine lacks to run the lab, in one sentence; empty if it can."""
     check = subprocess.run(
         [*_LAB, "check"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
     )
@@ -210,7 +210,7 @@ def why_not() -> str:
 
 
 def go_through(trial: Trial, *, with_drills: bool) -> None:
-    """Each step builds on those before; what only looks does not keep the next from looking."""
+    """Run the steps: each builds on the earlier ones, but a failed check does not stop the rest."""
     foundations = {
         "hosts": trial.make_hosts,
         "check mode on bare hosts": trial.foretell,

@@ -1,4 +1,4 @@
-"""What a process listens on, as the host's kernel has it."""
+"""Which addresses a process listens on, from the host's kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.deploy.deployed import Member
 
 
 def listeners(host: Member, pid: int) -> set[tuple[str, int]]:
-    """(address, port) of each TCP socket that the process listens on."""
+    """(address, port) of each TCP socket on which the process listens."""
     rows = host.says("ss --listening --tcp --numeric --processes --no-header").splitlines()
     ours = [row.split()[3] for row in rows if f"pid={pid}," in row]
     return {_parsed(address) for address in ours}

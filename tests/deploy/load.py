@@ -1,4 +1,4 @@
-"""A producer that keeps sending through a drill, and remembers what was acknowledged."""
+"""A producer that keeps sending during a drill, and records what was acknowledged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_S = 30.0
 
 @dataclass
 class Promises:
-    """What became of the records: acknowledged, by partition in the order sent; and refused."""
+    """The records acknowledged, by partition in the order sent, and those that failed."""
 
     acknowledged: dict[int, list[int]] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Promises:
 class Load:
     """Numbered records to all partitions of a new topic in turn, with acks=all and idempotence.
 
-    Used as a context; afterwards `promises` are final.
+    Use it as a context manager; `promises` are final after its end.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
@@ -96,7 +96,7 @@ class Load:
         return self.promises.count
 
     def assert_kept(self) -> None:
-        """Nothing was refused, nothing acknowledged is lost, and nothing is there twice."""
+        """Assert that no record was refused, lost after its acknowledgement, or duplicated."""
         assert self.promises.refused == []
         assert self.promises.count > 0
         found = read_all(self.bootstrap, self.topic, self.partitions)
@@ -111,7 +111,7 @@ class Load:
 def make_topic(
     bootstrap: str, topic: str, partitions: int, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Create the topic, one replica a partition, unless it is there."""
+    """Create the topic with one replica per partition, unless it exists."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     new = NewTopic(topic, partitions, 1, config=dict(settings or {}))
     error = admin.create_topics([new])[topic].exception(timeout=30)
@@ -164,7 +164,7 @@ def _take(message: Message, found: dict[int, list[bytes]], unread: set[int]) -> 
 
 
 def produce_one(address: str, topic: str, partition: int, size: int = 4) -> str | None:
-    """Write one record with acks=all and no second try; why it was refused, if it was."""
+    """Write one record with acks=all and no retry; the error if it was refused, else None."""
     outcome: list[KafkaError | None] = []
     settings: dict[str, Any] = {
         "bootstrap.servers": address,

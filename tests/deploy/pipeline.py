@@ -1,4 +1,4 @@
-"""The main job, as the drills look at it: flights into one datacenter, and files in the other."""
+"""kdist's main job as the drills see it: flights into one datacenter, files in the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.deploy.load import read_all
 
 PYTHON = "/opt/kdist/spark/current/bin/python"
 
-LOADED_S = 420.0  # the timer's next time, and a load before it that had begun too early
+LOADED_S = 420.0  # until the timer's next load ends, after one that began too early
 
 _MIRRORED_S = 120.0
 
@@ -36,7 +36,7 @@ print(json.dumps([[x["record_partition"], str(x["date"]), x["count_all"]] for x 
 
 
 class Pipeline:
-    """A flow and a job of the site, and what was sent into them."""
+    """A mirror flow and a load job of the site, and the flights sent through them."""
 
     def __init__(self, site: Site) -> None:
         self.gateway = site.group("spark")[0]
@@ -79,7 +79,7 @@ class Pipeline:
     # In
 
     def produce(self, count: int | None = None) -> None:
-        """Send the next flights of the year, by default all that are left, until acknowledged."""
+        """Send the next flights of the year (all the rest by default); wait for the acks."""
         with Producer(bootstrap_servers=self.source.bootstrap, compression_type="lz4") as producer:
             futures = []
             for part in flights.in_slices(self._take(count), 2_000):
@@ -116,13 +116,13 @@ class Pipeline:
         return sum(row["lag_records"] for row in self._status() if row["topic"] == topic)
 
     def delete_records(self, topic: str) -> None:
-        """Have the source lose what a topic holds, as retention would."""
+        """Delete all of a topic's records in the source, as retention would."""
         self.source.asks(
             *("topics", "delete-records", topic, "--all", "--broker", self.source.bootstrap)
         )
 
     def stopped(self) -> list[tuple[str, int]]:
-        """The partitions that the mirror says have lost records."""
+        """The partitions that the mirror reports as stopped by lost records."""
         port = self.mirror["kdist_mirrors"][0]["mirror_port"]
         said = self.mirror.shell.run(
             f"curl -sS --max-time 10 http://{self.mirror['kdist_address']}:{port}/health"
@@ -132,7 +132,7 @@ class Pipeline:
         return [(topic, int(partition)) for topic, _, partition in split]
 
     def seek(self, topic: str, partition: int) -> None:
-        """Go on with what is left, as the runbook has it; the mirror is stopped."""
+        """Resume at the first record left, as the runbook says; the mirror must be stopped."""
         self.mirror.says(
             f"{KDIST} mirror seek --config {self.mirror_file} --flow {self.flow} --topic {topic}"
             f" --partition {partition} --to earliest"
@@ -141,7 +141,7 @@ class Pipeline:
     # Out
 
     def loaded(self, topic: str) -> dict[int, Counter[str]]:
-        """Rows of a topic in the files: by partition, and day."""
+        """The number of a topic's rows in the files, by partition and day."""
         place = f"{self.output}/topic={self.prefix}{topic}"
         rows = json.loads(self.gateway.says(f"{PYTHON} -c {shlex.quote(_DAYS)} {place}"))
         found: dict[int, Counter[str]] = {}
@@ -150,11 +150,11 @@ class Pipeline:
         return found
 
     def flights_loaded(self) -> Counter[str]:
-        """Flights in the files, by day."""
+        """The number of flights in the files, by day."""
         return sum(self.loaded(FLIGHTS).values(), Counter())
 
     def await_loaded(self) -> None:
-        """Return once a load that the timer started has brought everything."""
+        """Return once a load started by the timer has loaded everything."""
         total = self.sent.total()
         await_that(
             lambda: self._has_loaded() and self.flights_loaded().total() >= total,
@@ -166,12 +166,12 @@ class Pipeline:
         return self.gateway.works(f"ls {self.output}/topic={self.prefix}{FLIGHTS}/load=*")
 
     def run_load(self) -> None:
-        """Run the job's unit; it must work."""
+        """Run the job's unit, which must succeed."""
         self.gateway.says(f"systemctl start {self.load_unit}")
 
     @contextmanager
     def timer_off(self) -> Iterator[None]:
-        """Loads only when they are asked for: one that is under way is ended, too."""
+        """Stop the timer and any running load, so that loads run only when a test starts them."""
         self.gateway.says(f"systemctl stop {self.timer} {self.load_unit}")
         self.gateway.says(f"systemctl reset-failed {self.load_unit}")
         try:
@@ -180,7 +180,7 @@ class Pipeline:
             self.gateway.says(f"systemctl start {self.timer}")
 
     def assert_once(self) -> None:
-        """Every flight that was sent is in the files, once; and no row of the hosts' is amiss."""
+        """Assert that each flight sent is in the files once, and that the hosts' rows are right."""
         assert self.flights_loaded() == self.sent
         self.gateway.says(f"{PYTHON} -m kdist.cli load verify --deep --config {self.job_file}")
         hosts = read_all(self.source.bootstrap, HOSTS, len(self._partitions(HOSTS)))

@@ -48,10 +48,10 @@ def test_what_could_not_be_applied_is_allowed_to_be_missing(host: Member) -> Non
 
 def test_no_unit_has_failed(host: Member) -> None:
     failed = host.says("systemctl --failed --plain --no-legend").splitlines()
-    # Loads may have begun before their topics were there; those of the gateways are awaited.
+    # A load may have failed because its topics did not exist yet; the Spark tests await the next.
     assert [each for each in failed if not each.startswith("kdist-load@")] == []
 
 
 def test_nothing_of_kdist_lies_in_tmp(host: Member) -> None:
-    units = "-path '/tmp/systemd-private-*' -prune"  # of their own, while they run
+    units = "-path '/tmp/systemd-private-*' -prune"  # the units' private directories
     assert host.says(f"find /tmp /var/tmp {units} -o -user {host['kdist_base_user']} -print") == ""

@@ -11,7 +11,7 @@ TOPIC = "deploy-test"
 
 
 def gate(cluster: Cluster) -> dict[str, Any]:
-    """What the roll would be told: brokers, controller, and what is amiss."""
+    """The report that gates a roll: brokers, controller, and problems."""
     ids = ",".join(str(broker.id) for broker in cluster.brokers)
     first = cluster.brokers[0]
     command = ["gate", "--json", "--allow-single-replica", "--config", first.file, "--expect", ids]
@@ -20,7 +20,7 @@ def gate(cluster: Cluster) -> dict[str, Any]:
 
 
 def kcat(host: Member, broker: Broker, *arguments: str) -> str:
-    """What kcat says that is run on a host, with this broker alone to begin with."""
+    """The output of kcat, run on a host with this broker as its only bootstrap server."""
     return host.says(f"timeout 60 kcat -b {broker.address} -X log_level=3 {' '.join(arguments)}")
 
 

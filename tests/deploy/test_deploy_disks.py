@@ -8,12 +8,12 @@ from tests.deploy.deployed import Broker
 
 _GUARD = "unshare --mount sh -c 'mount --bind /data /mnt && stat -c %u:%g:%a /mnt/{0}'"
 _ATTRIBUTES = "unshare --mount sh -c 'mount --bind /data /mnt && lsattr -d /mnt/{0}'"
-# Which mount(8) and systemd read, and the kernel never sees.
+# Mount options for mount(8) and systemd, which the kernel does not list.
 _NOT_THE_KERNELS = ("nofail", "x-systemd")
 
 
 def mounted(broker: Broker) -> dict[str, str]:
-    """The filesystem at the broker's mount point, as the kernel has it."""
+    """The filesystem at the broker's mount point, as the kernel reports it."""
     columns = "SOURCE,FSTYPE,OPTIONS,MAJ:MIN"
     found = broker.host.says(f"findmnt --json --output {columns} --mountpoint {broker.mount}")
     (filesystem,) = json.loads(found)["filesystems"]

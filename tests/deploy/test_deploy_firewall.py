@@ -1,4 +1,4 @@
-"""The packet filter on every host: loaded at boot, and closed to those who have no business."""
+"""The packet filter on every host: loaded at boot, and each port open only to those who need it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.deploy.deployed import Broker, Member, Site
 
 
 def reaches(host: Member, other: Member, port: int) -> bool:
-    """Whether a connection from one host to another comes about."""
+    """Whether one host can connect to a port of another."""
     return host.works(f"nc -z -w 2 {other['kdist_address']} {port}")
 
 

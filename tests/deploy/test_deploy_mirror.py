@@ -9,7 +9,7 @@ from tests.deploy.listening import listeners
 
 
 def flows(host: Member) -> list[tuple[str, str, int]]:
-    """Name, unit and port of each mirror that is to be there."""
+    """Name, unit and port of each mirror that the host must run."""
     return [
         (flow["name"], f"kdist-mirror@{flow['name']}.service", flow["mirror_port"])
         for flow in host["kdist_mirrors"]

@@ -1,4 +1,4 @@
-"""Watching: exporter and agent on every host, Prometheus with all targets, records of each host."""
+"""Monitoring: exporter and agent on each host, Prometheus and its targets, records of each host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FRESH_S = 60
 
 
 def ask(monitor: Member, path: str) -> Any:
-    """What Prometheus answers."""
+    """The answer of Prometheus to a query of its HTTP API."""
     port = monitor["kdist_ports"]["prometheus"]
     url = f"http://{monitor['kdist_address']}:{port}/api/v1/{path}"
     return json.loads(monitor.says(f"curl -sS --max-time 10 '{url}'"))["data"]

@@ -1,4 +1,4 @@
-"""The release on every host: the one that the inventory wants, whole, and nobody's to change."""
+"""The release on every host: the inventory's version, complete, and writable by root alone."""
 
 from __future__ import annotations
 

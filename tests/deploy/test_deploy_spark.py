@@ -1,4 +1,4 @@
-"""Spark gateways: PySpark apart from kdist's releases, and a timer for each load."""
+"""Spark gateways: PySpark, separate from kdist's releases, and a timer for each load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.deploy.pipeline import LOADED_S, PYTHON
 
 
 def jobs(host: Member) -> list[str]:
-    """The names of the loads that are to be there."""
+    """The names of the loads that the host must have."""
     return [job["name"] for job in host["kdist_spark_jobs"]]
 
 
@@ -37,7 +37,7 @@ def test_a_load_runs_as_kdist_and_may_write_its_output_alone(spark_host: Member)
 
 @pytest.mark.timeout(LOADED_S + 60)
 def test_no_load_has_failed_or_is_under_way(spark_host: Member) -> None:
-    """One that began while the site was made finds no topics; the timer's next one mends that."""
+    """A load that began during deployment fails for lack of topics; the timer's next succeeds."""
     units = [f"kdist-load@{job}.service" for job in jobs(spark_host)]
 
     def have_ended_well() -> bool:

@@ -1,4 +1,4 @@
-"""Values of the kernel and of block devices: live as wanted, or put down as not applied."""
+"""Kernel and block device settings: live as wanted, or recorded as not applied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def written(host: Member) -> dict[str, str]:
-    """What holds after the next boot."""
+    """The settings that apply at the next boot."""
     lines = [line for line in host.says(f"cat {SYSCTL}").splitlines() if not line.startswith("#")]
     return dict((part.strip() for part in line.split("=", 1)) for line in lines)
 

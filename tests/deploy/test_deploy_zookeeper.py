@@ -1,4 +1,4 @@
-"""Every ZooKeeper server: runs hardened, listens where it should, belongs to a whole ensemble."""
+"""Each ZooKeeper server: runs hardened, listens where it should, and its ensemble is complete."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ UNIT = "kdist-zookeeper.service"
 
 
 def ask(host: Member, command: str) -> str:
-    """A four-letter command's answer.
+    """The answer to a four-letter command.
 
-    The four letters and no more: a byte that the server leaves unread, a newline, lets it reset the
-    connection, and now and then the answer is lost.
+    Only the four letters are sent, without a newline: if the server closes a connection with an
+    unread byte, the kernel resets it, and the answer is sometimes lost.
     """
     client = f"{host['kdist_address']} {host['kdist_ports']['zookeeper_client']}"
     return host.says(f"printf {command} | nc -w 5 {client}")
 
 
 def figures(host: Member) -> dict[str, str]:
-    """What the server counts."""
+    """The server's metrics."""
     return dict(line.split("\t", 1) for line in ask(host, "mntr").splitlines())
 
 

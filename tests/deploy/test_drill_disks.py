@@ -1,6 +1,6 @@
-"""Drills: disks that die, fill up, or are gone when their host starts; and new ones in their place.
+"""Drills: disks that die, fill up or are missing at boot, and their replacement.
 
-A broker goes with its disk, and the other brokers of the host do not notice.
+A broker fails with its disk; the other brokers of the host must not be affected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def has_ended(broker: Broker) -> bool:
 
 
 def take_the_new_disk(lab: Lab, broker: Broker) -> None:
-    """Let the playbook take the disk that was put in, whatever is on it: its name is given."""
+    """Replace the disk by the playbook, whatever data are on it: the name is the confirmation."""
     name = f"{broker.host}:{broker.instance}"
     lab.play("replace-disk", "-e", f"disk={name}", "-e", f"confirm={name}").worked()
     await_well([broker])
@@ -64,7 +64,7 @@ def test_a_full_disk_refuses_records_and_nothing_else(site: Site, lab: Lab) -> N
 
 
 def fills(broker: Broker, topic: str, partition: int) -> str:
-    """What a producer is told once the disk is seen to be full."""
+    """The error that a producer gets once the broker has noticed that the disk is full."""
     error = ""
 
     def is_refused() -> bool:
@@ -107,7 +107,7 @@ def test_a_broker_without_its_disk_at_boot_does_not_take_another(site: Site, lab
     assert not host.works(f"mountpoint --quiet {victim.mount}")
     assert has_ended(victim)
     assert not host.works(f"systemctl start {victim.unit}")
-    # Nor does it without systemd, which would not let it.
+    # Started without systemd, whose unit would prevent it, the broker itself refuses too.
     alone = host.shell.run(f"runuser -u kdist -- {KDIST} broker --config {victim.file}")
     assert alone.rc not in (0, None)
     assert "disk.json" in alone.stderr

@@ -10,11 +10,11 @@ from tests.deploy.load import Load
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]
 
-ENOUGH = 200  # records acknowledged, for a load to count as under way
+ENOUGH = 200  # acknowledged records after which a load counts as running
 
 
 def under_way(load: Load, more: int = ENOUGH) -> None:
-    """Return once so many more records are acknowledged."""
+    """Return once `more` further records are acknowledged."""
     goal = load.acknowledged() + more
     await_that(lambda: load.acknowledged() >= goal, f"{more} more records to be acknowledged")
 
@@ -82,9 +82,9 @@ def test_a_host_that_lost_its_power_comes_back_by_itself(site: Site, lab: Lab) -
 
 
 def flush(broker: Broker) -> None:
-    """With one replica, and no flush of its own, what a broker has at a power cut may be lost.
+    """Stop the broker cleanly and start it again, which flushes its logs to the disk.
 
-    A stop in good order writes everything to the disk.
+    With one replica and no flush, a power cut may lose acknowledged records.
     """
     broker.host.says(f"systemctl restart {broker.unit}")
     await_well([broker])

@@ -15,10 +15,10 @@ from tests.deploy.load import Load
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(600)]
 
-# The lab's topics have one replica: their partitions are away while their broker restarts.
+# The lab's topics have one replica: their partitions are offline while their broker restarts.
 ACCEPT_GAPS = ("-e", "kdist_roll_allow_single_replica=true")
 OWNER = "a drill"
-STARTS = 5  # in a quarter of an hour, by the unit
+STARTS = 5  # the unit's start limit for a quarter of an hour
 
 
 def upgrade(version: str) -> list[str]:
@@ -31,12 +31,12 @@ def versions(cluster: Cluster) -> dict[Broker, str]:
 
 
 def current(site: Site) -> set[str]:
-    """The releases that the hosts call their current one, those without a broker too."""
+    """The current releases of all hosts, including those without a broker."""
     return {host.says("readlink /opt/kdist/current") for host in site.hosts}
 
 
 def of_mirrors(site: Site) -> set[str]:
-    """The releases that the mirrors run with, by what each has loaded."""
+    """The releases that the mirror processes actually run."""
     return {
         host.says(f"grep --only-matching --max-count=1 'releases/[^/]*' /proc/{pid}/maps")
         for host in site.group("mirror")
@@ -46,14 +46,14 @@ def of_mirrors(site: Site) -> set[str]:
 
 
 def holder(cluster: Cluster) -> str | None:
-    """Who has the lock of the roll."""
+    """The holder of the roll's lock; None if it is free."""
     said = json.loads(cluster.asks("gate", "holder", "--json", *zookeeper_of(cluster)))
     owner: str | None = said["owner"]
     return owner
 
 
 def unlock(cluster: Cluster) -> None:
-    """Give up a roll that was refused: the next one does not go on where it was."""
+    """Abandon a refused roll, so that the next one starts afresh instead of resuming it."""
     if owner := holder(cluster):
         cluster.asks("gate", "unlock", "--owner", owner, *zookeeper_of(cluster))
 
@@ -63,7 +63,7 @@ def zookeeper_of(cluster: Cluster) -> tuple[str, str]:
 
 
 def restart(broker: Broker, times: int) -> None:
-    """So often, as systemd counts it, from none on."""
+    """Restart the broker `times` times, after resetting systemd's count of starts."""
     unit = broker.unit
     broker.host.shell.run(
         f"systemctl reset-failed {unit}; for _ in $(seq {times}); do systemctl restart {unit}; done"
@@ -95,7 +95,7 @@ def test_a_roll_that_would_take_partitions_away_is_refused(site: Site, lab: Lab)
 
 
 def test_a_rolling_restart_loses_nothing_that_was_acknowledged(site: Site, lab: Lab) -> None:
-    """Nor is it stopped by what was restarted as often as systemd lets it be."""
+    """Not even a broker that has used up its unit's start limit stops the roll."""
     for cluster in site.clusters:
         unlock(cluster)
     restart(site.widest.brokers[0], STARTS)
@@ -109,7 +109,7 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(site: Site, lab: 
 
 
 def test_a_broker_that_systemd_has_given_up_is_started_again(site: Site, lab: Lab) -> None:
-    """It ended too often, and systemd would refuse it for a quarter of an hour."""
+    """It failed too often, so that systemd would refuse to start it for a quarter of an hour."""
     victim, *others = site.widest.brokers
     restart(victim, STARTS + 1)
     assert victim.host.unit(victim.unit, "ActiveState") == {"ActiveState": "failed"}
@@ -156,7 +156,7 @@ def dies_after_its_first_broker(lab: Lab, cluster: Cluster, new: str) -> None:
     assert (ROOT / "dist" / f"kdist-{new}.tar").exists(), "`make lab-test` builds it"
     roll = lab.start("upgrade", *upgrade(new))
     try:
-        with suppress(UserError):  # what the playbook has said tells more
+        with suppress(UserError):  # the playbook's output says more
             await_that(
                 lambda: new in versions(cluster).values() or roll.poll() is not None,
                 "the first broker to run with the new release",

@@ -26,7 +26,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultsLab]:
 
 @pytest.fixture
 def disk(lab: FaultsLab) -> Iterator[str]:
-    """f2's disk, new and mounted on /data/d01."""
+    """A new disk in f2, mounted on /data/d01."""
     lab.new_disk()
     yield "/data/d01"
     lab.do("disk", "thaw", "f2", "d01")
@@ -161,7 +161,7 @@ def test_a_power_cut_loses_what_was_not_synced(lab: FaultsLab, disk: str) -> Non
 
 
 def test_nobody_hears_of_a_power_cut(lab: FaultsLab) -> None:
-    # A connection without traffic stays open: no farewell came out.
+    # An idle connection stays open, since the dead host sent neither a FIN nor a reset.
     lab.inside("f1", "systemd-run --quiet --unit=talk --property=StandardInput=null nc -d f2 22")
     lab.await_output("f1", "ss -Htn state established dport = 22 | wc -l", "1")
     lab.do("pull", "f2")
