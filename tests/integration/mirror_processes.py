@@ -1,6 +1,6 @@
-"""Two clusters, mirrors between them as processes, and what is in their partitions, batch by batch.
+"""Two clusters, mirror processes between them, and a batch-by-batch comparison of partitions.
 
-Only processes that were started here are ever signalled.
+Only processes that were started here are signalled.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ PARTITIONS = 3
 
 @contextmanager
 def two_clusters(directory: Path) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
-    """A broker of each of two clusters, each with a ZooKeeper of its own: source and target.
+    """Source and target: two clusters, each with one broker and its own ZooKeeper.
 
-    The target has a listener more, which clients reach by way of `proxied`.
+    The target has a second listener, which clients reach through the proxy of `proxied`.
     """
     places = [directory / name for name in ("dc1", "dc2")]
     for place in places:
@@ -68,7 +68,7 @@ def two_clusters(directory: Path) -> Iterator[tuple[BrokerProcess, BrokerProcess
 
 @contextmanager
 def proxied(broker: BrokerProcess) -> Iterator[tuple[CuttingProxy, str]]:
-    """The way to the target that can be cut, and its address."""
+    """A proxy to the target, which can be cut, and the address to connect to."""
     behind, link = (
         int(broker.settings[name].rpartition(":")[2])
         for name in ("listeners", "advertised.listeners")
@@ -81,7 +81,7 @@ def proxied(broker: BrokerProcess) -> Iterator[tuple[CuttingProxy, str]]:
 
 
 class MirrorProcess:
-    """`kdist mirror` on a file, as a process that is started and killed again and again."""
+    """A `kdist mirror` process with its settings file, which can be killed and started again."""
 
     def __init__(self, directory: Path, name: str, settings: Mapping[str, str]) -> None:
         self.file = directory / f"{name}.properties"
@@ -110,7 +110,7 @@ class MirrorProcess:
         return self.process
 
     def kill(self) -> None:
-        """With signal 9: it can do nothing more."""
+        """Kill the process with SIGKILL, so that it cannot clean up."""
         self.running.kill()
         self.running.wait(STOPPED_S)
 
@@ -123,14 +123,14 @@ class MirrorProcess:
         return self.log.read_text()
 
     def status(self) -> list[dict[str, Any]]:
-        """What `kdist mirror status --json` says of the first flow's partitions."""
+        """The first flow's partitions, as `kdist mirror status --json` reports them."""
         done = kdist("mirror", "status", "--config", str(self.file), "--json")
         assert done.returncode == 0, done.stderr
         partitions: list[dict[str, Any]] = json.loads(done.stdout)[0]["partitions"]
         return partitions
 
     def status_of(self, partition: int) -> dict[str, Any] | None:
-        """One partition's, if it is there."""
+        """The status of one partition; None if it is not listed."""
         return next((each for each in self.status() if each["partition"] == partition), None)
 
 
@@ -145,7 +145,7 @@ def kdist(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def page_of(port: int, path: str) -> tuple[int, str]:
-    """Status and text of what a mirror shows; 0 while nobody answers."""
+    """HTTP status and body of a page of a mirror; status 0 while nobody answers."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -157,7 +157,7 @@ def page_of(port: int, path: str) -> tuple[int, str]:
 
 @contextmanager
 def ended(*mirrors: MirrorProcess) -> Iterator[None]:
-    """None of them is left running."""
+    """Kill those of the mirrors that still run when the body ends."""
     try:
         yield
     finally:
@@ -183,14 +183,14 @@ def producer(address: str, **settings: Any) -> Producer:
 
 
 class Held(NamedTuple):
-    """A batch as a partition holds it, but for what a mirror rewrites."""
+    """A batch of a partition; `passed` leaves out what a mirror rewrites."""
 
     header: BatchHeader
     records: bytes
 
     @property
     def passed(self) -> tuple[Any, ...]:
-        """All that must be the same on both sides, the compressed records among it."""
+        """Everything that must be equal on both sides, including the compressed records."""
         header = self.header
         times = (header.base_timestamp, header.max_timestamp)
         return (header.attributes, header.record_count, *times, self.records)
@@ -215,7 +215,7 @@ def batches_of(address: str, topic: str, partition: int) -> list[Held]:
 
 
 def asked(address: str, work: Any) -> Any:
-    """What `work` gives with a cluster."""
+    """The result of `work`, called with a client's cluster."""
 
     async def run() -> Any:
         network = AsyncioNetwork(asyncio.get_running_loop())
@@ -238,19 +238,19 @@ def end_of(address: str, topic: str, partition: int) -> int:
 
 
 def await_ends(target: str, topic: str, ends: list[int]) -> None:
-    """Wait until the target's partitions end there."""
+    """Wait until the log end offsets of the target's partitions are `ends`."""
 
     def look() -> bool:
         try:
             return [end_of(target, topic, number) for number in range(len(ends))] == ends
-        except ApiError:  # the topic may not be there yet
+        except ApiError:  # the topic may not exist yet
             return False
 
     settled(look)
 
 
 class Writing:
-    """Writes small compressed batches into all partitions, until it is told to stop."""
+    """A thread that writes small compressed batches to all partitions until `stop`."""
 
     def __init__(self, address: str, topic: str) -> None:
         self.count = 0
@@ -270,14 +270,14 @@ class Writing:
         assert to.flush(20) == 0
 
     def stop(self) -> int:
-        """How many records there are."""
+        """Stop writing; return how many records were written."""
         self._stop.set()
         self._thread.join()
         return self.count
 
 
 def copied(address: str, topic: str, partitions: int = PARTITIONS) -> int:
-    """How many records a topic has, so far as it is there."""
+    """How many records a topic has; 0 if it does not exist yet."""
     try:
         return sum(end_of(address, topic, each) for each in range(partitions))
     except ApiError:
@@ -290,7 +290,7 @@ def await_more(address: str, topic: str, records: int) -> None:
 
 
 def assert_same(source: str, target: str, topic: str) -> None:
-    """Batch for batch, the compressed records byte for byte."""
+    """Assert that both topics have the same batches, with byte-identical compressed records."""
     for partition in range(PARTITIONS):
         before = batches_of(source, topic, partition)
         after = batches_of(target, topic, partition)

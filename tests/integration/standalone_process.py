@@ -1,4 +1,4 @@
-"""`kdist standalone` as a process, for tests: started, waited for, stopped as a person would."""
+"""Runs `kdist standalone` as a process for tests, which stop it as a user would."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TIMEOUT_S = 60
 
 
 def free_ports(count: int) -> int:
-    """A port P that is free like those from P - 1 to P + count - 1, at this moment.
+    """A port P such that all ports from P - 1 to P + count - 1 are free at this moment.
 
-    Below those that the kernel gives to connections, so that none has it when a run starts again.
+    They are below the ephemeral range, so that no connection takes one before a run is restarted.
     """
     while True:
         first = random.randrange(15_000, 30_000)
@@ -33,7 +33,7 @@ def free_ports(count: int) -> int:
 
 
 class Standalone:
-    """One run, that was told where and how. Its pids are known once it is ready."""
+    """One run, with its data directory and port. Its children's pids are known once it is ready."""
 
     def __init__(self, data: Path, *options: object, port: int | None = None) -> None:
         self.port = port or free_ports(3)
@@ -49,7 +49,7 @@ class Standalone:
         )
 
     def wait_until_ready(self) -> Standalone:
-        """After its line of JSON; it must have been started with --json."""
+        """Wait for its line of JSON; it must have been started with --json."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.end()
@@ -59,23 +59,23 @@ class Standalone:
         return self
 
     def wait_for(self, path: Path) -> None:
-        """Until a file is there, which it makes while it starts."""
+        """Wait until a file exists that the process creates while it starts."""
         while not path.exists():
             assert self.process.poll() is None, self.end()
             time.sleep(0.005)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
-        """Send a signal to it alone, as its children are not of its terminal; then as `end`."""
+        """Signal the process, not its children, which are not of its terminal; then `end`."""
         self.process.send_signal(how)
         return self.end()
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for its end: status, output, errors."""
+        """Wait until the process ends; its exit status, standard output and standard error."""
         output, errors = self.process.communicate(timeout=TIMEOUT_S)
         return self.process.returncode, output, errors
 
     def run(self, *arguments: object, text: str = "") -> str:
-        """What another command printed, which must succeed, about this cluster."""
+        """Run another kdist command on this cluster, which must succeed; its output."""
         done = subprocess.run(
             [*KDIST, *map(str, arguments)],
             cwd=ROOT,
@@ -89,13 +89,13 @@ class Standalone:
         return done.stdout
 
     def living(self) -> list[str]:
-        """Names of the children that are still there."""
+        """Names of the children that still exist."""
         return [name for name, pid in self.pids.items() if Path(f"/proc/{pid}").exists()]
 
 
 @contextlib.contextmanager
 def standalone(data: Path, *options: object, port: int | None = None) -> Iterator[Standalone]:
-    """A run that is ready; whatever happens, nothing of it is left."""
+    """A run that is ready; its processes are ended whatever happens."""
     run = Standalone(data, "--json", *options, port=port)
     try:
         yield run.wait_until_ready()

@@ -1,7 +1,7 @@
-"""A real ZooKeeper for tests, and a way to each client that can be cut or held.
+"""A real ZooKeeper for tests, and a relay for each client that can be cut or held.
 
-`ZooKeeperHost` is the product's own server (`kdist.zk.server`) on a free port, one for a module of
-tests; only its own process is ever signalled. `Way` is a TCP relay in the test's loop.
+`ZooKeeperHost` runs ZooKeeper by `kdist.zk.server` on a free port, one for each module of tests;
+only its own process is signalled. `Way` is a TCP relay in the test's event loop.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ _chroots = count(1)
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment.
+    """A port that is free at this moment.
 
-    Below those that the kernel gives to connections, so that none has it when a server that was
-    stopped starts again.
+    It is below the ephemeral range, so that no connection takes it before a server is restarted.
     """
     while True:
         port = random.randrange(15_000, 30_000)
@@ -50,7 +49,7 @@ def free_port() -> int:
 
 
 class ZooKeeperHost:
-    """One server and its directory; it can be started again on what it wrote."""
+    """One server and its directory; it can be restarted on its data."""
 
     def __init__(self, directory: Path, tick_ms: int = TICK_MS) -> None:
         self.settings = ServerSettings(str(directory), free_port(), tick_ms=tick_ms)
@@ -67,19 +66,19 @@ class ZooKeeperHost:
         await self.server.wait_until_ready()
 
     def pause(self) -> None:
-        """The server stands still and answers nothing, until `go_on`."""
+        """Stop the server by SIGSTOP, so that it answers nothing until `go_on`."""
         os.kill(self.running.pid, signal.SIGSTOP)
-        # One of its threads may be at work on another core, and goes on until it is interrupted.
+        # Wait for the stop: a thread on another core runs on until it is interrupted.
         os.waitid(os.P_PID, self.running.pid, os.WSTOPPED)
 
     def go_on(self) -> None:
-        """After `pause`."""
+        """Continue the server after `pause`."""
         os.kill(self.running.pid, signal.SIGCONT)
 
 
 @contextmanager
 def zookeeper_host(directory: Path, tick_ms: int = TICK_MS) -> Iterator[ZooKeeperHost]:
-    """A running server for synchronous fixtures; it is stopped in the end."""
+    """A running server for synchronous fixtures; it is stopped at the end."""
     host = ZooKeeperHost(directory, tick_ms)
     asyncio.run(host.start())
     try:
@@ -89,7 +88,7 @@ def zookeeper_host(directory: Path, tick_ms: int = TICK_MS) -> Iterator[ZooKeepe
 
 
 class Way:
-    """A relay to the server on a port of its own: open, cut (it resets) or held (it is silent)."""
+    """A relay to the server on its own port: open, cut (connections reset) or held (no traffic)."""
 
     def __init__(self, target: ServerSettings) -> None:
         self._target = target
@@ -100,23 +99,23 @@ class Way:
         self._carriers: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """The address that clients connect to."""
+        """Start listening; the address for clients to connect to."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         host, port = self._server.sockets[0].getsockname()
         return f"{host}:{port}"
 
     def cut(self) -> None:
-        """Close all connections and take no more."""
+        """Reset all connections and refuse new ones."""
         self._is_cut = True
         for writer in self._writers:
             writer.transport.abort()
 
     def hold(self) -> None:
-        """Keep connections and carry nothing: as when the process at one end stands still."""
+        """Keep connections but forward nothing, as if the process at one end were stopped."""
         self._open.clear()
 
     def mend(self) -> None:
-        """As at first."""
+        """Undo `cut` and `hold`."""
         self._is_cut = False
         self._open.set()
 
@@ -155,7 +154,7 @@ class Way:
 
 
 class RealWorld:
-    """The contract's world over the network, below a chroot of its own."""
+    """The contract tests' world on a real server, below its own chroot."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -180,7 +179,7 @@ class RealWorld:
         self.ways[client].mend()
 
     async def expire(self, client: ZooKeeper) -> None:
-        """Whoever has a session's id and password may take it over, and end it."""
+        """End the client's session from another client, which takes it over by id and password."""
         assert isinstance(client, KazooZooKeeper)
         session = client._session
         assert session is not None
@@ -196,7 +195,7 @@ def _end(address: str, client_id: tuple[int, bytes]) -> None:
 
 @asynccontextmanager
 async def real_world(settings: ServerSettings) -> AsyncIterator[RealWorld]:
-    """A world, and the end of its clients and their ways."""
+    """A world; its clients and their relays are closed at the end."""
     world = RealWorld(settings)
     yield world
     for way in world.ways.values():

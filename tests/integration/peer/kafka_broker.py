@@ -1,8 +1,8 @@
-"""One Apache Kafka broker in KRaft's combined mode, on free loopback ports, over any directory.
+"""One Apache Kafka broker in KRaft's combined mode, on free loopback ports, on any directory.
 
-Or with a ZooKeeper, as which it can be told to write as older releases did (before KIP-724).
-It is stopped as an operator would (`stop`, SIGTERM) or as a crash would (`kill`, SIGKILL), and may
-be started again over the same directory, or over a copy: ports may change, the cluster stays.
+It can run with a ZooKeeper instead, and then write the formats of older releases (before KIP-724).
+It is stopped as by an operator (`stop`, SIGTERM) or as by a crash (`kill`, SIGKILL), and can be
+restarted on the same directory or a copy of it: ports may change, the cluster id stays.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_KRAFT = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
 }
 
-# Small and hasty, so that rolling, cleaning and retention happen within a test.
+# Small sizes and short intervals, so that rolling, cleaning and retention happen within a test.
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "1",
@@ -114,7 +114,7 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int:
-        """Of the broker that runs."""
+        """The pid of the running broker."""
         assert self._process is not None, "the broker does not run"
         return self._process.pid
 
@@ -127,7 +127,7 @@ class KafkaBroker:
         self._end(signal.SIGKILL)
 
     def diagnostics(self) -> str:
-        """What the broker has said since its last start."""
+        """The broker's log output since its last start."""
         said = (self.directory / "broker.log").read_bytes()
         return said[self._diagnostics_start :].decode()
 
@@ -171,7 +171,7 @@ class KafkaBroker:
         self._await_leaders(deadline)
 
     def _await_leaders(self, deadline: float) -> None:
-        """Until every partition has its leader, so that the first request of a test is served."""
+        """Wait until each partition has a leader, so that a test's first request is served."""
         admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         while time.monotonic() < deadline:
             try:
@@ -190,7 +190,7 @@ class KafkaBroker:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now. All are held until the last is found, so they differ."""
+    """Free ports. All are bound until the last is found, so that they differ."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

@@ -1,6 +1,6 @@
-"""What crashes and failing disks leave behind, done to partitions of a broker that was killed.
+"""The damage of crashes and failing disks, inflicted on partitions of a broker that was killed.
 
-Each damage is one that Kafka's recovery mends without a person; what it then keeps, ours must.
+Kafka's recovery repairs each of these by itself; kdist's must keep whatever Kafka's keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def segments(partition: Path) -> list[Path]:
 
 
 def tear_tail(partition: Path) -> None:
-    """The last write reached the disk in part."""
+    """The last write reached the disk only in part."""
     active = segments(partition)[-1]
     with open(active, "r+b") as file:
         file.truncate(active.stat().st_size - 17)

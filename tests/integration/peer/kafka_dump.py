@@ -5,8 +5,8 @@
     baseOffset: 0 lastOffset: 19 count: 20 ... compresscodec: gzip crc: 1205642366 isvalid: true
     | offset: 0 CreateTime: 1700000000000 keySize: 1 valueSize: 2 sequence: -1 headerKeys: [trace]
 
-So `read_dump` doubles as the test that Kafka has no complaint: a mismatch, a gap or a batch that is
-not valid is a line of another shape, or a `false`, and fails.
+So `read_dump` also tests that Kafka finds no fault: it reports a mismatch, gap or invalid batch as
+a line of another shape, or as `false`, and both fail.
 """
 
 from __future__ import annotations

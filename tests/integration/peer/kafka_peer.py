@@ -1,8 +1,8 @@
-"""Apache Kafka's own tools and broker, as the judge of the files that kdist reads and writes.
+"""Apache Kafka's own tools and broker, the reference for the files that kdist reads and writes.
 
-`ensure_jars` brings the jars of a release, once; `dump_log_segments` runs Kafka's dump tool.
-The broker is in `kafka_broker.py`, the reader of the dump's text in `kafka_dump.py`. As a script it
-brings the jars and prints where they are, or says in one sentence what is missing and exits with 1.
+`ensure_jars` downloads the jars of a release once; `dump_log_segments` runs Kafka's dump tool. The
+broker is in `kafka_broker.py`, the parser of the dump in `kafka_dump.py`. Run as a script, the
+module downloads the jars and prints where they are, or says what is missing and exits with 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 POM = HERE / "pom.xml"
 CACHE = HERE.parents[2] / ".cache"
-RELEASES = {"3.9": "3.9.2", "4.1": "4.1.1"}  # that our clients are held against
+RELEASES = {"3.9": "3.9.2", "4.1": "4.1.1"}  # that our clients are tested against
 JUDGE = "3.9"  # of the files
 BRING_TIMEOUT_S = 600
 TOOL_TIMEOUT_S = 60
@@ -33,7 +33,7 @@ QUICK_JVM = (
 
 
 class PeerMissingError(Exception):
-    """Kafka cannot be had on this machine. Its text is one sentence a person can act on."""
+    """A peer cannot be obtained on this machine. Its text is one sentence to act on."""
 
 
 def ensure_jars(release: str = JUDGE) -> Path:

@@ -1,4 +1,4 @@
-"""Questions to a running Kafka that storage must answer alike: records, offsets by timestamp."""
+"""Queries of a running Kafka that kdist's storage must answer alike: records, offsets by time."""
 
 from __future__ import annotations
 

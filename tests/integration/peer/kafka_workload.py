@@ -1,7 +1,7 @@
-"""What we let Kafka write, so that its directory holds every kind of file and batch there is.
+"""A workload that makes Kafka write every kind of file and batch into its log directory.
 
-`fill` is one history over one running broker; TOPICS says what each topic is there for. Each step
-returns once its effect is on the disk: nothing here guesses how long Kafka takes.
+`fill` runs one history on a running broker; TOPICS says what each topic is for. Each step returns
+once its effect is on the disk, so nothing depends on how long Kafka takes.
 """
 
 from __future__ import annotations

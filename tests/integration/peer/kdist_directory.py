@@ -1,4 +1,4 @@
-"""kdist's storage over a log directory that Kafka left or will start on."""
+"""kdist's storage on a log directory that Kafka has written, or will be started on."""
 
 from __future__ import annotations
 

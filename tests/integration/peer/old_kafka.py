@@ -1,6 +1,6 @@
-"""Apache Kafka 0.8.2's consumer and tools, whose groups live in ZooKeeper: as judge of ours.
+"""Apache Kafka 0.8.2's consumer and tools, with groups in ZooKeeper: the reference for ours.
 
-Its jars are brought once, as `kafka_peer.py` brings those of newer releases.
+The jars are downloaded once, as `kafka_peer.py` downloads those of newer releases.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def old_consumer(directory: Path, topic: str, settings: Mapping[str, str]) -> It
 
 
 def check_offsets(zookeeper: str, group: str, topic: str) -> dict[int, tuple[int, int, str]]:
-    """What its tool says of each partition: the group's offset, the log's end, the owner."""
+    """Kafka's report on each partition: the group's offset, the log end offset, the owner."""
     arguments = ("--zookeeper", zookeeper, "--group", group, "--topic", topic)
     done = subprocess.run(
         _command("kafka.tools.ConsumerOffsetChecker", *arguments),

@@ -1,6 +1,7 @@
-"""Spark's own Kafka connector: a client that nobody here wrote, and one to be measured by.
+"""Spark's own Kafka connector: a foreign client, and the one that ours is measured against.
 
-As a script it brings the jars and prints where they are, or says what is missing and exits with 1.
+Run as a script, the module downloads the jars and prints where they are, or says what is missing
+and exits with 1.
 """
 
 from __future__ import annotations
