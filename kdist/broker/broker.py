@@ -21,7 +21,6 @@ from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
-from kdist.broker.dynamic_settings import DynamicSettings
 from kdist.broker.gateway import Gateway
 from kdist.broker.http import Page
 from kdist.broker.identity import find_cluster_id, make_starting_paths
@@ -29,7 +28,8 @@ from kdist.broker.measures import Measures
 from kdist.broker.membership import Membership
 from kdist.broker.own_tasks import OwnTasks
 from kdist.broker.service import Service
-from kdist.broker.topic_settings import TopicOverrides
+from kdist.broker.settings.dynamic import DynamicSettings
+from kdist.broker.settings.topics import TopicOverrides
 from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.config.topic import TopicSettings

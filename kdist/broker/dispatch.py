@@ -18,8 +18,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from kdist.broker import api_versions
-from kdist.broker.usual import Context, UsualPaths
+from kdist.broker.fast_path.fast_path import Context, UsualPaths
+from kdist.broker.handlers import api_versions
 from kdist.errors import DiskFailed
 from kdist.groups.member import Caller
 from kdist.metrics.broker import RequestMetrics

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kdist.broker import api_versions
-from kdist.broker.alter_configs import AlterConfigsHandler
-from kdist.broker.control import ControlHandler
-from kdist.broker.delete_records import DeleteRecordsHandler
-from kdist.broker.describe_cluster import DescribeClusterHandler
-from kdist.broker.describe_configs import DescribeConfigsHandler
 from kdist.broker.dispatch import Call, DirectHandler, Routes
-from kdist.broker.fetch import FetchHandler
-from kdist.broker.find_coordinator import FindCoordinatorHandler
-from kdist.broker.leader_epochs import LeaderEpochsHandler
-from kdist.broker.list_offsets import ListOffsetsHandler
-from kdist.broker.log_dirs import LogDirsHandler
-from kdist.broker.metadata import MetadataHandler
-from kdist.broker.produce import ProduceHandler
-from kdist.broker.producer_ids import ProducerIds
-from kdist.broker.topics import TopicsHandler
+from kdist.broker.handlers import api_versions
+from kdist.broker.handlers.alter_configs import AlterConfigsHandler
+from kdist.broker.handlers.control import ControlHandler
+from kdist.broker.handlers.delete_records import DeleteRecordsHandler
+from kdist.broker.handlers.describe_cluster import DescribeClusterHandler
+from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
+from kdist.broker.handlers.describe_log_dirs import LogDirsHandler
+from kdist.broker.handlers.fetch import FetchHandler
+from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
+from kdist.broker.handlers.init_producer_id import ProducerIds
+from kdist.broker.handlers.list_offsets import ListOffsetsHandler
+from kdist.broker.handlers.metadata import MetadataHandler
+from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
+from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.topics import TopicsHandler
 from kdist.groups.coordinator import GroupCoordinator
 from kdist.protocol import (
     alter_configs,

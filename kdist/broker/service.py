@@ -8,35 +8,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from kdist.broker.alter_configs import AlterConfigsHandler
 from kdist.broker.auto_creation import AutoCreation
-from kdist.broker.control import ControlHandler
 from kdist.broker.controller_access import ControllerAccess
-from kdist.broker.delete_records import DeleteRecordsHandler
-from kdist.broker.describe_cluster import DescribeClusterHandler
-from kdist.broker.describe_configs import DescribeConfigsHandler
 from kdist.broker.dispatch import Dispatch
-from kdist.broker.fetch import FetchHandler
+from kdist.broker.fast_path.fast_path import UsualPath, UsualPaths
+from kdist.broker.fast_path.fetch import UsualFetches
+from kdist.broker.fast_path.produce import UsualProduces
 from kdist.broker.fetch_sessions import FetchSessions
-from kdist.broker.find_coordinator import FindCoordinatorHandler
-from kdist.broker.leader_epochs import LeaderEpochsHandler
-from kdist.broker.list_offsets import ListOffsetsHandler
-from kdist.broker.log_dirs import LogDirsHandler
+from kdist.broker.handlers.alter_configs import AlterConfigsHandler
+from kdist.broker.handlers.control import ControlHandler
+from kdist.broker.handlers.delete_records import DeleteRecordsHandler
+from kdist.broker.handlers.describe_cluster import DescribeClusterHandler
+from kdist.broker.handlers.describe_configs import DescribeConfigsHandler
+from kdist.broker.handlers.describe_log_dirs import LogDirsHandler
+from kdist.broker.handlers.fetch import FetchHandler
+from kdist.broker.handlers.find_coordinator import FindCoordinatorHandler
+from kdist.broker.handlers.init_producer_id import ProducerIds
+from kdist.broker.handlers.list_offsets import ListOffsetsHandler
+from kdist.broker.handlers.metadata import MetadataHandler
+from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
+from kdist.broker.handlers.produce import ProduceHandler
+from kdist.broker.handlers.topics import TopicsHandler
 from kdist.broker.measures import Measures
-from kdist.broker.metadata import MetadataHandler
 from kdist.broker.metadata_cache import MetadataCache
 from kdist.broker.offsets_log import OffsetsLoader, PartitionedOffsetsLog
-from kdist.broker.produce import ProduceHandler
-from kdist.broker.producer_ids import ProducerIds
-from kdist.broker.resources import Resources
 from kdist.broker.routes import Handlers, routes_to
-from kdist.broker.stored_settings import Owner, StoredSettings
-from kdist.broker.topic_settings import TopicOverrides
-from kdist.broker.topics import TopicsHandler
+from kdist.broker.settings.resources import Resources
+from kdist.broker.settings.stored import Owner, StoredSettings
+from kdist.broker.settings.topics import TopicOverrides
 from kdist.broker.turn_end import TurnEnd
-from kdist.broker.usual import UsualPath, UsualPaths
-from kdist.broker.usual_fetch import UsualFetches
-from kdist.broker.usual_produce import UsualProduces
 from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from kdist.broker.fetch import FetchHandler
+from kdist.broker.fast_path.fetch import UsualFetches
 from kdist.broker.fetch_sessions import FetchSessions
-from kdist.broker.usual_fetch import UsualFetches
+from kdist.broker.handlers.fetch import FetchHandler
 from kdist.config.network import NetworkSettings
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from kdist.broker.produce import ProduceHandler
-from kdist.broker.usual_produce import UsualProduces
+from kdist.broker.fast_path.produce import UsualProduces
+from kdist.broker.handlers.produce import ProduceHandler
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
 from kdist.network.connection import Connection

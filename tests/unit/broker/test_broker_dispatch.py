@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kdist.broker import api_versions
 from kdist.broker.broker import Broker
+from kdist.broker.handlers import api_versions
 from kdist.errors import ApiError, DiskFailed, Error
 from kdist.protocol.api_versions import ApiVersionsRequest
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic

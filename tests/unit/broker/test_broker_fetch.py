@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.broker.produce import ProduceHandler
+from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.broker.usual_fetch import UsualFetches
+from kdist.broker.fast_path.fetch import UsualFetches
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response, encode_request, encode_response

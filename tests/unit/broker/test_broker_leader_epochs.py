@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kdist.broker.leader_epochs import LeaderEpochsHandler
+from kdist.broker.handlers.offset_for_leader_epoch import LeaderEpochsHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import encode_response

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.broker.list_offsets import ListOffsetsHandler
+from kdist.broker.handlers.list_offsets import ListOffsetsHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import encode_response

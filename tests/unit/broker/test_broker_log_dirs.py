@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kdist.broker.log_dirs import LogDirsHandler
+from kdist.broker.handlers.describe_log_dirs import LogDirsHandler
 from kdist.model import TopicPartition
 from kdist.protocol.describe_log_dirs import (
     API,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kdist.broker.produce import ProduceHandler
+from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import Error
 from kdist.model import TopicPartition
 from kdist.protocol.envelope import decode_response, encode_response

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kdist.broker.usual_produce import SETTLED_BYTES
+from kdist.broker.fast_path.produce import SETTLED_BYTES
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFailed, Error
 from kdist.model import TopicPartition

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.broker import usual_session_fetch
-from kdist.broker.usual_fetch import UsualFetches
+from kdist.broker.fast_path import session_fetch as usual_session_fetch
+from kdist.broker.fast_path.fetch import UsualFetches
 from kdist.errors import Error
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import TopicPartition

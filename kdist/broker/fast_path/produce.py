@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from kdist.broker.produce import ProduceHandler
+from kdist.broker.handlers.produce import ProduceHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import INTERNAL_TOPICS, NO_EPOCH, TopicPartition

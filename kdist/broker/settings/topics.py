@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from kdist.broker.dynamic_settings import DynamicSettings
+from kdist.broker.settings.dynamic import DynamicSettings
 from kdist.config.topic import TopicSettings
 from kdist.config.usable import pick_usable
 from kdist.runtime.clock import Clock

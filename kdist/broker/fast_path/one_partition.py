@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kdist.broker.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
+from kdist.broker.handlers.fetch import FIRST_VERSION_OF_ZSTD, FetchHandler
 from kdist.errors import ApiError
 from kdist.metrics.broker import RequestMetrics
 from kdist.model import NO_EPOCH, TopicPartition

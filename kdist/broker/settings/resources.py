@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from kdist.broker.dynamic_settings import DynamicSettings
 from kdist.broker.metadata_cache import MetadataCache
-from kdist.broker.stored_settings import Overrides, Owner
+from kdist.broker.settings.dynamic import DynamicSettings
+from kdist.broker.settings.stored import Overrides, Owner
 from kdist.config.broker_config import DYNAMIC_NAMES, describe_given
 from kdist.config.faults import ConfigError
 from kdist.config.layers import Described, Layer, Source, layer_of

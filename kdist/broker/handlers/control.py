@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from kdist.broker.dispatch import Call
 from kdist.broker.metadata_cache import MetadataCache
-from kdist.broker.topic_settings import TopicOverrides
+from kdist.broker.settings.topics import TopicOverrides
 from kdist.controller.controller import Controller
 from kdist.errors import Error
 from kdist.model import TopicPartition, topic_name_fault

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kdist.broker.fetch import FetchHandler
-from kdist.broker.one_partition import Kind, OneFetch, Reader, answer_of, is_one
-from kdist.broker.usual_session_fetch import UsualSessionFetches
+from kdist.broker.fast_path.one_partition import Kind, OneFetch, Reader, answer_of, is_one
+from kdist.broker.fast_path.session_fetch import UsualSessionFetches
+from kdist.broker.handlers.fetch import FetchHandler
 from kdist.metrics.broker import RequestMetrics
 from kdist.network.connection import Connection
 from kdist.protocol.fetch import FetchRequest

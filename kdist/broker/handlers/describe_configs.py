@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from kdist.broker.resources import Resource, Resources
-from kdist.broker.stored_settings import Overrides, Owner, StoredSettings
+from kdist.broker.settings.resources import Resource, Resources
+from kdist.broker.settings.stored import Overrides, Owner, StoredSettings
 from kdist.config.layers import Described, Source
 from kdist.errors import ApiError, Error
 from kdist.protocol.describe_configs import (

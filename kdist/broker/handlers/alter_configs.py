@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from kdist.broker.resources import Resource, Resources
-from kdist.broker.stored_settings import Overrides, StoredSettings
+from kdist.broker.settings.resources import Resource, Resources
+from kdist.broker.settings.stored import Overrides, StoredSettings
 from kdist.config.kinds import Kind
 from kdist.controller.loading import gather
 from kdist.errors import ApiError, Error

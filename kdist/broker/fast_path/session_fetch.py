@@ -18,8 +18,16 @@ import struct
 from dataclasses import replace
 from typing import NamedTuple
 
+from kdist.broker.fast_path.one_partition import (
+    Found,
+    Kind,
+    OneFetch,
+    Reader,
+    answer_of,
+    is_one,
+    release,
+)
 from kdist.broker.fetch_sessions import Cached, Context, FetchSessions, Session
-from kdist.broker.one_partition import Found, Kind, OneFetch, Reader, answer_of, is_one, release
 from kdist.network.chunks import Chunk
 from kdist.network.connection import Connection
 from kdist.protocol.envelope import encode_request, encode_response
