@@ -12,15 +12,15 @@ from kdist.cli.record_lines import json_record, record_text
 from kdist.cli.show import clip, show_count, show_size, show_time
 from kdist.cli.table import ROWS_MEASURED, Column, Row, print_table
 from kdist.errors import CorruptRecords
+from kdist.inspection.inspection import PartitionFiles
+from kdist.inspection.range import bases_between, scan_segment
+from kdist.inspection.scan import Damage, OldMessage, Scanned
 from kdist.records.batch import BatchHeader, TimestampType
 from kdist.records.build import BODY_BYTES_MAX, read_records
 from kdist.records.compression import CODEC_MASK, Codec
 from kdist.records.message_set import open_message
 from kdist.records.record import Record
 from kdist.runtime.files import Files
-from kdist.storage.inspection import PartitionFiles
-from kdist.storage.inspection_range import bases_between, scan_segment
-from kdist.storage.inspection_scan import Damage, OldMessage, Scanned
 from kdist.storage.scan import ScannedBatch
 
 _RECORD_INDENT = 6

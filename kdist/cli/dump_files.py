@@ -9,13 +9,13 @@ import click
 from kdist.cli.options import print_json
 from kdist.cli.show import show_time
 from kdist.cli.table import Column, Row, print_table
+from kdist.inspection.index import read_index
+from kdist.inspection.inspection import Kind
 from kdist.model import format_uuid
 from kdist.runtime.files import Files
 from kdist.storage.checkpoints import decode_offsets
 from kdist.storage.epochs import decode_epochs
 from kdist.storage.index import OffsetIndex, TimeIndex
-from kdist.storage.inspection import Kind
-from kdist.storage.inspection_index import read_index
 from kdist.storage.meta import decode_meta, decode_partition_metadata
 from kdist.storage.names import parse_segment_name
 from kdist.storage.producer_snapshot import decode_snapshot

@@ -12,8 +12,8 @@ from kdist.cli.show import clip, show_time
 from kdist.cli.table import Column, Row, print_table
 from kdist.cli.times import TIME_FORMS, Time
 from kdist.errors import UserError
-from kdist.storage.inspection import PartitionFiles, locate
-from kdist.storage.inspection_lookup import Found, find_offset, find_time
+from kdist.inspection.inspection import PartitionFiles, locate
+from kdist.inspection.lookup import Found, find_offset, find_time
 
 _COLUMNS = (
     Column("FILE"),

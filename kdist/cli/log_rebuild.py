@@ -8,8 +8,8 @@ from kdist.cli.options import json_option, locked_disk, path_argument, print_jso
 from kdist.cli.progress import progress
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
-from kdist.storage.inspection import locate
-from kdist.storage.inspection_rebuild import Rebuilt, rebuild_segment
+from kdist.inspection.inspection import locate
+from kdist.inspection.rebuild import Rebuilt, rebuild_segment
 
 _COLUMNS = (
     Column("INDEX"),

@@ -11,16 +11,16 @@ from kdist.cli.options import json_option, locked_disk, path_argument, print_jso
 from kdist.cli.show import show_count, show_size
 from kdist.cli.table import Column, Row, print_table
 from kdist.errors import UserError
-from kdist.runtime.files import Files
-from kdist.runtime.readonly import ReadOnlyFiles
-from kdist.storage.inspection import Kind, Place, Saved, load_saved, locate
-from kdist.storage.inspection_trim import (
+from kdist.inspection.inspection import Kind, Place, Saved, load_saved, locate
+from kdist.inspection.trim import (
     Cut,
     Trimmed,
     carry_out,
     plan_cut_at_damage,
     plan_cut_at_offset,
 )
+from kdist.runtime.files import Files
+from kdist.runtime.readonly import ReadOnlyFiles
 
 _COLUMNS = (Column("FILE"), Column("FROM POSITION", is_number=True), Column("WHAT GOES"))
 

@@ -11,10 +11,10 @@ import click
 from kdist.cli.options import json_option, path_argument, print_json, readonly_files
 from kdist.cli.show import show_count, show_size
 from kdist.cli.table import Column, Row, print_table
+from kdist.inspection.inspection import Place, locate
+from kdist.inspection.report import Finding, Report, Severity
+from kdist.inspection.verify import total_bytes, verify
 from kdist.runtime.files import Files
-from kdist.storage.inspection import Place, locate
-from kdist.storage.inspection_report import Finding, Report, Severity
-from kdist.storage.inspection_verify import total_bytes, verify
 
 _PROGRESS_STEP_BYTES = 4 << 20  # a step of the bar costs 20 µs
 _COLORS = {Severity.DAMAGE: "red", Severity.STALE: "yellow", Severity.NOTE: None}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.cli.cli_cluster import CliCluster, cli_cluster
-from tests.unit.storage.inspection_logs import log, pristine
+from tests.unit.inspection.inspection_logs import log, pristine
 
 __all__ = ["cluster", "log", "pristine"]
 

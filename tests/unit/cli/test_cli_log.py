@@ -18,7 +18,7 @@ from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from kdist.runtime.disk import Disk
 from tests.unit.cli.cli_log import LOOKING, rows, run, trace
-from tests.unit.storage.inspection_logs import (
+from tests.unit.inspection.inspection_logs import (
     END_OFFSET,
     START_MS,
     flip,

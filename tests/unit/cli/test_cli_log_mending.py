@@ -11,7 +11,7 @@ import pytest
 from kdist.errors import DiskFailed
 from kdist.runtime.disk import Disk
 from tests.unit.cli.cli_log import LOOKING, rows, run, trace
-from tests.unit.storage.inspection_logs import (
+from tests.unit.inspection.inspection_logs import (
     flip,
     headers,
     segments,

@@ -14,7 +14,7 @@ import pytest
 
 from kdist.records.build import build_batch
 from tests.unit.cli.cli_cluster import CliCluster
-from tests.unit.storage.inspection_logs import START_MS, make_directory
+from tests.unit.inspection.inspection_logs import START_MS, make_directory
 
 ROOT = Path(__file__).parents[3]
 KDIST = [sys.executable, "-m", "kdist.cli"]

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from kdist.inspection.agreement import EpochAgreement, SnapshotAgreement
+from kdist.inspection.beside import check_saved, load_epochs, load_snapshots
+from kdist.inspection.deep import deep_fault
+from kdist.inspection.index import OffsetIndexCheck, TimeIndexCheck
+from kdist.inspection.inspection import PartitionFiles, Saved, read_partition
+from kdist.inspection.names import check_names
+from kdist.inspection.report import Report, Severity
+from kdist.inspection.scan import Damage, OldMessage, Scanned, survey
 from kdist.model import NO_TIMESTAMP
 from kdist.records.batch import BatchHeader
 from kdist.runtime.files import Files
 from kdist.storage import names
-from kdist.storage.inspection import PartitionFiles, Saved, read_partition
-from kdist.storage.inspection_agreement import EpochAgreement, SnapshotAgreement
-from kdist.storage.inspection_beside import check_saved, load_epochs, load_snapshots
-from kdist.storage.inspection_deep import deep_fault
-from kdist.storage.inspection_index import OffsetIndexCheck, TimeIndexCheck
-from kdist.storage.inspection_names import check_names
-from kdist.storage.inspection_report import Report, Severity
-from kdist.storage.inspection_scan import Damage, OldMessage, Scanned, survey
 from kdist.storage.names import Suffix
 from kdist.storage.scan import ScannedBatch
 

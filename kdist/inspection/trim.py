@@ -16,15 +16,15 @@ from typing import NamedTuple
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
 from kdist.errors import UserError
+from kdist.inspection.inspection import PartitionFiles, Place, Saved
+from kdist.inspection.lookup import find_batch, segment_number
+from kdist.inspection.scan import Damage, OldMessage, Scanned, survey
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.checkpoints import load_offsets, save_offsets
 from kdist.storage.flushing import flush_now
-from kdist.storage.inspection import PartitionFiles, Place, Saved
-from kdist.storage.inspection_lookup import find_batch, segment_number
-from kdist.storage.inspection_scan import Damage, OldMessage, Scanned, survey
 from kdist.storage.loading import load_log
 from kdist.storage.log import Log, LogWorld
 from kdist.storage.names import FileState, Suffix, parse_segment_name

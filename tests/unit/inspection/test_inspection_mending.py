@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from kdist.errors import UserError
+from kdist.inspection.inspection import Kind, load_saved, locate
+from kdist.inspection.lookup import find_offset, find_time
+from kdist.inspection.rebuild import rebuild_segment
+from kdist.inspection.report import Severity
+from kdist.inspection.trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
 from kdist.runtime.disk import Disk
 from kdist.storage.checkpoints import load_offsets, save_offsets
-from kdist.storage.inspection import Kind, load_saved, locate
-from kdist.storage.inspection_lookup import find_offset, find_time
-from kdist.storage.inspection_rebuild import rebuild_segment
-from kdist.storage.inspection_report import Severity
-from kdist.storage.inspection_trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
-from tests.unit.storage.inspection_logs import (
+from tests.unit.inspection.inspection_logs import (
     CLICKS,
     END_OFFSET,
     FIELDS,

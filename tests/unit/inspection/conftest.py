@@ -1,5 +1,5 @@
 """Fixtures of the tests that inspect a log: see `inspection_logs.py`."""
 
-from tests.unit.storage.inspection_logs import killed, log, pristine
+from tests.unit.inspection.inspection_logs import killed, log, pristine
 
 __all__ = ["killed", "log", "pristine"]

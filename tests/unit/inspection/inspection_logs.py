@@ -11,6 +11,9 @@ import pytest
 
 from kdist.config.storage import StorageSettings
 from kdist.config.topic import TopicSettings
+from kdist.inspection.inspection import locate
+from kdist.inspection.report import Report, Severity
+from kdist.inspection.verify import verify
 from kdist.metrics.storage import StorageMetrics
 from kdist.model import TopicPartition
 from kdist.records.batch import HEADER_SIZE, Batch, BatchHeader, read_header
@@ -21,9 +24,6 @@ from kdist.runtime.files import Files
 from kdist.runtime.inline_tasks import InlineTasks
 from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.storage.directory import LogDirectory
-from kdist.storage.inspection import locate
-from kdist.storage.inspection_report import Report, Severity
-from kdist.storage.inspection_verify import verify
 from kdist.storage.surroundings import Identity, Surroundings
 
 CLICKS = TopicPartition("clicks", 0)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from kdist.inspection.inspection import locate
+from kdist.inspection.report import Severity
+from kdist.inspection.verify import verify
 from kdist.records.batch import HEADER_SIZE, seal
 from kdist.records.build import build_batch
 from kdist.records.message_set import write_message_set
 from kdist.records.record import Record
 from kdist.runtime.disk import Disk
 from kdist.storage.checkpoints import save_offsets
-from kdist.storage.inspection import locate
-from kdist.storage.inspection_report import Severity
-from kdist.storage.inspection_verify import verify
-from tests.unit.storage.inspection_logs import (
+from tests.unit.inspection.inspection_logs import (
     CLICKS,
     END_OFFSET,
     FIELDS,

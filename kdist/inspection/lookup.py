@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kdist.errors import CorruptRecords
+from kdist.inspection.index import last_entry
+from kdist.inspection.inspection import PartitionFiles
 from kdist.records.batch import BatchHeader
 from kdist.records.build import read_records
 from kdist.records.record import Record
 from kdist.runtime.files import Files
 from kdist.storage.faults import CorruptFile
 from kdist.storage.index import IndexEntry, TimeIndex
-from kdist.storage.inspection import PartitionFiles
-from kdist.storage.inspection_index import last_entry
 from kdist.storage.names import Suffix
 from kdist.storage.scan import DamagedSegment, ScannedBatch, walk_batches
 from kdist.storage.segment import Segment

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from kdist.config.topic import TopicSettings
 from kdist.errors import DiskFull
+from kdist.inspection.index import IndexCheck, OffsetIndexCheck, TimeIndexCheck
+from kdist.inspection.inspection import PartitionFiles
 from kdist.runtime.files import Files
 from kdist.storage.index import OffsetIndex, TimeIndex
-from kdist.storage.inspection import PartitionFiles
-from kdist.storage.inspection_index import IndexCheck, OffsetIndexCheck, TimeIndexCheck
 from kdist.storage.names import Suffix
 from kdist.storage.scan import DamagedSegment, walk_headers
 from kdist.storage.segment import Segment

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kdist.inspection.inspection import PartitionFiles
+from kdist.inspection.lookup import find_batch, segment_number
+from kdist.inspection.scan import Damage, OldMessage, Scanned, survey
 from kdist.runtime.files import Files
-from kdist.storage.inspection import PartitionFiles
-from kdist.storage.inspection_lookup import find_batch, segment_number
-from kdist.storage.inspection_scan import Damage, OldMessage, Scanned, survey
 from kdist.storage.scan import DamagedSegment
 from kdist.storage.segment import Segment
 

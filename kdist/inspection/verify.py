@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kdist.inspection.beside import note_corrupt
+from kdist.inspection.index import OffsetIndexCheck, TimeIndexCheck
+from kdist.inspection.inspection import CHECKPOINTS, Kind, Place, load_saved
+from kdist.inspection.partition import GONE, PartitionCheck, Progress
+from kdist.inspection.report import Report, Severity
 from kdist.model import TopicPartition
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.checkpoints import decode_offsets
 from kdist.storage.epochs import decode_epochs
 from kdist.storage.faults import CorruptFile
-from kdist.storage.inspection import CHECKPOINTS, Kind, Place, load_saved
-from kdist.storage.inspection_beside import note_corrupt
-from kdist.storage.inspection_index import OffsetIndexCheck, TimeIndexCheck
-from kdist.storage.inspection_partition import GONE, PartitionCheck, Progress
-from kdist.storage.inspection_report import Report, Severity
 from kdist.storage.meta import decode_meta, decode_partition_metadata
 from kdist.storage.names import DirectoryState, parse_directory_name
 from kdist.storage.producer_snapshot import decode_snapshot

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from kdist.inspection.inspection import PartitionFiles
+from kdist.inspection.report import Report, Severity
 from kdist.runtime.files import Files
 from kdist.storage import names
-from kdist.storage.inspection import PartitionFiles
-from kdist.storage.inspection_report import Report, Severity
 from kdist.storage.names import FileState, SegmentName, Suffix, parse_segment_name
 
 _KNOWN_NAMES = {

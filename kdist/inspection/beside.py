@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from kdist.inspection.inspection import PartitionFiles, Saved
+from kdist.inspection.report import Report, Severity
 from kdist.runtime.files import Files
 from kdist.storage import names
 from kdist.storage.epochs import LeaderEpochs, decode_epochs
 from kdist.storage.faults import CorruptFile
-from kdist.storage.inspection import PartitionFiles, Saved
-from kdist.storage.inspection_report import Report, Severity
 from kdist.storage.meta import load_partition_metadata
 from kdist.storage.names import FileState, Suffix, parse_segment_name
 from kdist.storage.producer_snapshot import load_snapshot

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from kdist.errors import DiskFull
+from kdist.inspection.inspection import load_saved, locate
+from kdist.inspection.rebuild import rebuild_segment
+from kdist.inspection.report import Severity
+from kdist.inspection.trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
+from kdist.inspection.verify import verify
 from kdist.runtime.readonly import ReadOnlyFiles
 from kdist.runtime.simulated_disk import SimulatedDisk
 from kdist.runtime.simulated_faults import PowerLoss
-from kdist.storage.inspection import load_saved, locate
-from kdist.storage.inspection_rebuild import rebuild_segment
-from kdist.storage.inspection_report import Severity
-from kdist.storage.inspection_trim import carry_out, plan_cut_at_damage, plan_cut_at_offset
-from kdist.storage.inspection_verify import verify
-from tests.unit.storage.inspection_logs import (
+from tests.unit.inspection.inspection_logs import (
     CLICKS,
     END_OFFSET,
     headers,
