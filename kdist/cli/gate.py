@@ -21,7 +21,7 @@ from kdist.errors import KdistError, UserError
 from kdist.model import read_digits
 
 if TYPE_CHECKING:
-    from kdist.client.gate import Verdict, View
+    from kdist.ops.gate import Verdict, View
     from kdist.zk.client import ZooKeeper
     from kdist.zk.cluster_values import LockHolder
 
@@ -116,7 +116,7 @@ def gate(  # noqa: PLR0913 - a command's options
 def _judge(
     view: View, broker: int, expected: Sequence[int], is_after: bool, allows_single_replica: bool
 ) -> Verdict:
-    from kdist.client.gate import review_return, review_stop
+    from kdist.ops.gate import review_return, review_stop
 
     if is_after:
         return review_return(view, broker, expected)
@@ -125,7 +125,7 @@ def _judge(
 
 async def _look(zookeeper: ZooKeeper, subject: Subject, is_after: bool) -> tuple[View, str]:
     """The cluster's state; and with --after, why no record could be written and read, or ""."""
-    from kdist.client.cluster_view import read_view
+    from kdist.ops.cluster_view import read_view
     from kdist.zk import znodes
 
     if await zookeeper.exists(znodes.BROKERS.path()) is None:  # as with a wrong chroot
@@ -144,10 +144,10 @@ async def _probe(zookeeper: ZooKeeper, broker: int) -> str:
     import asyncio
 
     from kdist.client.cluster import Cluster
-    from kdist.client.cluster_view import broker_addresses
-    from kdist.client.probe import probe
     from kdist.network.client import ClientSettings
     from kdist.network.world import AsyncioNetwork
+    from kdist.ops.cluster_view import broker_addresses
+    from kdist.ops.probe import probe
     from kdist.runtime.clock import SystemClock
 
     addresses = await broker_addresses(zookeeper, broker)
@@ -242,7 +242,7 @@ def lock(owner: str, zookeeper: str | None, as_json: bool) -> int:
     """Take the roll's lock, or keep it if OWNER already holds it."""
 
     async def take(keeper: ZooKeeper) -> bool:
-        from kdist.client.gate_lock import take_lock
+        from kdist.ops.roll_lock import take_lock
         from kdist.runtime.clock import SystemClock
 
         return await take_lock(keeper, owner, SystemClock())
@@ -264,7 +264,7 @@ def unlock(owner: str, forced: bool, zookeeper: str | None, as_json: bool) -> in
     """Free the roll's lock."""
 
     async def release(keeper: ZooKeeper) -> bool:
-        from kdist.client.gate_lock import release_lock
+        from kdist.ops.roll_lock import release_lock
 
         return await release_lock(keeper, owner, forced=forced)
 
@@ -283,7 +283,7 @@ def holder(zookeeper: str | None, as_json: bool) -> int:
     """Say who holds the roll's lock."""
 
     async def read(keeper: ZooKeeper) -> LockHolder | None:
-        from kdist.client.gate_lock import lock_holder
+        from kdist.ops.roll_lock import lock_holder
 
         return await lock_holder(keeper)
 
@@ -303,7 +303,7 @@ def _ask_of_lock(zookeeper: str | None, work: Callable[[ZooKeeper], Awaitable[T]
 
     Exits with `CANNOT_TELL` if ZooKeeper cannot be asked.
     """
-    from kdist.client.gate_lock import LockHeld
+    from kdist.ops.roll_lock import LockHeld
 
     if not zookeeper:
         raise click.UsageError("Give the cluster's ZooKeeper by --zookeeper.")

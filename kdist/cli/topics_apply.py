@@ -16,7 +16,7 @@ from kdist.errors import UserError
 if TYPE_CHECKING:
     from kdist.client.admin.topics import NewTopic
     from kdist.client.cluster import Cluster
-    from kdist.client.topic_plan import Existing, Plan, Step, Wanted
+    from kdist.ops.topic_plan import Existing, Plan, Step, Wanted
 
 _NOTHING_TO_DO = "Every topic is as it shall be."
 
@@ -56,7 +56,7 @@ def apply(
     wanted = _read(path)
 
     async def work(cluster: Cluster) -> Plan:
-        from kdist.client.topic_plan import plan_topics
+        from kdist.ops.topic_plan import plan_topics
 
         plan = plan_topics(wanted, await _existing(cluster, wanted), deletable)
         if plan.refusals:
@@ -73,7 +73,7 @@ def apply(
 
 
 def _read(path: str) -> list[Wanted]:
-    from kdist.client.topic_plan import parse_wanted
+    from kdist.ops.topic_plan import parse_wanted
 
     try:
         return parse_wanted(json.loads(readonly_files().read(path)))
@@ -88,7 +88,7 @@ def _read(path: str) -> list[Wanted]:
 async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existing]:
     from kdist.cli.settings_shown import own_settings
     from kdist.client.admin.topics import list_topics
-    from kdist.client.topic_plan import Existing
+    from kdist.ops.topic_plan import Existing
 
     names = {topic.name for topic in wanted}
     found = {topic.name: topic for topic in await list_topics(cluster) if topic.name in names}
@@ -102,7 +102,7 @@ async def _existing(cluster: Cluster, wanted: list[Wanted]) -> dict[str, Existin
 async def _require_possible(steps: Sequence[Step], cluster: Cluster) -> None:
     """`ApiError` for the first step that the cluster would refuse; nothing is changed."""
     from kdist.client.admin.topics import create_topics
-    from kdist.client.topic_plan import Create
+    from kdist.ops.topic_plan import Create
 
     made = [_new(step.topic) for step in steps if isinstance(step, Create)]
     if made:
@@ -131,7 +131,7 @@ async def _carry_out_all(steps: Sequence[Step], cluster: Cluster, as_json: bool)
 async def _carry_out(step: Step, cluster: Cluster, *, validate_only: bool = False) -> None:
     from kdist.client.admin.settings import alter_topic_settings
     from kdist.client.admin.topics import create_topics, delete_topic, grow_topics
-    from kdist.client.topic_plan import Configure, Create, Delete, Grow
+    from kdist.ops.topic_plan import Configure, Create, Delete, Grow
 
     match step:
         case Create(topic):

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import pytest
 
-from kdist.client import fetching
 from kdist.client.admin.offsets import alter_group_offsets, group_offsets
 from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.client.cluster import (
@@ -21,13 +20,14 @@ from kdist.client.cluster import (
     parse_addresses,
     raise_worst,
 )
-from kdist.client.fetching import Reader
 from kdist.client.offsets import find_offsets
 from kdist.client.producing import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import NO_LEADER, TopicPartition
 from kdist.network.client import ClientSettings
 from kdist.network.world import AsyncioNetwork
+from kdist.ops import fetching
+from kdist.ops.fetching import Reader
 from kdist.protocol.list_offsets import LATEST_TIMESTAMP
 from kdist.protocol.metadata import MetadataTopicResult
 from kdist.records.build import build_batch

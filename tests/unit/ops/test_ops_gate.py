@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdist.client.cluster import Address
-from kdist.client.cluster_view import broker_addresses, read_view
-from kdist.client.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
-from kdist.client.gate_lock import lock_holder, release_lock, take_lock
 from kdist.client.zookeeper_session import read_addresses
 from kdist.config.listeners import Listener
 from kdist.errors import UserError
 from kdist.model import TopicPartition
+from kdist.ops.cluster_view import broker_addresses, read_view
+from kdist.ops.gate import PROBE_PREFIX, PartitionView, View, review_return, review_stop
+from kdist.ops.roll_lock import lock_holder, release_lock, take_lock
 from kdist.runtime.clock import VirtualClock
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper

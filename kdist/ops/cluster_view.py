@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from kdist.client.cluster import Address
-from kdist.client.gate import PartitionView, View
 from kdist.errors import UserError
 from kdist.model import NO_LEADER, TopicPartition, read_digits
+from kdist.ops.gate import PartitionView, View
 from kdist.zk import znodes
 from kdist.zk.client import ZooKeeper
 from kdist.zk.cluster_values import EntitySettings

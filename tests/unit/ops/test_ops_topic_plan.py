@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kdist.client.topic_plan import Existing, Plan, parse_wanted, plan_topics
 from kdist.errors import UserError
+from kdist.ops.topic_plan import Existing, Plan, parse_wanted, plan_topics
 
 CLICKS = Existing("clicks", 4, 2, {"retention.ms": "1000"})
 

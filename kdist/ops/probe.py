@@ -10,11 +10,11 @@ from typing import Any
 
 from kdist.client.admin.topics import NewTopic, create_topics, delete_topic
 from kdist.client.cluster import Cluster
-from kdist.client.fetching import Reader
-from kdist.client.gate import PROBE_PREFIX
 from kdist.client.producing import produce
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
+from kdist.ops.fetching import Reader
+from kdist.ops.gate import PROBE_PREFIX
 from kdist.records.build import build_batch
 
 _SETTINGS = {"min.insync.replicas": "1"}

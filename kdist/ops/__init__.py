@@ -1,0 +1,1 @@
+"""What operating a cluster needs and no application: the gate, the roll lock, probes and plans."""
