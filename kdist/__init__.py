@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from kdist.client.admin.resets import ToTime as ToTime
     from kdist.client.admin.sync import Admin as Admin
     from kdist.client.admin.topics import NewTopic as NewTopic
-    from kdist.client.cluster import NoBroker as NoBroker
-    from kdist.client.connector.connector import ConsumerConnector as ConsumerConnector
-    from kdist.client.connector.rebalancing import (
+    from kdist.client.classic.connector.connector import ConsumerConnector as ConsumerConnector
+    from kdist.client.classic.connector.rebalancing import (
         ConsumerRebalanceListener as ConsumerRebalanceListener,
     )
-    from kdist.client.connector.stream import ConsumerTimeout as ConsumerTimeout
-    from kdist.client.connector.stream import Stream as Stream
-    from kdist.client.connector.subscription import Blacklist as Blacklist
-    from kdist.client.connector.subscription import Whitelist as Whitelist
+    from kdist.client.classic.connector.stream import ConsumerTimeout as ConsumerTimeout
+    from kdist.client.classic.connector.stream import Stream as Stream
+    from kdist.client.classic.connector.subscription import Blacklist as Blacklist
+    from kdist.client.classic.connector.subscription import Whitelist as Whitelist
+    from kdist.client.classic.simple.consumer import FetchRequest as FetchRequest
+    from kdist.client.classic.simple.consumer import OutOfRange as OutOfRange
+    from kdist.client.classic.simple.consumer import SimpleConsumer as SimpleConsumer
+    from kdist.client.cluster import NoBroker as NoBroker
     from kdist.client.consumer.batch import Batch as Batch
     from kdist.client.consumer.batch import ConsumedRecord as ConsumedRecord
     from kdist.client.consumer.batch import NotDecoded as NotDecoded
@@ -55,9 +58,6 @@ if TYPE_CHECKING:
     from kdist.client.producer.results import Sent as Sent
     from kdist.client.producer.results import SentMany as SentMany
     from kdist.client.producer.sync import Producer as Producer
-    from kdist.client.simple.consumer import FetchRequest as FetchRequest
-    from kdist.client.simple.consumer import OutOfRange as OutOfRange
-    from kdist.client.simple.consumer import SimpleConsumer as SimpleConsumer
     from kdist.errors import ApiError as ApiError
     from kdist.errors import Error as Error
     from kdist.errors import KdistError as KdistError
@@ -72,10 +72,10 @@ _HOMES = {
     "kdist.client.admin.sync": "Admin",
     "kdist.client.admin.topics": "NewTopic",
     "kdist.client.cluster": "NoBroker",
-    "kdist.client.connector.connector": "ConsumerConnector",
-    "kdist.client.connector.rebalancing": "ConsumerRebalanceListener",
-    "kdist.client.connector.stream": "ConsumerTimeout Stream",
-    "kdist.client.connector.subscription": "Blacklist Whitelist",
+    "kdist.client.classic.connector.connector": "ConsumerConnector",
+    "kdist.client.classic.connector.rebalancing": "ConsumerRebalanceListener",
+    "kdist.client.classic.connector.stream": "ConsumerTimeout Stream",
+    "kdist.client.classic.connector.subscription": "Blacklist Whitelist",
     "kdist.client.consumer.batch": "Batch ConsumedRecord NotDecoded",
     "kdist.client.consumer.commits": "CommitFailed",
     "kdist.client.consumer.consumer": "Consumer",
@@ -89,7 +89,7 @@ _HOMES = {
     "kdist.client.producer.message": "Message MessageSet",
     "kdist.client.producer.results": "RecordMetadata Sent SentMany",
     "kdist.client.producer.sync": "Producer",
-    "kdist.client.simple.consumer": "FetchRequest OutOfRange SimpleConsumer",
+    "kdist.client.classic.simple.consumer": "FetchRequest OutOfRange SimpleConsumer",
     "kdist.errors": "ApiError Error KdistError UserError",
     "kdist.model": "OffsetRange TopicPartition",
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import kdist.cli.main
 import kdist.metrics
-from kdist.client.connector.settings import ConnectorSettings
+from kdist.client.classic.connector.settings import ConnectorSettings
 from kdist.client.consumer.settings import ConsumerSettings
 from kdist.client.producer.settings import ProducerSettings
 from kdist.config import broker_rules, foreign, mirror, topic_rules
@@ -219,8 +219,8 @@ partitioner, a callback handler) is in the guides: [writing](../guides/producer.
 
 
 CONNECTOR_INTRO = """\
-What `kdist.client.connector` takes in a mapping ([streams](../guides/connector.md)): names and
-defaults are those of Kafka 0.8's consumer where a sentence does not say otherwise.
+What `kdist.client.classic.connector` takes in a mapping ([streams](../guides/connector.md)): names
+and defaults are those of Kafka 0.8's consumer where a sentence does not say otherwise.
 """
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kdist.client import connector
+from kdist.client.classic import connector
 from kdist.errors import UserError
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled
 from tests.integration.connector_readers import HASTY, Reader
@@ -270,7 +270,7 @@ def test_a_program_that_ends_without_a_shutdown_leaves_its_group(
     program = tmp_path / "sample.py"
     program.write_text(
         "import sys\n"
-        "from kdist.client import connector\n"
+        "from kdist.client.classic import connector\n"
         "config = {'zookeeper.connect': sys.argv[1], 'group.id': sys.argv[2],\n"
         "          'auto.offset.reset': 'smallest'}\n"
         "streams = connector.create_message_streams(sys.argv[2], 1, config)\n"

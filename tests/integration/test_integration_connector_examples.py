@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from kdist.client import connector, simple
+from kdist.client.classic import connector, simple
 from tests.integration.consumer_members import create, produce
 from tests.integration.standalone_process import ROOT, Standalone, standalone
 

@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition as JudgesPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from peer.kafka_broker import KafkaBroker
 
+from kdist.client.classic.simple import FetchRequest, SimpleConsumer
 from kdist.client.consumer.consumer import Consumer
-from kdist.client.simple import FetchRequest, SimpleConsumer
 from kdist.model import TopicPartition
 from kdist.records.batch import TimestampType
 from tests.integration.broker_processes import BrokerProcess, broker_processes, settled

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from peer.kafka_broker import KafkaBroker
 
-from kdist.client.simple import (
+from kdist.client.classic.simple import (
     EARLIEST_TIME,
     LATEST_TIME,
     FetchRequest,

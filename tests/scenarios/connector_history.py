@@ -14,8 +14,8 @@ from collections import defaultdict
 
 from history_world import Brokers, Sending, check_stored, cut_off, read_all
 
-from kdist.client.connector.stream import ConsumerTimeout, Message
-from kdist.client.connector.subscription import Filtered, Subscription, Topics, Whitelist
+from kdist.client.classic.connector.stream import ConsumerTimeout, Message
+from kdist.client.classic.connector.subscription import Filtered, Subscription, Topics, Whitelist
 from kdist.model import TopicPartition
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from tests.unit.broker.broker_cluster import Cluster

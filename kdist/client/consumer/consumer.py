@@ -48,7 +48,7 @@ from kdist.network.world import AsyncioNetwork
 from kdist.runtime.chance import system_chance
 
 if TYPE_CHECKING:
-    from kdist.client.connector import ConsumerConnector, Stream
+    from kdist.client.classic.connector import ConsumerConnector, Stream
 
 T = TypeVar("T")
 _SOON_S = 0.05
@@ -94,12 +94,14 @@ class Consumer:
         self._sole_use = SoleUse(background.check_caller)
         self._is_closed = False
 
-    # The first design's consumers, with groups in ZooKeeper: see `kdist.client.connector`
+    # The first design's consumers, with groups in ZooKeeper: see `kdist.client.classic.connector`
 
     @staticmethod
     def create(config: Mapping[str, Any]) -> ConsumerConnector:
         """Create a connector; `config` has the settings of `ConnectorSettings`."""
-        from kdist.client import connector  # here, as few need it and kazoo is slow to import
+        from kdist.client.classic import (
+            connector,  # here, as few need it and kazoo is slow to import
+        )
 
         return connector.create(config)
 
@@ -108,7 +110,7 @@ class Consumer:
         topic: str, count: int, config: Mapping[str, Any] | None = None
     ) -> list[Stream]:
         """Streams of one topic, from a new connector, as in the first paper's sample."""
-        from kdist.client import connector
+        from kdist.client.classic import connector
 
         return connector.create_message_streams(topic, count, config)
 

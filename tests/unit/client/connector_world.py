@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kdist.client.connector.joining import Joined, World
-from kdist.client.connector.rebalancing import ConsumerRebalanceListener
-from kdist.client.connector.settings import read_settings
-from kdist.client.connector.stream import ConsumerTimeout, Message, Stream
-from kdist.client.connector.subscription import Subscription, Topics
+from kdist.client.classic.connector.joining import Joined, World
+from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
+from kdist.client.classic.connector.settings import read_settings
+from kdist.client.classic.connector.stream import ConsumerTimeout, Message, Stream
+from kdist.client.classic.connector.subscription import Subscription, Topics
 from kdist.model import TopicPartition
 from kdist.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from kdist.records.build import build_batch

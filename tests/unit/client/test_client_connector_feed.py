@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.feed import Feed
+from kdist.client.classic.connector.settings import read_settings
+from kdist.client.classic.connector.stream import ConsumerTimeout, Stream
+from kdist.client.classic.connector.streams import Streams
+from kdist.client.classic.connector.subscription import Topics
 from kdist.client.cluster import NoBroker
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.feed import Feed
-from kdist.client.connector.settings import read_settings
-from kdist.client.connector.stream import ConsumerTimeout, Stream
-from kdist.client.connector.streams import Streams
-from kdist.client.connector.subscription import Topics
 from kdist.client.consumer.batch import Batch
 from kdist.errors import ApiError, CorruptRecords, Error
 from kdist.model import TopicPartition
@@ -150,7 +150,7 @@ async def test_only_permanent_errors_are_raised_in_the_stream() -> None:
 
 @on_a_loop
 async def test_feeding_resumes_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kdist.client.connector.feed._TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr("kdist.client.classic.connector.feed._TRY_AGAIN_S", 0.0)
     fed = Fed()
     fed.own(FIRST, 0)
     fed.consumer.given.put_nowait(CorruptRecords("bad"))
@@ -165,7 +165,7 @@ async def test_feeding_resumes_after_an_error(monkeypatch: pytest.MonkeyPatch) -
 async def test_the_starting_offset_is_asked_for_until_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kdist.client.connector.feed._TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr("kdist.client.classic.connector.feed._TRY_AGAIN_S", 0.0)
     fed = Fed()
     fed.consumer.ends = [NoBroker("nobody"), {FIRST: 17}]
     assert await fed.feed.first_offset(FIRST) == 17

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from kdist.client.connector.rebalancing import ConsumerRebalanceListener
-from kdist.client.connector.subscription import Blacklist, Filtered, Topics, Whitelist
+from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
+from kdist.client.classic.connector.subscription import Blacklist, Filtered, Topics, Whitelist
 from kdist.errors import UserError
 from kdist.protocol.create_partitions import CreatePartitionsRequest, GrownTopic
 from tests.unit.broker.broker_cluster import Cluster, create

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdist.client.connector import assignment, connector, subscription
-from kdist.client.connector.assignment import assign, ordered
-from kdist.client.connector.settings import read_settings
-from kdist.client.connector.subscription import (
+from kdist.client.classic.connector import assignment, connector, subscription
+from kdist.client.classic.connector.assignment import assign, ordered
+from kdist.client.classic.connector.settings import read_settings
+from kdist.client.classic.connector.subscription import (
     Blacklist,
     Filtered,
     Topics,

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.registry import Lost, Registry
-from kdist.client.connector.subscription import Topics
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.registry import Lost, Registry
+from kdist.client.classic.connector.subscription import Topics
 from kdist.model import TopicPartition
 from kdist.zk.cluster_values import ConsumerRegistration
 from kdist.zk.errors import ConnectionLoss, SessionExpired

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.stream import Chunk, ConsumerTimeout, Stream
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.stream import Chunk, ConsumerTimeout, Stream
 from kdist.client.consumer.batch import Batch, NotDecoded
 from kdist.errors import CorruptRecords
 from kdist.model import TopicPartition

@@ -14,7 +14,7 @@ import pytest
 
 import kdist
 import kdist.aio
-from kdist.client import connector
+from kdist.client.classic import connector
 from kdist.errors import ApiError, Error, KdistError
 from kdist.model import TopicPartition
 

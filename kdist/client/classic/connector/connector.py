@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
-from kdist.client.connector.joining import Joined, World
-from kdist.client.connector.rebalancing import ConsumerRebalanceListener
-from kdist.client.connector.settings import ConnectorSettings, read_settings
-from kdist.client.connector.stream import Stream
-from kdist.client.connector.subscription import Filtered, Subscription, TopicFilter, Topics
+from kdist.client.classic.connector.joining import Joined, World
+from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
+from kdist.client.classic.connector.settings import ConnectorSettings, read_settings
+from kdist.client.classic.connector.stream import Stream
+from kdist.client.classic.connector.subscription import Filtered, Subscription, TopicFilter, Topics
 from kdist.client.consumer.batch import Decoder
 from kdist.client.consumer.given import check_listener, checked_decoders
 from kdist.config.connect_string import ConnectString

@@ -23,11 +23,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.feed import Feed
-from kdist.client.connector.registry import Lost, Registry
-from kdist.client.connector.settings import ConnectorSettings
-from kdist.client.connector.streams import Streams
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.feed import Feed
+from kdist.client.classic.connector.registry import Lost, Registry
+from kdist.client.classic.connector.settings import ConnectorSettings
+from kdist.client.classic.connector.streams import Streams
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.zk.client import SessionState, ZooKeeper

@@ -8,14 +8,14 @@ managed by the brokers' coordinators see `kdist.client.consumer`; a cluster can 
 under different group names.
 """
 
-from kdist.client.connector.connector import (
+from kdist.client.classic.connector.connector import (
     ConsumerConnector,
     create,
     create_message_streams,
 )
-from kdist.client.connector.rebalancing import ConsumerRebalanceListener
-from kdist.client.connector.stream import ConsumerTimeout, Message, Stream
-from kdist.client.connector.subscription import Blacklist, Whitelist
+from kdist.client.classic.connector.rebalancing import ConsumerRebalanceListener
+from kdist.client.classic.connector.stream import ConsumerTimeout, Message, Stream
+from kdist.client.classic.connector.subscription import Blacklist, Whitelist
 
 __all__ = [
     "Blacklist",

@@ -3,14 +3,14 @@
 Applications use `consumer.SimpleConsumer`. `messages` is what it returns (pure).
 """
 
-from kdist.client.simple.consumer import (
+from kdist.client.classic.simple.consumer import (
     EARLIEST_TIME,
     LATEST_TIME,
     FetchRequest,
     OutOfRange,
     SimpleConsumer,
 )
-from kdist.client.simple.messages import FetchedSet, Message, MessageAndOffset
+from kdist.client.classic.simple.messages import FetchedSet, Message, MessageAndOffset
 
 __all__ = [
     "EARLIEST_TIME",

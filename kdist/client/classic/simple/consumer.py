@@ -18,9 +18,9 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 from kdist.client.background import BackgroundLoop
+from kdist.client.classic.simple.messages import FetchedSet
 from kdist.client.cluster import api_error, raise_for
 from kdist.client.shared_settings import check_client_id
-from kdist.client.simple.messages import FetchedSet
 from kdist.errors import ApiError, Error, UserError
 from kdist.model import TopicPartition
 from kdist.network.client import Client, ClientSettings

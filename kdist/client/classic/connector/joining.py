@@ -7,18 +7,18 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kdist.client.cluster import Address
-from kdist.client.connector.feed import Feed
-from kdist.client.connector.rebalancing import (
+from kdist.client.classic.connector.feed import Feed
+from kdist.client.classic.connector.rebalancing import (
     ConsumerRebalanceListener,
     Rebalancer,
     Tell,
 )
-from kdist.client.connector.registry import Registry
-from kdist.client.connector.settings import ConnectorSettings
-from kdist.client.connector.stream import Stream
-from kdist.client.connector.streams import Streams
-from kdist.client.connector.subscription import Subscription
+from kdist.client.classic.connector.registry import Registry
+from kdist.client.classic.connector.settings import ConnectorSettings
+from kdist.client.classic.connector.stream import Stream
+from kdist.client.classic.connector.streams import Streams
+from kdist.client.classic.connector.subscription import Subscription
+from kdist.client.cluster import Address
 from kdist.client.consumer import settings as consumer_settings
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Decoder

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from kdist.client.connector.claim import Claim
+from kdist.client.classic.connector.claim import Claim
 from kdist.client.consumer.batch import Batch, ConsumedRecord, NotDecoded
 from kdist.errors import KdistError
 

@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.stream import Chunk, Stream
+from kdist.client.classic.connector.streams import Streams
 from kdist.client.cluster import Address
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.stream import Chunk, Stream
-from kdist.client.connector.streams import Streams
 from kdist.client.consumer.aio import Consumer
 from kdist.client.consumer.batch import Batch
 from kdist.client.consumer.world import may_pass

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.settings import ConnectorSettings
-from kdist.client.connector.stream import Stream
-from kdist.client.connector.subscription import STATIC, Subscription, stream_id
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.settings import ConnectorSettings
+from kdist.client.classic.connector.stream import Stream
+from kdist.client.classic.connector.subscription import STATIC, Subscription, stream_id
 
 
 class _Place(NamedTuple):

@@ -17,10 +17,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from kdist.client.classic.connector.assignment import Owners, assign, ordered
+from kdist.client.classic.connector.claim import Claim
+from kdist.client.classic.connector.subscription import Subscription, read_subscription, stream_id
 from kdist.client.cluster import Address
-from kdist.client.connector.assignment import Owners, assign, ordered
-from kdist.client.connector.claim import Claim
-from kdist.client.connector.subscription import Subscription, read_subscription, stream_id
 from kdist.errors import KdistError, UserError
 from kdist.model import TopicPartition
 from kdist.zk import znodes

@@ -1,0 +1,1 @@
+"""The API of the first design: SimpleConsumer, ConsumerConnector, Message and their kind."""
