@@ -23,7 +23,7 @@ import broker_frames as frames
 import measuring
 from network_peers import Server, cores, free_port, running
 
-from kdist.cli.connecting import ask_cluster
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.client.admin.topics import create_topic, delete_topic
 from kdist.runtime.disk import Disk
 from kdist.zk.server import ServerSettings, start_server

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from kdist.cli.table import Column, Row, print_table
+from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError
 from lab import access, hosts, image, life, missing, network
 from lab.hosts import Description, Host

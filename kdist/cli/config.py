@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.command_group import CommandGroup
-from kdist.cli.completing import complete_files
-from kdist.cli.options import json_option, not_empty, print_json, read_settings_file, readonly_files
-from kdist.cli.show import show_count
-from kdist.cli.table import Column, Row, print_table
+from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.options import (
+    json_option,
+    not_empty,
+    print_json,
+    read_settings_file,
+    readonly_files,
+)
+from kdist.cli.shared.show import show_count
+from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError
 
 if TYPE_CHECKING:

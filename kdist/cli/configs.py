@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kdist.cli.command_group import CommandGroup
-from kdist.cli.completing import complete_topics
-from kdist.cli.connecting import ask_cluster, broker_option
-from kdist.cli.options import json_option, not_empty, print_json
-from kdist.cli.settings_given import parse_given, require_apart
-from kdist.cli.table import Column, Row, print_table
+from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.setting_arguments import parse_given, require_apart
+from kdist.cli.shared.table import Column, Row, print_table
 from kdist.errors import UserError
 from kdist.model import read_digits
 
@@ -261,7 +261,7 @@ def alter(
     require_apart(settings, removed)
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.settings_shown import require_known, require_known_of_broker
+        from kdist.cli.shared.settings_shown import require_known, require_known_of_broker
         from kdist.client.admin.settings import alter_broker_settings, alter_topic_settings
         from kdist.client.admin.topics import describe_topics
 

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kdist.cli.completing import complete_groups
-from kdist.cli.connecting import ask_cluster, broker_option, check_partition, require_no_members
-from kdist.cli.options import isolation_option, json_option, not_empty, print_json
-from kdist.cli.times import TIME_FORMS, Time
-from kdist.cli.topic_given import topic_given
+from kdist.cli.shared.completing import complete_groups
+from kdist.cli.shared.connecting import (
+    ask_cluster,
+    broker_option,
+    check_partition,
+    require_no_members,
+)
+from kdist.cli.shared.options import isolation_option, json_option, not_empty, print_json
+from kdist.cli.shared.times import TIME_FORMS, Time
+from kdist.cli.shared.topic_argument import topic_given
 from kdist.errors import UserError
 from kdist.model import NO_OFFSET, TopicPartition
 from kdist.runtime.clock import SystemClock
@@ -104,7 +109,7 @@ def consume(  # noqa: PLR0913 - one for each option
     output = Output(topic, as_json, keys, limit)
 
     async def work(cluster: Cluster) -> None:
-        from kdist.cli.unread import ended_when_unread
+        from kdist.cli.shared.unread import ended_when_unread
         from kdist.client.consumer.aio import Consumer
 
         partitions = await _partitions(cluster, topic, partition)
@@ -259,7 +264,7 @@ class Output:
         return b"%b\t%b\n" % (record.key or b"", value) if self._keys else value + b"\n"
 
     def _show_json(self, batch: Batch, records: Iterable[Record]) -> None:
-        from kdist.cli.record_lines import json_record
+        from kdist.cli.shared.record_lines import json_record
 
         for record in records:
             where = {"topic": batch.partition.topic, "partition": batch.partition.partition}

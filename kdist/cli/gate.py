@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from kdist.cli.command_group import CommandGroup
-from kdist.cli.completing import complete_files
-from kdist.cli.options import json_option, not_empty, print_json, read_settings_file
-from kdist.cli.show import show_error, show_time
+from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.options import json_option, not_empty, print_json, read_settings_file
+from kdist.cli.shared.show import show_error, show_time
 from kdist.errors import KdistError, UserError
 from kdist.model import read_digits
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kdist.cli.command_group import CommandGroup
-from kdist.cli.options import json_option, print_json, read_settings_file, readonly_files
 from kdist.cli.release import release
-from kdist.cli.running import config_option
-from kdist.cli.show import show_count, show_error, show_size, show_time
-from kdist.cli.table import Column, Row, print_table
+from kdist.cli.shared.command_group import CommandGroup
+from kdist.cli.shared.options import json_option, print_json, read_settings_file, readonly_files
+from kdist.cli.shared.running import config_option
+from kdist.cli.shared.show import show_count, show_error, show_size, show_time
+from kdist.cli.shared.table import Column, Row, print_table
 from kdist.config.load_job import LoadJob, load_job
 from kdist.errors import UserError
 from kdist.runtime.clock import SystemClock

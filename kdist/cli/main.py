@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
-from kdist.cli.lazy import LazyGroup
 from kdist.cli.release import release
-from kdist.cli.show import printable, show_error
+from kdist.cli.shared.lazy import LazyGroup
+from kdist.cli.shared.show import printable, show_error
 from kdist.errors import DiskFailed, KdistError
 from kdist.runtime.interrupted import INTERRUPTED
 from kdist.runtime.standard_streams import fill_standard_streams
@@ -30,28 +30,37 @@ from kdist.runtime.standard_streams import fill_standard_streams
 _COMMANDS = {
     "broker": ("kdist.cli.broker:broker", "Run one broker until a signal ends it."),
     "standalone": (
-        "kdist.cli.standalone:standalone",
+        "kdist.cli.standalone.standalone:standalone",
         "Run ZooKeeper and brokers on this machine, for development.",
     ),
     "agent": ("kdist.cli.agent:agent", "Publish this host's operational data."),
-    "mirror": ("kdist.cli.mirror:mirror", "Mirror topics into another cluster, exactly once."),
+    "mirror": (
+        "kdist.cli.mirror.mirror:mirror",
+        "Mirror topics into another cluster, exactly once.",
+    ),
     "config": ("kdist.cli.config:config", "Check a broker's file; show every setting."),
-    "topics": ("kdist.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "topics": (
+        "kdist.cli.topics.topics:topics",
+        "Create, list, describe, alter and delete topics.",
+    ),
     "produce": ("kdist.cli.produce:produce", "Write lines to a topic, each as a record."),
     "consume": ("kdist.cli.consume:consume", "Show a topic's records as they arrive."),
     "groups": (
-        "kdist.cli.groups:groups",
+        "kdist.cli.groups.groups:groups",
         "Show consumer groups, members, offsets and lag; reset and delete them.",
     ),
     "configs": (
         "kdist.cli.configs:configs",
         "Show and alter settings of topics and brokers in a running cluster.",
     ),
-    "cluster": ("kdist.cli.cluster:cluster", "Describe the cluster, its health, its disks."),
-    "bench": ("kdist.cli.bench:bench", "Measure producing, consuming and latency."),
+    "cluster": (
+        "kdist.cli.cluster.cluster:cluster",
+        "Describe the cluster, its health, its disks.",
+    ),
+    "bench": ("kdist.cli.bench.bench:bench", "Measure producing, consuming and latency."),
     "load": ("kdist.cli.load:load", "Load topics into Parquet files, each record exactly once."),
     "gate": ("kdist.cli.gate:gate", "Say whether a broker may go down now; lock a roll."),
-    "log": ("kdist.cli.log:log", "Inspect and repair a log on disk."),
+    "log": ("kdist.cli.log.log:log", "Inspect and repair a log on disk."),
     "completion": ("kdist.cli.completion:completion", "Print a shell's completion script."),
 }
 

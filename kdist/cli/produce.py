@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kdist.cli.completing import complete_files
-from kdist.cli.connecting import ask_cluster, broker_option, check_partition, count_partitions
-from kdist.cli.options import acks_option, codec_option, json_option, not_empty, print_json
-from kdist.cli.show import show_count, show_error, show_size
-from kdist.cli.topic_given import topic_given
+from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.connecting import (
+    ask_cluster,
+    broker_option,
+    check_partition,
+    count_partitions,
+)
+from kdist.cli.shared.options import acks_option, codec_option, json_option, not_empty, print_json
+from kdist.cli.shared.show import show_count, show_error, show_size
+from kdist.cli.shared.topic_argument import topic_given
 from kdist.errors import KdistError, UserError
 from kdist.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from kdist.cli.line_source import Lines
+    from kdist.cli.shared.line_source import Lines
     from kdist.client.cluster import Cluster
     from kdist.client.producer.asynchronous import AsyncProducer
     from kdist.client.producer.results import SentMany
@@ -77,7 +82,7 @@ def produce(  # noqa: PLR0913 - one for each option
     separator = None if key_separator is None else _unescaped(key_separator)
     from asyncio import CancelledError
 
-    from kdist.cli.line_source import Lines
+    from kdist.cli.shared.line_source import Lines
     from kdist.runtime.disk import open_stream
 
     source = Lines(open_stream(path) if path else sys.stdin.buffer)

@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kdist.cli.show import show_error
+from kdist.cli.shared.show import show_error
 from kdist.errors import KdistError, UserError
 from kdist.runtime.interrupted import INTERRUPTED
 from lab.demo.page import differing_days, print_page

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from kdist.cli.bench_produce import Load, Run
-from kdist.cli.percentiles import show_summary, summarise
-from kdist.cli.progress import progress
+from kdist.cli.bench.percentiles import show_summary, summarise
+from kdist.cli.bench.produce import Load, Run
+from kdist.cli.shared.progress import progress
 from kdist.client.producer.sync import Producer
 from tests.unit.cli.cli_cluster import CliCluster
 

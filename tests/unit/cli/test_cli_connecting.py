@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kdist.cli import connecting
+from kdist.cli.shared import connecting
 from kdist.client.cluster import Address, Cluster
 
 

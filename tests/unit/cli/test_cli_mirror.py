@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kdist.cli.connecting import ask_cluster
 from kdist.cli.main import kdist
+from kdist.cli.shared.connecting import ask_cluster
 from kdist.client.admin.offsets import alter_group_offsets
 from kdist.client.cluster import Cluster
 from kdist.errors import UserError

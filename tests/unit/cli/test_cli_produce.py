@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kdist.cli.line_source import CHUNK_BYTES, LINE_BYTES_MAX, Splitter
 from kdist.cli.main import kdist
+from kdist.cli.shared.line_source import CHUNK_BYTES, LINE_BYTES_MAX, Splitter
 from kdist.client.partitioner import partition_for
 from kdist.errors import UserError
 from tests.unit.cli.cli_cluster import CliCluster

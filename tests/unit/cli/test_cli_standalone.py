@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from kdist.cli.main import kdist
-from kdist.cli.standalone_children import Death
-from kdist.cli.standalone_home import Home, pick_last_words
+from kdist.cli.standalone.children import Death
+from kdist.cli.standalone.home import Home, pick_last_words
 from kdist.config.load import load_broker
 from kdist.errors import UserError
 from kdist.runtime.disk import Disk

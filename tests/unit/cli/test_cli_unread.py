@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kdist.cli.unread import ended_when_unread
+from kdist.cli.shared.unread import ended_when_unread
 
 
 async def wait(seconds: float) -> None:

@@ -1,0 +1,1 @@
+"""`kdist bench`: measures a cluster."""

@@ -1,0 +1,121 @@
+"""`kdist bench consume`: how fast a topic is read, as batches or record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.connecting import broker_option, require_topic
+from kdist.cli.shared.options import isolation_option, json_option, not_empty, print_json
+from kdist.cli.shared.progress import Advance, progress
+from kdist.cli.shared.show import show_count, show_size
+from kdist.errors import UserError
+from kdist.model import TopicPartition
+from kdist.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kdist.client.consumer.consumer import Consumer
+
+_POLL_S = 1.0
+
+
+class Read(NamedTuple):
+    """What one poll returned: how many records, and the bytes of their values."""
+
+    records: int
+    bytes: int
+
+
+@click.command()
+@click.argument("topic", callback=not_empty, shell_complete=complete_topics)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    help="How many to read; by default, all that the topic has at the start.",
+)
+@click.option("--one-by-one", is_flag=True, help="Read record by record instead of whole batches.")
+@isolation_option
+@broker_option
+@json_option
+def consume(
+    topic: str, records: int | None, one_by_one: bool, isolation: str, broker: str, as_json: bool
+) -> None:
+    """Read a topic from its beginning, without a group, and report the throughput.
+
+    \b
+    Examples:
+      kdist bench consume load
+      kdist bench consume load --records 100000 --one-by-one --json
+    """
+    from kdist.client.consumer.consumer import Consumer
+
+    count = require_topic(broker, topic)
+    partitions = [TopicPartition(topic, number) for number in range(count)]
+    with Consumer(broker, isolation_level=isolation) as consumer:
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        available = _offset_count(consumer, partitions)
+        wanted = available if records is None else min(records, available)
+        if not wanted:
+            raise UserError(f"topic {topic} is empty: `kdist bench produce {topic}` fills it")
+        poll = _records if one_by_one else _batches
+        with progress("consume", wanted, is_wanted=not as_json) as advance:
+            read, seconds = _run(lambda: poll(consumer), wanted, advance)
+    _report(read, seconds, as_json)
+
+
+def _offset_count(consumer: Consumer, partitions: list[TopicPartition]) -> int:
+    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    return sum(ends[each] - starts[each] for each in partitions)
+
+
+def _records(consumer: Consumer) -> Read:
+    found = consumer.poll(_POLL_S)
+    return Read(len(found), sum(len(record.value or b"") for record in found))
+
+
+def _batches(consumer: Consumer) -> Read:
+    values = [value for batch in consumer.poll_batches(_POLL_S) for value in batch.values()]
+    return Read(len(values), sum(len(value or b"") for value in values))
+
+
+def _run(poll: Callable[[], Read], wanted: int, advance: Advance) -> tuple[Read, float]:
+    """Poll until `wanted` records are read, or a poll returns none.
+
+    The latter ends the run on a compacted topic: `wanted` counts offsets, gaps included.
+    """
+    clock = SystemClock()
+    start_ns = end_ns = clock.monotonic_ns()
+    records = size = 0
+    while records < wanted:
+        read = poll()
+        if not read.records:
+            break
+        end_ns = clock.monotonic_ns()
+        records += read.records
+        size += read.bytes
+        advance(read.records)
+    return Read(records, size), (end_ns - start_ns) / 1e9
+
+
+def _report(read: Read, seconds: float, as_json: bool) -> None:
+    rate = read.records / seconds if seconds else 0.0
+    size_rate = read.bytes / seconds if seconds else 0.0
+    if as_json:
+        print_json(
+            {
+                "records": read.records,
+                "bytes": read.bytes,
+                "seconds": round(seconds, 3),
+                "records_per_second": round(rate),
+                "bytes_per_second": round(size_rate),
+            }
+        )
+        return
+    click.echo(
+        f"{show_count(read.records, 'record')} ({show_size(read.bytes)}) in {seconds:.2f} s:"
+        f" {rate:,.0f} records/s, {show_size(round(size_rate))}/s"
+    )

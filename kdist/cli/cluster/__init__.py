@@ -1,0 +1,1 @@
+"""`kdist cluster`: the cluster as a whole."""

@@ -1,0 +1,56 @@
+"""`kdist cluster health`: whether every partition is served, replicated and in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.options import json_option, print_json
+from kdist.cli.shared.show import show_count
+
+if TYPE_CHECKING:
+    from kdist.client.admin.health import Finding
+    from kdist.client.cluster import Cluster
+
+_COLORS = {"bad": "red", "warning": "yellow"}
+
+
+@click.command()
+@broker_option
+@json_option
+def health(broker: str, as_json: bool) -> int:
+    """Say whether the cluster is well; exit with 1 if something is bad.
+
+    Bad: no controller, a broker that does not answer, a failed log directory, a partition that is
+    offline or has fewer in-sync replicas than min.insync.replicas. Warnings: under-replicated
+    partitions, leaders that are not the preferred ones, brokers of different releases, a volume
+    with less than a tenth free.
+    """
+
+    async def work(cluster: Cluster) -> list[Finding]:
+        from kdist.client.admin.health import examine
+
+        return await examine(cluster)
+
+    found = ask_cluster(broker, work)
+    is_well = all(each.level != "bad" for each in found)
+    if as_json:
+        findings = [{**each._asdict(), "items": list(each.items)} for each in found]
+        print_json({"is_well": is_well, "findings": findings})
+    else:
+        for each in found:
+            _print(each)
+        if not found:
+            click.echo("The cluster is well.")
+    return 0 if is_well else 1
+
+
+def _print(each: Finding) -> None:
+    click.echo(click.style(f"{each.level:<9}", fg=_COLORS[each.level]) + each.sentence)
+    shown = each.items[:10]
+    if shown:
+        rest = len(each.items) - len(shown)
+        more = f", and {show_count(rest, 'other')}" if rest else ""
+        click.echo(f"         {', '.join(shown)}{more}")

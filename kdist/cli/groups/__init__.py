@@ -1,0 +1,1 @@
+"""`kdist groups`: consumer groups, and their committed offsets."""

@@ -1,0 +1,168 @@
+"""`kdist groups reset`: moves a group's committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from kdist.cli.shared.completing import complete_groups, complete_topics
+from kdist.cli.shared.connecting import ask_cluster, broker_option, require_no_members
+from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.partition_arguments import (
+    GivenPartitions,
+    PartitionsParam,
+    resolve_partitions,
+)
+from kdist.cli.shared.show import printable, show_count
+from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.times import TIME_FORMS, Duration, Time
+from kdist.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from kdist.client.admin.resets import OffsetMove, Target
+    from kdist.client.cluster import Cluster
+
+_MOVES = (
+    Column("TOPIC"),
+    Column("PARTITION", is_number=True),
+    Column("BEFORE", is_number=True),
+    Column("AFTER", is_number=True),
+    Column("END", is_number=True),
+    Column("LAG", is_number=True),
+)
+_TARGETS = "--to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
+
+
+@click.command()
+@click.argument("group", metavar="GROUP", callback=not_empty, shell_complete=complete_groups)
+@click.option("--to-earliest", is_flag=True, help="To the oldest record there is.")
+@click.option("--to-latest", is_flag=True, help="To the end: only records written from now on.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset in each partition.")
+@click.option(
+    "--to-datetime",
+    type=Time(),
+    help=f"To the first record of this time: {TIME_FORMS}.",
+)
+@click.option(
+    "--by-duration",
+    type=Duration(),
+    help="To the first record of this long ago, by the records' timestamps: 90s, 2h, 7d.",
+)
+@click.option(
+    "--shift-by",
+    type=int,
+    metavar="N",
+    help="By N offsets forward from the committed one; backward if N is negative.",
+)
+@click.option(
+    "--topic",
+    "given",
+    type=PartitionsParam(),
+    metavar="TOPIC[:P,...]",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this topic; may be repeated. By default, all that the group has offsets for.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@broker_option
+@json_option
+def reset(  # noqa: PLR0913 - one for each option
+    group: str,
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    by_duration: int | None,
+    shift_by: int | None,
+    given: tuple[GivenPartitions, ...],
+    dry_run: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Move the committed offsets of a group without members, so that it goes on from there.
+
+    A place out of range becomes the nearest one in range. With --topic, a group may be given
+    offsets in a topic that it has never committed for; the group itself need not exist yet.
+
+    \b
+    Examples:
+      kdist groups reset audit --to-earliest --dry-run
+      kdist groups reset audit --to-datetime 2026-11-20T11:40 --topic clicks
+      kdist groups reset audit --shift-by -100 --topic clicks:0,2
+    """
+    target = _target(to_earliest, to_latest, to_offset, to_datetime, by_duration, shift_by)
+
+    async def work(cluster: Cluster) -> list[OffsetMove]:
+        from kdist.client.admin.groups import unknown_group
+        from kdist.client.admin.offsets import alter_group_offsets, plan_group_reset
+
+        partitions = await resolve_partitions(cluster, given) if given else None
+        moves = await plan_group_reset(cluster, group, target, partitions)
+        if not moves:
+            raise await unknown_group(cluster, group)
+        if not dry_run:
+            await require_no_members(cluster, group)
+            offsets = {each.partition: each.offset for each in moves}
+            await alter_group_offsets(cluster, group, offsets)
+        return moves
+
+    _show(group, ask_cluster(broker, work), dry_run, as_json)
+
+
+def _target(
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    by_duration: int | None,
+    shift_by: int | None,
+) -> Target:
+    """The target of the one option that is given; `click.UsageError` for none or several."""
+    from kdist.client.admin.resets import ShiftBy, ToEarliest, ToLatest, ToOffset, ToTime
+
+    named: list[Target] = []
+    if to_earliest:
+        named.append(ToEarliest())
+    if to_latest:
+        named.append(ToLatest())
+    if to_offset is not None:
+        named.append(ToOffset(to_offset))
+    if to_datetime is not None:
+        named.append(ToTime(to_datetime))
+    if by_duration is not None:
+        named.append(ToTime(max(0, SystemClock().now_ms() - by_duration)))
+    if shift_by is not None:
+        named.append(ShiftBy(shift_by))
+    if len(named) != 1:
+        raise click.UsageError(f"Say where to: give one of {_TARGETS}.")
+    return named[0]
+
+
+def _show(group: str, moves: Sequence[OffsetMove], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        for each in moves:
+            print_json(
+                {
+                    "group": group,
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "before": each.before,
+                    "after": each.offset,
+                    "end": each.end,
+                    "lag": each.lag,
+                    "carried_out": not dry_run,
+                }
+            )
+        return
+    print_table(_MOVES, (Row(_cells(each)) for each in moves))
+    count = show_count(len(moves), "partition")
+    did = "would go" if dry_run else "goes"
+    click.echo(f"Group {printable(group)} {did} on from there in {count}.")
+
+
+def _cells(each: OffsetMove) -> tuple[str, ...]:
+    before = "-" if each.before is None else each.before
+    numbers = (each.partition.partition, before, each.offset, each.end, each.lag)
+    return each.partition.topic, *map(str, numbers)

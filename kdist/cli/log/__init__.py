@@ -1,0 +1,1 @@
+"""`kdist log`: inspects a log on disk, and repairs it."""

@@ -1,0 +1,139 @@
+"""`kdist log dump`: batches and records as text, and the small files beside the segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from kdist.cli.log.dump_batches import BatchDump, DumpOptions
+from kdist.cli.log.dump_files import show_file
+from kdist.cli.shared.options import json_option, path_argument, readonly_files, terminal_width
+from kdist.inspection.inspection import CHECKPOINTS, Kind, PartitionFiles, Place, locate
+from kdist.runtime.files import Files
+from kdist.storage import names
+from kdist.storage.names import FileState, Suffix, parse_segment_name
+
+_BY_SUFFIX = {
+    Suffix.INDEX: Kind.INDEX,
+    Suffix.TIME_INDEX: Kind.TIME_INDEX,
+    Suffix.SNAPSHOT: Kind.SNAPSHOT,
+}
+
+
+@click.command()
+@path_argument
+@click.option("--records", is_flag=True, help="Show each batch's records below it.")
+@click.option(
+    "--from", "start", type=click.IntRange(min=0), default=0, help="Begin at this offset."
+)
+@click.option("--to", "end", type=click.IntRange(min=0), help="End before this offset.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help="Stop after this many batches; with --records, after this many records.",
+)
+@click.option("--index", "wants_index", is_flag=True, help="Show offset indexes.")
+@click.option("--time-index", "wants_time_index", is_flag=True, help="Show time indexes.")
+@click.option("--snapshot", "wants_snapshot", is_flag=True, help="Show producer snapshots.")
+@click.option("--epochs", "wants_epochs", is_flag=True, help="Show leader epochs.")
+@click.option(
+    "--checkpoints",
+    "wants_checkpoints",
+    is_flag=True,
+    help="Show the log directory's checkpoints and meta.properties.",
+)
+@json_option
+def dump(  # noqa: PLR0913 - one parameter for each flag
+    path: str,
+    records: bool,
+    start: int,
+    end: int | None,
+    limit: int | None,
+    wants_index: bool,
+    wants_time_index: bool,
+    wants_snapshot: bool,
+    wants_epochs: bool,
+    wants_checkpoints: bool,
+    as_json: bool,
+) -> int:
+    """Show the contents of a log.
+
+    PATH is a log directory, a partition's directory, or a file in one. Without flags, shows a line
+    for each batch. The flags from --index to --checkpoints show small files instead; --records
+    shows batches in any case. With --json each batch or entry is one line, with keys and values
+    as text if they are UTF-8, else as {"hex": "..."}.
+
+    PRODUCER is producer id/epoch/sequences; BY is who set the timestamps, producer (create) or
+    leader (append). Shows messages of magic 0 and 1 too. Damage is shown where it is, and the dump
+    goes on after it; the exit status is then 1. Changes nothing.
+
+    \b
+    Examples:
+      kdist log dump /srv/kdist/d01/clicks-0 --limit 20
+      kdist log dump clicks-0 --records --from 4711 --to 4720
+      kdist log dump clicks-0/00000000000000000400.timeindex
+      kdist log dump /srv/kdist/d01 --checkpoints --json
+    """
+    if end is not None and end <= start:
+        raise click.UsageError("--to must be greater than --from.")
+    files = readonly_files()
+    place = locate(files, path)
+    kinds = {
+        kind
+        for kind, is_wanted in (
+            (Kind.INDEX, wants_index),
+            (Kind.TIME_INDEX, wants_time_index),
+            (Kind.SNAPSHOT, wants_snapshot),
+            (Kind.EPOCHS, wants_epochs),
+            (Kind.CHECKPOINT, wants_checkpoints),
+        )
+        if is_wanted
+    }
+    if not place.partitions and place.kind is not Kind.LOG_DIRECTORY:
+        show_file(files, place.kind, place.path, as_json=as_json)
+        return 0
+    for kind, found in _small_files(files, place, kinds):
+        show_file(files, kind, found, as_json=as_json)
+    if kinds and not records:
+        return 0
+    width = None if as_json or not records else terminal_width()
+    with_empty = place.kind is not Kind.LOG_DIRECTORY  # a broker's internal topics have dozens
+    shown = DumpOptions(start, end, limit, records, as_json, width, with_empty)
+    return _dump_batches(files, place, shown)
+
+
+def _dump_batches(files: Files, place: Place, options: DumpOptions) -> int:
+    dumped = BatchDump(files, options)
+    dumped.show(place.partitions)
+    if not place.partitions and not options.as_json:
+        click.echo(f"{place.path} holds no partitions.")
+    return 1 if dumped.is_damaged else 0
+
+
+def _small_files(files: Files, place: Place, kinds: set[Kind]) -> Iterator[tuple[Kind, str]]:
+    """The files of these kinds in `place`, each with its kind."""
+    if Kind.CHECKPOINT in kinds and place.log_directory is not None:
+        for name in (names.META_PROPERTIES, *CHECKPOINTS):
+            path = f"{place.log_directory}/{name}"
+            if files.exists(path):
+                yield Kind.META if name == names.META_PROPERTIES else Kind.CHECKPOINT, path
+    for partition in place.partitions:
+        if Kind.EPOCHS in kinds:
+            path = f"{partition.directory}/{names.LEADER_EPOCHS}"
+            if files.exists(path):
+                yield Kind.EPOCHS, path
+        yield from _segment_files(files, partition, kinds)
+
+
+def _segment_files(
+    files: Files, partition: PartitionFiles, kinds: set[Kind]
+) -> Iterator[tuple[Kind, str]]:
+    for name in files.list(partition.directory):
+        parsed = parse_segment_name(name)
+        if parsed is None or parsed.state is not FileState.LIVE:
+            continue
+        if partition.is_whole or parsed.base_offset in partition.bases:
+            kind = _BY_SUFFIX.get(parsed.suffix)
+            if kind is not None and kind in kinds:
+                yield kind, f"{partition.directory}/{name}"

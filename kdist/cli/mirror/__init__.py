@@ -1,0 +1,1 @@
+"""`kdist mirror`: runs a mirror, shows its lag and moves its positions."""

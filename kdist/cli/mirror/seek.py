@@ -1,0 +1,78 @@
+"""`kdist mirror seek` and `release`: store an operator's decision where the mirrors find it.
+
+`seek` commits a position that overrides the one in the target's log; `release` deletes a topic's
+origin, after which it is its cluster's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+from kdist.cli.mirror.status import named_flow, with_clusters
+from kdist.client.cluster import Cluster, did_you_mean
+from kdist.client.offsets import TIMESTAMPS, find_offsets, find_ranges
+from kdist.config.mirror import MirrorConfig
+from kdist.errors import UserError
+from kdist.mirror.origins import read_origins, write_origins
+from kdist.mirror.seeking import seek
+from kdist.model import TopicPartition, read_digits
+from kdist.runtime.clock import SystemClock
+
+
+def seek_to(config: MirrorConfig, name: str, what: tuple[str, int | None], to: str) -> None:
+    """Commit the position, and print where the mirror will go on. `UserError`, `ApiError`."""
+    flow = named_flow(config, name)
+    place = read_digits(to)
+    if to not in TIMESTAMPS and place is None:
+        raise UserError(f"--to is {to!r}, but must be an offset, earliest or latest")
+    topic, number = what
+
+    async def commit(
+        source: Cluster, target: Cluster
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        count = len((await source.topic(topic)).partitions)
+        if not flow.wants(topic):
+            raise UserError(f"flow {name} does not mirror topic {topic}")
+        if number is not None and not 0 <= number < count:
+            raise UserError(f"{topic} has partitions 0 to {count - 1}, and no {number}")
+        wanted = [
+            TopicPartition(topic, each) for each in (range(count) if number is None else (number,))
+        ]
+        if place is None:
+            timestamp = TIMESTAMPS[to]
+            offsets = await find_offsets(source, wanted, timestamp, is_committed_only=True)
+        else:
+            offsets = dict.fromkeys(wanted, place)
+            await _require_in_range(source, offsets)
+        return offsets, await seek(flow, source, target, offsets, SystemClock().now_ms())
+
+    sought, found = with_clusters(flow, commit)
+    for partition, offset in sorted(found.items()):
+        passed = ": the target has all before it" if offset > sought[partition] else ""
+        click.echo(f"{partition} goes on from offset {offset}{passed}.")
+
+
+async def _require_in_range(source: Cluster, offsets: Mapping[TopicPartition, int]) -> None:
+    """`UserError` for the first offset out of its partition's range: the mirror would stop."""
+    ranges = await find_ranges(source, offsets, is_committed_only=True)
+    for each, (start, end) in ranges.items():
+        if not start <= offsets[each] <= end:
+            raise UserError(
+                f"{each} has no offset {offsets[each]}: it now begins at {start} and ends at {end}"
+            )
+
+
+def release_topic(config: MirrorConfig, name: str, topic: str) -> None:
+    """Make a mirrored topic of the flow's target the target's own. `UserError`, `ApiError`."""
+
+    async def release(_: Cluster, target: Cluster) -> None:
+        origins = await read_origins(target)
+        if topic not in origins:
+            hint = did_you_mean(topic, origins)
+            raise UserError(f"the target has no mirrored topic {topic}{hint}")
+        await write_origins(target, {topic: None}, SystemClock().now_ms())
+
+    with_clusters(named_flow(config, name), release)
+    click.echo(f"{topic} is the target's own.")

@@ -1,0 +1,125 @@
+"""Shared by the commands: paths, common options, the disk and its lock, JSON output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kdist.cli.shared.completing import complete_files
+from kdist.errors import UserError
+
+if TYPE_CHECKING:
+    from kdist.runtime.files import Files
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of tables, with raw values."
+)
+
+codec_option = click.option(
+    "--codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Compress batches.",
+)
+isolation_option = click.option(
+    "--isolation",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="Whether to read records of open and aborted transactions, or only committed ones.",
+)
+_ACKS = {"0": "nobody", "1": "the leader", "all": "all in-sync replicas"}
+
+
+def acks_option(*choices: str) -> Callable[[F], F]:
+    """`--acks`, with the choices that a command accepts."""
+    return click.option(
+        "--acks",
+        type=click.Choice(choices),
+        default="all",
+        show_default=True,
+        help="Who must have a record before it is acknowledged: "
+        + ", ".join(_ACKS[each] for each in choices)
+        + ".",
+    )
+
+
+def not_empty(_: click.Context, parameter: click.Parameter, value: T) -> T:
+    """A callback for names and paths; `click.BadParameter` if empty, as by an unset variable."""
+    given = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(each, str) and not each.strip() for each in given):
+        raise click.BadParameter("it is empty.", param=parameter)
+    return value
+
+
+path_argument = click.argument(
+    "path", metavar="PATH", callback=not_empty, shell_complete=complete_files
+)
+
+
+def readonly_files() -> Files:
+    """The host's disk, read-only."""
+    from kdist.runtime.disk import Disk  # takes 30 ms, so only for commands that use files
+    from kdist.runtime.readonly import ReadOnlyFiles
+
+    return ReadOnlyFiles(Disk())
+
+
+@contextmanager
+def locked_disk(log_directory: str | None) -> Iterator[Files]:
+    """The host's disk, while the log directory's lock is held.
+
+    `UserError` if a broker or another such command holds it. None, for a partition's directory that
+    was copied out of its log directory, takes no lock.
+    """
+    from kdist.runtime.disk import Disk
+    from kdist.storage import names
+
+    disk = Disk()
+    if log_directory is None:
+        yield disk
+        return
+    try:
+        lock = disk.lock(f"{log_directory}/{names.LOCK}")
+    except BlockingIOError:
+        raise UserError(
+            f"{log_directory} is in use: stop the broker that runs on it first"
+        ) from None
+    try:
+        yield disk
+    finally:
+        lock.release()
+
+
+def read_settings_file(path: str) -> str:
+    """The text of a settings file; `UserError` if it does not exist, or is not UTF-8."""
+    try:
+        return readonly_files().read(path).decode()
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8 text") from None
+
+
+def print_json(value: Any) -> None:
+    """Print a line of JSON. Bytes of a path that are not UTF-8 are escaped, as "\\udcff"."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    click.echo(text.encode(errors="backslashreplace").decode())
+
+
+def terminal_width() -> int | None:
+    """The terminal's width in characters; None if standard output is not a terminal."""
+    if not sys.stdout.isatty():
+        return None
+    from rich.console import Console  # takes 50 ms
+
+    return Console().width

@@ -1,0 +1,1 @@
+"""`kdist standalone`: ZooKeeper and brokers on one machine."""

@@ -1,0 +1,75 @@
+"""`kdist standalone`: a real ZooKeeper and some brokers on this machine, until an interrupt."""
+
+from __future__ import annotations
+
+import click
+
+from kdist.cli.shared.completing import complete_files
+from kdist.cli.shared.options import json_option, not_empty
+from kdist.cli.shared.setting_arguments import parse_given
+
+DEFAULT_DATA = "./kdist-data"
+DEFAULT_PORT = 9092
+
+
+@click.command()
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 99),
+    help="How many brokers; by default as many as DIR has data of, or 1. May be more than before.",
+)
+@click.option(
+    "--data",
+    "directory",
+    metavar="DIR",
+    callback=not_empty,
+    shell_complete=complete_files,
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="Where all data is kept. A later start with the same DIR goes on with this data.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port of the first broker; the others take the next ones.",
+)
+@click.option(
+    "--zookeeper-port",
+    type=click.IntRange(1, 65535),
+    help="ZooKeeper's port; by default the one below --port, or a free one if that is taken.",
+)
+@click.option(
+    "--config",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting for all brokers; may be repeated.",
+)
+@json_option
+def standalone(
+    brokers: int | None,
+    directory: str,
+    port: int,
+    zookeeper_port: int | None,
+    given: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run ZooKeeper and brokers on this machine, for development, demos and tests.
+
+    All listen on 127.0.0.1 only. Ctrl-C stops the brokers and then ZooKeeper; a second Ctrl-C
+    kills the brokers. If one of the processes ends by itself, all are stopped, and the command
+    exits with its status. Their logs are in DIR/logs.
+
+    ZooKeeper needs Java 17 or newer, and its jars come with PySpark: pip install 'kdist[spark]'.
+
+    \b
+    Examples:
+      kdist standalone
+      kdist standalone --brokers 3 --data /tmp/try --port 19092
+    """
+    settings = parse_given(given, "--config")
+    from kdist.cli.standalone.run import StandaloneOptions, run  # takes 0.2 s
+
+    return run(directory, StandaloneOptions(brokers, port, zookeeper_port, settings, as_json))

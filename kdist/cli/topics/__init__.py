@@ -1,0 +1,1 @@
+"""`kdist topics`: topics, and the records in them."""

@@ -1,0 +1,201 @@
+"""`kdist topics create`, `alter` and `delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.options import json_option, not_empty, print_json
+from kdist.cli.shared.setting_arguments import parse_given, require_apart
+from kdist.cli.shared.show import show_count
+from kdist.errors import ApiError, Error
+from kdist.model import format_uuid
+
+if TYPE_CHECKING:
+    from kdist.client.admin.topics import CreatedTopic, NewTopic
+    from kdist.client.cluster import Cluster
+
+
+@click.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True, callback=not_empty)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="How many; by default the brokers' num.partitions.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Replicas of each partition; by default the brokers' default.replication.factor.",
+)
+@click.option(
+    "--config", "given", metavar="NAME=VALUE", multiple=True, help="A setting; may be repeated."
+)
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
+@broker_option
+@json_option
+def create(
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    given: tuple[str, ...],
+    if_not_exists: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Create topics.
+
+    \b
+    Examples:
+      kdist topics create clicks --partitions 3
+      kdist topics create clicks --config retention.ms=86400000 --if-not-exists
+    """
+    settings = parse_given(given, "--config")
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.client.admin.topics import NewTopic, create_topic
+
+        wanted = [NewTopic(name, partitions, replication_factor, settings) for name in names]
+        if len(wanted) > 1:
+            await _require_possible(cluster, wanted, if_not_exists)
+        for name in names:
+            try:
+                made = await create_topic(cluster, name, partitions, replication_factor, settings)
+            except ApiError as error:
+                if error.error is Error.TOPIC_ALREADY_EXISTS and if_not_exists:
+                    _say(as_json, f"Topic {name} exists already.", topic=name, created=False)
+                    continue
+                raise
+            count = made.partitions or partitions or 1
+            shown = show_count(count, "partition")
+            sentence = f"Created topic {name} with {shown}."
+            _say(as_json, sentence, topic=name, created=True, partitions=count, id=_id(made))
+
+    ask_cluster(broker, work)
+
+
+async def _require_possible(cluster: Cluster, wanted: list[NewTopic], if_not_exists: bool) -> None:
+    """`ApiError` for the first topic that could not be created; none is created."""
+    from kdist.client.admin.outcomes import SomeFailed
+    from kdist.client.admin.topics import create_topics
+
+    try:
+        await create_topics(cluster, wanted, validate_only=True)
+    except SomeFailed as some:
+        for error in some.failed.values():
+            if not (if_not_exists and error.error is Error.TOPIC_ALREADY_EXISTS):
+                raise error from None
+
+
+def _id(made: CreatedTopic) -> str | None:
+    return None if made.id is None else format_uuid(made.id)
+
+
+@click.command()
+@click.argument("name", metavar="TOPIC", callback=not_empty, shell_complete=complete_topics)
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="The new number of partitions, larger than the present one.",
+)
+@click.option(
+    "--config",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting to change; may be repeated.",
+)
+@click.option(
+    "--unset",
+    "removed",
+    metavar="NAME",
+    multiple=True,
+    callback=not_empty,
+    help="Remove the topic's own value; may be repeated.",
+)
+@broker_option
+@json_option
+def alter(
+    name: str,
+    partitions: int | None,
+    given: tuple[str, ...],
+    removed: tuple[str, ...],
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Add partitions to a topic, or change its settings.
+
+    Adding partitions moves no records, but from then on many keys go to another partition.
+
+    \b
+    Examples:
+      kdist topics alter clicks --partitions 6
+      kdist topics alter clicks --config retention.ms=86400000 --unset segment.bytes
+    """
+    settings = parse_given(given, "--config")
+    if not settings and not removed and partitions is None:
+        raise click.UsageError("Say what to change: --partitions, --config or --unset.")
+    require_apart(settings, removed)
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.cli.shared.settings_shown import own_settings, require_known
+        from kdist.client.admin.settings import alter_topic_settings
+        from kdist.client.admin.topics import describe_topics, grow_topics
+
+        await describe_topics(cluster, [name])
+        if settings or removed:
+            await require_known(cluster, name, removed)
+            await alter_topic_settings(cluster, name, settings, removed, validate_only=True)
+        if partitions is not None:  # first, as a refusal must leave the settings unchanged
+            await grow_topics(cluster, {name: partitions})
+            sentence = f"Topic {name} has {show_count(partitions, 'partition')} now."
+            _say(as_json, sentence, topic=name, partitions=partitions)
+        if settings or removed:
+            await alter_topic_settings(cluster, name, settings, removed)
+            now = (await own_settings(cluster, [name])).get(name, {})
+            shown = ", ".join(f"{each}={value}" for each, value in now.items())
+            sentence = f"Topic {name} has {shown or 'no settings of its own'} now."
+            _say(as_json, sentence, topic=name, settings=now)
+
+    ask_cluster(broker, work)
+
+
+@click.command()
+@click.argument(
+    "names",
+    metavar="TOPIC...",
+    nargs=-1,
+    required=True,
+    callback=not_empty,
+    shell_complete=complete_topics,
+)
+@click.option("--if-exists", is_flag=True, help="Ignore a topic that does not exist.")
+@broker_option
+@json_option
+def delete(names: tuple[str, ...], if_exists: bool, broker: str, as_json: bool) -> None:
+    """Delete topics with all their records. This cannot be undone."""
+
+    async def work(cluster: Cluster) -> None:
+        from kdist.client.admin.topics import delete_topics, describe_topics, list_topics
+
+        known = {topic.name for topic in await list_topics(cluster)}
+        if not if_exists:
+            await describe_topics(cluster, names)  # if one is unknown, none is deleted
+        for name in dict.fromkeys(names):
+            if name in known:
+                await delete_topics(cluster, [name])
+                _say(as_json, f"Deleted topic {name}.", topic=name, deleted=True)
+            else:
+                _say(as_json, f"There is no topic {name}.", topic=name, deleted=False)
+
+    ask_cluster(broker, work)
+
+
+def _say(as_json: bool, sentence: str, **row: object) -> None:
+    if as_json:
+        print_json(row)
+    else:
+        click.echo(sentence)

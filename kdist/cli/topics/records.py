@@ -1,0 +1,150 @@
+"""`kdist topics delete-records`: deletes a topic's oldest records before retention does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from kdist.cli.shared.completing import complete_topics
+from kdist.cli.shared.connecting import ask_cluster, broker_option
+from kdist.cli.shared.options import json_option, print_json
+from kdist.cli.shared.partition_arguments import (
+    GivenPartitions,
+    PartitionsParam,
+    resolve_partitions,
+)
+from kdist.cli.shared.show import show_count
+from kdist.cli.shared.table import Column, Row, print_table
+from kdist.cli.shared.times import TIME_FORMS, Time
+from kdist.errors import UserError
+from kdist.model import NO_OFFSET, OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from kdist.client.cluster import Cluster
+
+_TRIMS = (
+    Column("TOPIC"),
+    Column("PARTITION", is_number=True),
+    Column("START", is_number=True),
+    Column("END", is_number=True),
+    Column("NEW START", is_number=True),
+    Column("RECORDS", is_number=True),
+)
+
+
+class Trim(NamedTuple):
+    """What is deleted from a partition: the offsets from `start` up to `new_start`, exclusive."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    new_start: int
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets; after compaction there are fewer records."""
+        return self.new_start - self.start
+
+
+@click.command("delete-records")
+@click.argument(
+    "given",
+    metavar="TOPIC[:P,...]...",
+    type=PartitionsParam(),
+    nargs=-1,
+    required=True,
+    shell_complete=complete_topics,
+)
+@click.option("--before-offset", type=click.IntRange(min=0), help="Records before this offset.")
+@click.option(
+    "--before-time",
+    type=Time(),
+    help=f"Records before the first one of this time: {TIME_FORMS}.",
+)
+@click.option("--all", "takes_all", is_flag=True, help="All records.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@broker_option
+@json_option
+def delete_records(
+    given: tuple[GivenPartitions, ...],
+    before_offset: int | None,
+    before_time: int | None,
+    takes_all: bool,
+    dry_run: bool,
+    broker: str,
+    as_json: bool,
+) -> None:
+    """Delete the oldest records of topics. This cannot be undone.
+
+    The topic stays, and the offsets of later records are not affected.
+
+    \b
+    Examples:
+      kdist topics delete-records clicks --before-time 2026-11-01 --dry-run
+      kdist topics delete-records clicks:0 --before-offset 4711
+    """
+    if takes_all + (before_offset is not None) + (before_time is not None) != 1:
+        raise click.UsageError("Give one of --before-offset, --before-time and --all.")
+
+    async def work(cluster: Cluster) -> list[Trim]:
+        from kdist.client.admin.records import delete_records as delete_before
+
+        partitions = await resolve_partitions(cluster, given)
+        trims = await _plan(cluster, partitions, before_offset, before_time)
+        if not dry_run:
+            wanted = {each.partition: each.new_start for each in trims if each.offsets}
+            await delete_before(cluster, wanted)
+        return trims
+
+    _show(ask_cluster(broker, work), dry_run, as_json)
+
+
+async def _plan(
+    cluster: Cluster,
+    partitions: list[TopicPartition],
+    before_offset: int | None,
+    before_time: int | None,
+) -> list[Trim]:
+    from kdist.client.offsets import find_offsets, find_ranges
+
+    ranges = await find_ranges(cluster, partitions)
+    goals: Mapping[TopicPartition, int] = {each: ranges[each].end for each in partitions}
+    if before_time is not None:
+        goals = await find_offsets(cluster, partitions, before_time)
+    elif before_offset is not None:
+        goals = dict.fromkeys(partitions, before_offset)
+        for each in partitions:
+            if before_offset > ranges[each].end:
+                end = ranges[each].end
+                raise UserError(f"{each} ends at offset {end}, before {before_offset}")
+    return [Trim(each, *ranges[each], _clamp(goals[each], ranges[each])) for each in partitions]
+
+
+def _clamp(goal: int, offsets: OffsetRange) -> int:
+    return offsets.end if goal == NO_OFFSET else max(offsets.start, min(goal, offsets.end))
+
+
+def _show(trims: list[Trim], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        for each in trims:
+            print_json(
+                {
+                    "topic": each.partition.topic,
+                    "partition": each.partition.partition,
+                    "start_offset": each.new_start,
+                    "end_offset": each.end,
+                    "deleted": each.offsets,
+                    "carried_out": not dry_run,
+                }
+            )
+        return
+    print_table(_TRIMS, (Row(_cells(each)) for each in trims))
+    count = show_count(sum(each.offsets for each in trims), "record")
+    click.echo(f"{count} would be deleted." if dry_run else f"Deleted {count}.")
+
+
+def _cells(each: Trim) -> tuple[str, ...]:
+    numbers = (each.partition.partition, each.start, each.end, each.new_start, each.offsets)
+    return each.partition.topic, *map(str, numbers)
