@@ -99,8 +99,8 @@ def topic(address: str, partitions: int) -> Iterator[str]:
 
 def values(size: int, count: int) -> list[bytes]:
     """`count` values, each a separate object; they compress to about half their size."""
-    chance = random.Random(size)
-    texts = [chance.randbytes(size // 4).hex().encode().ljust(size, b".") for _ in range(1000)]
+    rng = random.Random(size)
+    texts = [rng.randbytes(size // 4).hex().encode().ljust(size, b".") for _ in range(1000)]
     return [b"%d " % number + texts[number % 1000][: size - 7] for number in range(count)]
 
 

@@ -41,9 +41,9 @@ def one_record() -> bytes:
 
 def bulk(size: int) -> tuple[bytes, int]:
     """A batch of at most `size` bytes of 1,000-byte records, and how many they are."""
-    chance = random.Random(size)
+    rng = random.Random(size)
     count = size // (BULK_RECORD_BYTES + 12)  # 12: a record's overhead and its share of the header
-    values = [chance.randbytes(BULK_RECORD_BYTES) for _ in range(count)]
+    values = [rng.randbytes(BULK_RECORD_BYTES) for _ in range(count)]
     return bytes(build_batch(values, timestamp_ms=TIMESTAMP_MS)), count
 
 

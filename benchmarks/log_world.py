@@ -149,7 +149,7 @@ def log_directory(
             files=disk or HastyDisk(),
             clock=SystemClock(),
             tasks=tasks,
-            chance=random.Random(1),
+            rng=random.Random(1),
             settings=settings or StorageSettings(),
             metrics=StorageMetrics(),
             settings_of=lambda _topic: TopicSettings(),

@@ -181,7 +181,7 @@ class Broker:
     async def _look(self) -> tuple[str, int]:
         zk = self.world.zk
         await make_starting_paths(zk)
-        cluster_id = await find_cluster_id(zk, self.world.chance)
+        cluster_id = await find_cluster_id(zk, self.world.rng)
         await self._dynamic.load()
         await self._overrides.load_all()
         return cluster_id, await self._count_offsets_partitions()

@@ -152,12 +152,12 @@ class FetchSessions:
     """All sessions of a broker. Owner: the fetch handler."""
 
     def __init__(
-        self, slots: int, clock: Clock, chance: random.Random, metrics: ReplicationMetrics
+        self, slots: int, clock: Clock, rng: random.Random, metrics: ReplicationMetrics
     ) -> None:
         """`slots`: `max.incremental.fetch.session.cache.slots`."""
         self._slots = slots
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._metrics = metrics
         self._sessions: dict[int, Session] = {}  # the least recently used first
         # Sorted ranks of the sessions that a larger one may evict: if it is a follower's, and
@@ -229,9 +229,9 @@ class FetchSessions:
     def _create(self, context: Context, results: Results) -> int:
         if not results or not self._make_room(context.is_follower, len(results)):
             return _NO_SESSION
-        id_ = self._chance.randint(1, _INT32_MAX)
+        id_ = self._rng.randint(1, _INT32_MAX)
         while id_ in self._sessions:
-            id_ = self._chance.randint(1, _INT32_MAX)
+            id_ = self._rng.randint(1, _INT32_MAX)
         session = Session(id_, self._clock.now_ms(), is_privileged=context.is_follower)
         session.partitions = {cached.key: cached for cached in context.partitions}
         for key, result in results:

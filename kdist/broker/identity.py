@@ -23,7 +23,7 @@ async def make_starting_paths(zk: ZooKeeper) -> None:
                 pass  # another broker is starting too
 
 
-async def find_cluster_id(zk: ZooKeeper, chance: random.Random) -> str:
+async def find_cluster_id(zk: ZooKeeper, rng: random.Random) -> str:
     """The cluster id, which the cluster's very first broker generates."""
     path = znodes.CLUSTER_ID.path()
     while True:
@@ -31,7 +31,7 @@ async def find_cluster_id(zk: ZooKeeper, chance: random.Random) -> str:
             data, _ = await zk.get(path)
             return znodes.CLUSTER_ID.decode(path, data).id
         except NoNode:
-            made = ClusterId(format_uuid(uuid.UUID(int=chance.getrandbits(128), version=4)))
+            made = ClusterId(format_uuid(uuid.UUID(int=rng.getrandbits(128), version=4)))
             try:
                 await zk.create(path, znodes.CLUSTER_ID.encode(made), make_parents=True)
             except NodeExists:

@@ -27,10 +27,10 @@ from kdist.config.connect_string import ConnectString
 from kdist.errors import DiskFailed, KdistError, UserError
 from kdist.network.world import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
-from kdist.runtime.chance import system_chance
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.descriptors import raise_limit
 from kdist.runtime.disk import Disk
+from kdist.runtime.rng import system_rng
 from kdist.runtime.sd_notify import ServiceManager
 from kdist.runtime.turn_loop import TurnLoop
 from kdist.zk.kazoo_client import KazooZooKeeper
@@ -106,7 +106,7 @@ class Process:
             files=Disk(),
             clock=SystemClock(),
             tasks=tasks,
-            chance=system_chance(),
+            rng=system_rng(),
             network=AsyncioNetwork(loop),
             zk=KazooZooKeeper(
                 ConnectString.parse(zookeeper.connect),

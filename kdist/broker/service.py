@@ -107,7 +107,7 @@ class Service:
             files=world.files,
             clock=world.clock,
             tasks=self._tasks,
-            chance=world.chance,
+            rng=world.rng,
             settings=world.config.storage,
             metrics=self._measures.storage,
             settings_of=self._overrides.settings_of,
@@ -129,7 +129,7 @@ class Service:
                 config=lambda: self._dynamic.config,
                 connect=self._connect,
                 listener=self._listener,
-                chance=world.chance,
+                rng=world.rng,
                 metrics=self._measures.controller,
                 tell_planned=self._expect,
             )
@@ -162,7 +162,7 @@ class Service:
                 partitions=offsets_partitions,
                 clock=world.clock,
                 tasks=self._tasks,
-                chance=world.chance,
+                rng=world.rng,
                 log=log,
                 metrics=self._measures.groups,
                 is_known=self.cache.has,
@@ -189,7 +189,7 @@ class Service:
             return self._dynamic.config
 
         sessions = FetchSessions(
-            network.fetch_session_slots, clock, world.chance, self._measures.replication
+            network.fetch_session_slots, clock, world.rng, self._measures.replication
         )
         stored = StoredSettings(world.zk, self._reload_settings)
         resources = Resources(self.cache, self._dynamic)

@@ -35,7 +35,7 @@ class BrokerWorld(NamedTuple):
     files: Files
     clock: Clock
     tasks: Tasks
-    chance: random.Random
+    rng: random.Random
     network: Network
     zk: ZooKeeper
     host: str

@@ -50,7 +50,7 @@ class CommandContext(NamedTuple):
 
     executor: Executor
     config: BrokerConfig
-    chance: random.Random
+    rng: random.Random
 
 
 class CommandResult(NamedTuple):
@@ -116,7 +116,7 @@ class CreateTopics(NamedTuple):
         found = cluster.topics.get(new.name)
         if found is not None and found.id == self.begun.get(new.name):
             return found
-        made = plan_topic(new, cluster, context.config, context.chance, taken)
+        made = plan_topic(new, cluster, context.config, context.rng, taken)
         planned[new.name], taken[flat(new.name)] = made, new.name
         return made.topic
 

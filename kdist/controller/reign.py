@@ -52,7 +52,7 @@ class World(NamedTuple):
     config: Callable[[], BrokerConfig]
     connect: Connect
     listener: str  # the name of the inter-broker listener
-    chance: random.Random
+    rng: random.Random
     metrics: ControllerMetrics
     tell_planned: Callable[[Planned], None]  # called for each topic that is about to be written
 
@@ -114,7 +114,7 @@ class Reign:
             asked.exception()  # retrieved here, as the caller may have given up
 
     async def _carry_out(self, command: Command, asked: asyncio.Future[CommandResult]) -> None:
-        context = CommandContext(self._executor, self._world.config(), self._world.chance)
+        context = CommandContext(self._executor, self._world.config(), self._world.rng)
         result = await command.carry_out(context)
         if not asked.done():  # cancelled if the caller has given up
             asked.set_result(result)
@@ -239,7 +239,7 @@ class Reign:
         self._watched.add(found.name)
         known = self.cluster.topics.get(found.name)
         if found.id == ZERO_UUID:
-            topic_id = known.id if known else new_topic_id(self._world.chance)
+            topic_id = known.id if known else new_topic_id(self._world.rng)
             await self._executor.assign([found._replace(id=topic_id)])
         elif known is not None and known.id != found.id:
             raise OutOfDate(f"topic {found.name} was re-created by someone else")

@@ -48,7 +48,7 @@ def plan_topic(
     new: NewTopic,
     cluster: Cluster,
     config: BrokerConfig,
-    chance: random.Random,
+    rng: random.Random,
     taken: Mapping[str, str],
 ) -> Planned:
     """The topic that `new` asks for, with a new id and placed on live brokers.
@@ -58,8 +58,8 @@ def plan_topic(
     _check_new_name(new.name, cluster, taken)
     configs = _configs(new.configs, config)
     chosen = _chosen(new, cluster) if new.assignments else None
-    assignment = chosen or _placed(new, cluster, config, chance)
-    return Planned(Topic(new.name, new_topic_id(chance), assignment, FIRST_ZK_VERSION), configs)
+    assignment = chosen or _placed(new, cluster, config, rng)
+    return Planned(Topic(new.name, new_topic_id(rng), assignment, FIRST_ZK_VERSION), configs)
 
 
 def completed(new: NewTopic, config: BrokerConfig) -> NewTopic:
@@ -122,9 +122,9 @@ def find_doomed(doomed: DoomedTopic, cluster: Cluster, by_id: Mapping[uuid.UUID,
     return topic
 
 
-def new_topic_id(chance: random.Random) -> uuid.UUID:
+def new_topic_id(rng: random.Random) -> uuid.UUID:
     """An id that no topic has (KIP-516)."""
-    return uuid.UUID(int=chance.getrandbits(128), version=4)
+    return uuid.UUID(int=rng.getrandbits(128), version=4)
 
 
 def check_once(name: str, counts: Counts) -> None:
@@ -191,7 +191,7 @@ def _chosen(new: NewTopic, cluster: Cluster) -> Assignment:
 
 
 def _placed(
-    new: NewTopic, cluster: Cluster, config: BrokerConfig, chance: random.Random
+    new: NewTopic, cluster: Cluster, config: BrokerConfig, rng: random.Random
 ) -> Assignment:
     count, factor = new.num_partitions, new.replication_factor
     if count == BROKER_DEFAULT:
@@ -201,7 +201,7 @@ def _placed(
     _check_count(count)
     _check_factor(factor)
     order = interleave(live.placed for live in cluster.brokers.values())
-    start = chance.randrange(len(order)) if order else 0
+    start = rng.randrange(len(order)) if order else 0
     return place(order, range(count), factor, start)
 
 

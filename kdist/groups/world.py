@@ -81,7 +81,7 @@ class World:
     partitions: int
     clock: Clock
     tasks: Tasks
-    chance: random.Random
+    rng: random.Random
     log: OffsetsLog
     metrics: GroupMetrics
     is_known: Callable[[TopicPartition], bool]
@@ -112,7 +112,7 @@ class World:
 
         The prefix is cut, as a client id may be as long as a protocol string can be.
         """
-        made = uuid.UUID(int=self.chance.getrandbits(128), version=4)
+        made = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         return f"{prefix[:PREFIX_CHARS_MAX]}-{made}"
 
     def _come_back(self, callback: Action) -> None:

@@ -327,7 +327,7 @@ def _load(files: Files, saved: Saved, cut: Cut, retired: list[str]) -> Log:
         files=files,
         settings=settings,
         metrics=metrics,
-        chance=_NoChance(),
+        rng=_NoChance(),
         space=DiskSpace(files, cut.partition.directory, settings.reserved_bytes),
         unflushed=set(),
         want_flush=lambda _: None,

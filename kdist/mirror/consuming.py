@@ -16,7 +16,7 @@ from kdist.network.world import Network
 _FETCH_BYTES = 16 << 20
 
 
-def core_of(flow: Flow, settings: MirrorSettings, network: Network, chance: random.Random) -> Core:
+def core_of(flow: Flow, settings: MirrorSettings, network: Network, rng: random.Random) -> Core:
     """A member of the flow's group that commits nothing by itself."""
     given = {
         "group_id": flow.group,
@@ -31,7 +31,7 @@ def core_of(flow: Flow, settings: MirrorSettings, network: Network, chance: rand
         "metadata_max_age_ms": settings.refresh_interval_ms,
     }
     addresses = parse_addresses(flow.settings.source)
-    return Core(network, addresses, read_settings(given), chance, (None, None), _call)
+    return Core(network, addresses, read_settings(given), rng, (None, None), _call)
 
 
 async def _call(function: Callable[[Partitions], object], partitions: Partitions) -> None:

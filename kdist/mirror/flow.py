@@ -51,7 +51,7 @@ class MirrorWorld(NamedTuple):
 
     network: Network
     clock: Clock
-    chance: random.Random
+    rng: random.Random
 
 
 class MirrorMeasures:
@@ -83,7 +83,7 @@ class RunningFlow(RebalanceListener):
             world.network, parse_addresses(flow.settings.source), client, RETRY_MS
         )
         self.target = Target(world.network, parse_addresses(flow.settings.target), client)
-        self._consumer = Consumer.over(core_of(flow, settings, world.network, world.chance))
+        self._consumer = Consumer.over(core_of(flow, settings, world.network, world.rng))
         self._source_id = ""
         self._wanted: frozenset[str] | None = None  # the topics to subscribe to, by the last look
         self._subscribed: frozenset[str] | None = None

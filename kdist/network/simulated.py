@@ -1,6 +1,6 @@
 """A network in memory, in virtual time: hosts, connections between them, and faults.
 
-`SimulatedNetwork(loop, chance).host("a")` is one host's `Network`. A partition stops bytes
+`SimulatedNetwork(loop, rng).host("a")` is one host's `Network`. A partition stops bytes
 silently; a crash ends a host's connections as a killed process or a power loss does.
 """
 
@@ -33,12 +33,12 @@ class SimulatedNetwork:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        chance: random.Random,
+        rng: random.Random,
         conditions: Conditions = Conditions(),  # noqa: B008 - a tuple
     ) -> None:
         self.loop = loop
         self.conditions = conditions
-        self._chance = chance
+        self._rng = rng
         self._are_parted = False
         self._sides: dict[str, int] = {}  # of the partition, by host
         self._held: dict[SimulatedTransport, None] = {}  # with bytes that the partition stops
@@ -135,7 +135,7 @@ class SimulatedNetwork:
     def _transport(
         self, local: Address, remote: Address, protocol: asyncio.BaseProtocol
     ) -> SimulatedTransport:
-        line = Line(self.loop, self._chance, self.conditions, self.is_cut, self._hold, self._forget)
+        line = Line(self.loop, self._rng, self.conditions, self.is_cut, self._hold, self._forget)
         transport = SimulatedTransport(line, local, remote, protocol)
         self._transports[transport] = None
         return transport
@@ -144,7 +144,7 @@ class SimulatedNetwork:
         self._transports.pop(transport, None)
 
     async def _travel(self) -> None:
-        await asyncio.sleep(self._chance.uniform(0, self.conditions.delay_ms_max) / 1000)
+        await asyncio.sleep(self._rng.uniform(0, self.conditions.delay_ms_max) / 1000)
 
     def _free_port(self) -> int:
         self._last_port += 1

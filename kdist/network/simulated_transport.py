@@ -32,7 +32,7 @@ class Line(NamedTuple):
     """What both ends of a connection share."""
 
     loop: asyncio.AbstractEventLoop
-    chance: random.Random
+    rng: random.Random
     conditions: Conditions
     is_cut: Callable[[str, str], bool]
     hold: Callable[[SimulatedTransport], None]
@@ -149,7 +149,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _put_on_the_way(self, piece: bytes | None) -> None:
         line = self._line
-        due = line.loop.time() + line.chance.uniform(0, line.conditions.delay_ms_max) / 1000
+        due = line.loop.time() + line.rng.uniform(0, line.conditions.delay_ms_max) / 1000
         if self._under_way:
             due = max(due, self._under_way[-1][0])  # one connection's bytes keep their order
         self._under_way.append((due, piece))
@@ -166,7 +166,7 @@ class SimulatedTransport(asyncio.Transport):
             if piece is None:
                 self.peer.lose(ConnectionResetError("the peer is gone"))
                 return
-            if line.chance.random() < line.conditions.reset_share:
+            if line.rng.random() < line.conditions.reset_share:
                 self.lose(ConnectionResetError("reset by chance"))
                 self.peer.lose(ConnectionResetError("reset by chance"))
                 return
@@ -225,10 +225,10 @@ class SimulatedTransport(asyncio.Transport):
                 self.close()
 
     def _cut(self, size: int) -> int:
-        chance = self._line.chance
-        if chance.random() >= self._line.conditions.cut_share:
+        rng = self._line.rng
+        if rng.random() >= self._line.conditions.cut_share:
             return size
-        return 1 if chance.random() < 0.5 else chance.randint(1, size)
+        return 1 if rng.random() < 0.5 else rng.randint(1, size)
 
     def open_window(self, size: int) -> None:
         """The peer has read `size` bytes."""

@@ -20,11 +20,11 @@ class LoopTasks:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        chance: random.Random,
+        rng: random.Random,
         blocking_ms_max: float = 10.0,
     ) -> None:
         self._loop = loop
-        self._chance = chance
+        self._rng = rng
         self.blocking_ms_max = blocking_ms_max
         self._is_off = False
 
@@ -52,4 +52,4 @@ class LoopTasks:
         self.call_later(self._some_ms(), partial(done, error))
 
     def _some_ms(self) -> float:
-        return self._chance.uniform(0, self.blocking_ms_max / 2)
+        return self._rng.uniform(0, self.blocking_ms_max / 2)

@@ -73,33 +73,33 @@ class Content:
         self._lost.update(self._dirty)
         self._dirty.clear()
 
-    def survivor(self, chance: random.Random) -> Content:
+    def survivor(self, rng: random.Random) -> Content:
         """A possible content after a power loss now. This one stays as it is."""
-        share = chance.choice((0.0, 1.0, chance.random()))  # of dirty pages that reached the disk
-        size = len(self.data) if share == 1.0 else self._surviving_size(chance)
+        share = rng.choice((0.0, 1.0, rng.random()))  # of dirty pages that reached the disk
+        size = len(self.data) if share == 1.0 else self._surviving_size(rng)
         data = self.data[:size] + bytes(max(0, size - len(self.data)))
         for page, versions in self._dirty.items():
-            _put_page(data, page, self._surviving_page(page, versions, share, chance))
+            _put_page(data, page, self._surviving_page(page, versions, share, rng))
         for page, versions in self._lost.items():
             _put_page(data, page, versions[0])
         found = Content(data, self.modified_ms)
         found.cold.update(range(-(-size // PAGE_BYTES)))
         return found
 
-    def _surviving_size(self, chance: random.Random) -> int:
+    def _surviving_size(self, rng: random.Random) -> int:
         lowest, highest = self._size_lowest, self._size_highest
-        return chance.choice((lowest, highest, chance.randint(lowest, highest)))
+        return rng.choice((lowest, highest, rng.randint(lowest, highest)))
 
     def _surviving_page(
-        self, page: int, versions: Versions, share: float, chance: random.Random
+        self, page: int, versions: Versions, share: float, rng: random.Random
     ) -> bytes:
         """One of the page's versions, or the sectors of two for a torn write."""
         now = self._page(page)
-        first = now if chance.random() < share else chance.choice(versions)
-        if share == 1.0 or chance.random() < 0.75:
+        first = now if rng.random() < share else rng.choice(versions)
+        if share == 1.0 or rng.random() < 0.75:
             return first
-        second = chance.choice((now, *versions))
-        cut = SECTOR_BYTES * chance.randrange(1, PAGE_BYTES // SECTOR_BYTES)
+        second = rng.choice((now, *versions))
+        cut = SECTOR_BYTES * rng.randrange(1, PAGE_BYTES // SECTOR_BYTES)
         return first[:cut].ljust(cut, b"\0") + second[cut:]
 
     def _soil(self, page: int) -> None:

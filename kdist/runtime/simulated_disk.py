@@ -62,7 +62,7 @@ class SimulatedFile:
         size = sum(map(len, buffers))
 
         def write_part() -> None:
-            self._content.write(buffers, position, self._disk.chance.randint(0, size))
+            self._content.write(buffers, position, self._disk.rng.randint(0, size))
 
         with self._disk.call("write", self.path, spoil=write_part):
             room = self._disk.room_bytes(self._content, position + size)
@@ -127,11 +127,11 @@ class SimulatedLock:
 
 
 class SimulatedDisk(Faults):
-    """A disk with an empty root directory. `chance` alone decides what a power loss leaves."""
+    """A disk with an empty root directory. `rng` alone decides what a power loss leaves."""
 
-    def __init__(self, chance: random.Random, clock: Clock | None = None) -> None:
-        super().__init__(chance)
-        self.chance = chance
+    def __init__(self, rng: random.Random, clock: Clock | None = None) -> None:
+        super().__init__(rng)
+        self.rng = rng
         self.clock = clock or VirtualClock()
         self._names = Names(Directory())
         self._capacity_bytes = _CAPACITY_BYTES
@@ -147,16 +147,16 @@ class SimulatedDisk(Faults):
             return end  # the usual case: no need to add up the sizes of all files
         return min(end, allocated + max(0, self._free_bytes()))
 
-    def crash(self, chance: random.Random | None = None) -> SimulatedDisk:
+    def crash(self, rng: random.Random | None = None) -> SimulatedDisk:
         """Lose power now, and return what `power_on` finds."""
         self.is_off = True
-        return self.power_on(chance)
+        return self.power_on(rng)
 
-    def power_on(self, chance: random.Random | None = None) -> SimulatedDisk:
+    def power_on(self, rng: random.Random | None = None) -> SimulatedDisk:
         """A disk with what survived the power loss, without faults. May differ with each call."""
         assert self.is_off, "the power is on"
-        found = SimulatedDisk(self.chance, self.clock)
-        found._names = self._names.survivor(chance or self.chance)
+        found = SimulatedDisk(self.rng, self.clock)
+        found._names = self._names.survivor(rng or self.rng)
         found._capacity_bytes = self._capacity_bytes
         return found
 

@@ -90,11 +90,11 @@ class Fault:
 class Faults:
     """The trace of a disk's calls, its faults, and its power switch."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.trace: list[Call] = []
         self.is_off = False
         self.lacks_descriptors = False
-        self._chance = chance
+        self._rng = rng
         self._faults: list[Fault] = []
         self._crash_at = 0
         self._is_doomed = False
@@ -144,7 +144,7 @@ class Faults:
         self.trace.append(call)
         if len(self.trace) == self._crash_at:
             self._is_doomed = True
-            if self._chance.random() < 0.5:
+            if self._rng.random() < 0.5:
                 self.end()
             return 0
         for fault in self._faults:

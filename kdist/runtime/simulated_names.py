@@ -151,16 +151,16 @@ class Names:
                 found.append(node)
         return found
 
-    def survivor(self, chance: random.Random) -> Names:
+    def survivor(self, rng: random.Random) -> Names:
         """Possible names after a power loss now. These stay as they are."""
-        share = chance.choice((0.0, 1.0, chance.random()))  # of pending changes that survive
-        chosen = _with_causes(self._pending, [chance.random() < share for _ in self._pending])
+        share = rng.choice((0.0, 1.0, rng.random()))  # of pending changes that survive
+        chosen = _with_causes(self._pending, [rng.random() < share for _ in self._pending])
         changed: dict[int, dict[str, Node]] = {}
         for change in chosen:
             for directory, name, node in change.moves:
                 entries = changed.setdefault(id(directory), dict(directory.durable))
                 _move(entries, name, node)
-        return Names(_rebuilt(self.root, changed, chance))
+        return Names(_rebuilt(self.root, changed, rng))
 
 
 def os_error(code: int, path: str) -> OSError:
@@ -200,14 +200,14 @@ def _with_causes(changes: list[Change], is_chosen: list[bool]) -> list[Change]:
 
 
 def _rebuilt(
-    directory: Directory, changed: dict[int, dict[str, Node]], chance: random.Random
+    directory: Directory, changed: dict[int, dict[str, Node]], rng: random.Random
 ) -> Directory:
     """A copy of `directory` as on the disk, with `changed` in place of its durable entries."""
     copy = Directory()
     for name, node in changed.get(id(directory), directory.durable).items():
         if isinstance(node, Directory):
-            copy.durable[name] = _rebuilt(node, changed, chance)
+            copy.durable[name] = _rebuilt(node, changed, rng)
         else:
-            copy.durable[name] = node.survivor(chance)
+            copy.durable[name] = node.survivor(rng)
     copy.entries = dict(copy.durable)
     return copy

@@ -42,10 +42,10 @@ class VirtualTasks:
     """The owner of `clock`: time passes only while one of its `run_` methods runs."""
 
     def __init__(
-        self, clock: VirtualClock, chance: random.Random, blocking_ms_max: float = 10.0
+        self, clock: VirtualClock, rng: random.Random, blocking_ms_max: float = 10.0
     ) -> None:
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._blocking_ms_max = blocking_ms_max
         self._events: list[Event] = []
         self._events_count = 0
@@ -72,7 +72,7 @@ class VirtualTasks:
         self.call_later(self._some_ms(), partial(done, error))
 
     def _some_ms(self) -> float:
-        return self._chance.uniform(0, self._blocking_ms_max / 2)
+        return self._rng.uniform(0, self._blocking_ms_max / 2)
 
     def run_until_idle(self) -> None:
         """Run until the queue is empty; never returns if a callback keeps rescheduling itself."""

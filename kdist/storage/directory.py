@@ -81,7 +81,7 @@ class LogDirectory:
             files=files,
             settings=around.settings,
             metrics=around.metrics,
-            chance=around.chance,
+            rng=around.rng,
             space=DiskSpace(files, path, around.settings.reserved_bytes),
             unflushed=set(),
             want_flush=self.flusher.request,
@@ -258,7 +258,7 @@ class LogDirectory:
         self.saver.request(done)  # which syncs this directory too, before `done`
 
     def _retire(self, log: Log, state: DirectoryState) -> None:
-        unique = uuid.UUID(int=self.around.chance.getrandbits(128))
+        unique = uuid.UUID(int=self.around.rng.getrandbits(128))
         path = f"{self.path}/{names.retired_directory_name(log.partition, state, unique)}"
         self.files.rename(log.directory, path)
         if state is DirectoryState.DELETED:

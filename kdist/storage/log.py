@@ -50,7 +50,7 @@ class LogWorld(NamedTuple):
     files: Files
     settings: StorageSettings
     metrics: StorageMetrics
-    chance: random.Random
+    rng: random.Random
     space: DiskSpace
     unflushed: set[Log]
     """The logs that hold records above their recovery point."""
@@ -97,7 +97,7 @@ class Log:
         self.sealed_unsynced: list[Segment] = []
         self._under_way: deque[Append] = deque()
         self._reserved_position = segments[-1].size
-        self._roll_watch = RollWatch(settings, world.chance)
+        self._roll_watch = RollWatch(settings, world.rng)
         self._writeback_step_bytes = self._choose_writeback_step()
         # Positions of recent appends by base offset: a reader at the tail asks for exactly such an
         # offset (and a high watermark is one), and needs no index look-up.
@@ -255,7 +255,7 @@ class Log:
     def configure(self, settings: TopicSettings) -> None:
         """Take new values of the topic's settings; they hold from the next append on."""
         self.settings = settings
-        self._roll_watch = RollWatch(settings, self.world.chance)
+        self._roll_watch = RollWatch(settings, self.world.rng)
         self._writeback_step_bytes = self._choose_writeback_step()
 
     def _choose_writeback_step(self) -> int:
@@ -356,7 +356,7 @@ class Log:
         self.renamed_in.add(self.directory)
         self.forget_reserved()
         self.save_producers()
-        self._roll_watch = RollWatch(self.settings, self.world.chance)
+        self._roll_watch = RollWatch(self.settings, self.world.rng)
         self.world.metrics.rolled_segments += 1
         self.world.want_flush(self)
 

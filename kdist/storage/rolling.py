@@ -21,11 +21,9 @@ class RollWatch:
 
     __slots__ = ("_offset", "_position", "_roll_after_ms", "_settings", "_timestamp")
 
-    def __init__(self, settings: TopicSettings, chance: random.Random) -> None:
+    def __init__(self, settings: TopicSettings, rng: random.Random) -> None:
         jitter_ms = settings.segment_jitter_ms
-        self._roll_after_ms = settings.segment_ms - (
-            chance.randrange(jitter_ms) if jitter_ms else 0
-        )
+        self._roll_after_ms = settings.segment_ms - (rng.randrange(jitter_ms) if jitter_ms else 0)
         self._settings = settings
         self.forget()
 

@@ -27,7 +27,7 @@ class Surroundings(NamedTuple):
     files: Files
     clock: Clock
     tasks: Tasks
-    chance: random.Random
+    rng: random.Random
     settings: StorageSettings
     metrics: StorageMetrics
     settings_of: Callable[[str], TopicSettings]

@@ -26,9 +26,9 @@ from kdist.zk.session import Answer, Children, Exists, Get, GetMany, Multi, Requ
 class MemoryEnsemble:
     """The servers: tree, sessions and connections; and the faults that a test can inject."""
 
-    def __init__(self, clock: Clock, chance: random.Random, delay_ms_max: float = 0.0) -> None:
+    def __init__(self, clock: Clock, rng: random.Random, delay_ms_max: float = 0.0) -> None:
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._delay_ms_max = delay_ms_max
         self._is_running = True
         self._session_ids = count(0x1000)
@@ -90,7 +90,7 @@ class MemoryEnsemble:
     # -- connections
 
     def delay_ms(self) -> float:
-        return self._chance.uniform(0, self._delay_ms_max)
+        return self._rng.uniform(0, self._delay_ms_max)
 
     def maybe_accept(self, client: MemoryZooKeeper) -> None:
         """After a delay, connect the client if it wants to be connected and can be."""

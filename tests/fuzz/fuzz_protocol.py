@@ -86,51 +86,51 @@ class Report(NamedTuple):
     accepted: int
 
 
-def damage(frame: bytes, chance: random.Random) -> bytes:
+def damage(frame: bytes, rng: random.Random) -> bytes:
     """`frame` damaged in one to four places, or sometimes unchanged."""
     wounded = bytearray(frame)
-    for _ in range(chance.randrange(5)):
-        at = chance.randrange(len(wounded) + 1)
-        kind = chance.randrange(5)
+    for _ in range(rng.randrange(5)):
+        at = rng.randrange(len(wounded) + 1)
+        kind = rng.randrange(5)
         if kind == 0:
             del wounded[at:]
         elif kind == 1:
-            bad = chance.choice(HOSTILE)
+            bad = rng.choice(HOSTILE)
             wounded[at : at + len(bad)] = bad
         elif kind == 2:
-            wounded[at:at] = chance.choice(HOSTILE)
+            wounded[at:at] = rng.choice(HOSTILE)
         elif kind == 3:
-            del wounded[at : at + chance.randrange(1, 9)]
+            del wounded[at : at + rng.randrange(1, 9)]
         else:
-            wounded[at : at + 1] = chance.randbytes(1)
+            wounded[at : at + 1] = rng.randbytes(1)
     return bytes(wounded)
 
 
-def make_attack(chance: random.Random) -> Attack:
+def make_attack(rng: random.Random) -> Attack:
     """A random decoder and a damaged input for it."""
-    target = chance.choice(("message", "message", "request", "response", "versioned", "framing"))
+    target = rng.choice(("message", "message", "request", "response", "versioned", "framing"))
     arguments: tuple[Any, ...] = ()
     if target == "message":
-        case = chance.choice(ALL_CASES)
-        arguments, frame = (case,), encoded(case, sample(case, chance))
+        case = rng.choice(ALL_CASES)
+        arguments, frame = (case,), encoded(case, sample(case, rng))
     elif target == "versioned":
-        case = chance.choice([case for case in ALL_CASES if case.cls in VERSIONED])
-        frame = case.version.to_bytes(2, "big") + encoded(case, sample(case, chance))
+        case = rng.choice([case for case in ALL_CASES if case.cls in VERSIONED])
+        frame = case.version.to_bytes(2, "big") + encoded(case, sample(case, rng))
         arguments = (VERSIONED[case.cls],)
     else:
-        api = chance.choice(TABLE)
-        version = chance.randint(api.oldest, api.newest)
-        case = chance.choice([case for case in ALL_CASES if case.cls is api.request])
+        api = rng.choice(TABLE)
+        version = rng.randint(api.oldest, api.newest)
+        case = rng.choice([case for case in ALL_CASES if case.cls is api.request])
         case = case._replace(version=version)
-        header = RequestHeader(api.key, version, chance.getrandbits(31), "a client")
-        frame = bytes(encode_request(header, sample(case, chance)))
+        header = RequestHeader(api.key, version, rng.getrandbits(31), "a client")
+        frame = bytes(encode_request(header, sample(case, rng)))
         if target == "response":
             case = case._replace(cls=api.response)
-            frame = bytes(encode_response(version, 7, sample(case, chance)))
+            frame = bytes(encode_response(version, 7, sample(case, rng)))
             arguments = (api, version)
         frame = frame if target == "framing" else frame[4:]
-    noise = chance.randbytes(chance.randrange(64)) if chance.randrange(20) == 0 else None
-    return Attack(target, arguments, noise or damage(frame, chance))
+    noise = rng.randbytes(rng.randrange(64)) if rng.randrange(20) == 0 else None
+    return Attack(target, arguments, noise or damage(frame, rng))
 
 
 def decode(attack: Attack) -> None:
@@ -174,11 +174,11 @@ def allocated_bytes(attack: Attack) -> int:
 
 def run(seconds: float, seed: int) -> Report:
     """Run until the time is up; a failure is an AssertionError with the seed and the input."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     end = time.monotonic() + seconds
     inputs = accepted = 0
     while time.monotonic() < end:
-        attack = make_attack(chance)
+        attack = make_attack(rng)
         inputs += 1
         try:
             accepted += is_accepted(attack)

@@ -108,7 +108,7 @@ class Churn:
         self, directory: Path, seed: int, count: int, arguments: dict[str, Sequence[str]]
     ) -> None:
         self.directory = directory
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.count = count
         self.arguments = arguments
         self.members: list[Member] = []
@@ -134,17 +134,17 @@ class Churn:
         end_s = time.monotonic() + duration_s
         leaving: list[Member] = []
         while time.monotonic() < end_s:
-            time.sleep(self.chance.uniform(0.2, 2) * pause_s)
+            time.sleep(self.rng.uniform(0.2, 2) * pause_s)
             staying = [each for each in self.living if each not in leaving]
             candidates = [each for each in staying if each.is_up]
-            what = self.chance.random()
+            what = self.rng.random()
             if len(candidates) < self.count // 2 or (len(candidates) < self.count and what < 0.5):
                 self.join()
             elif candidates and what < 0.75:
-                self.chance.choice(candidates).end(signal.SIGKILL)
+                self.rng.choice(candidates).end(signal.SIGKILL)
                 self.counts["killed"] += 1
             elif candidates:
-                leaver = self.chance.choice(candidates)
+                leaver = self.rng.choice(candidates)
                 leaver.end(signal.SIGTERM)
                 leaving.append(leaver)
                 self.counts["left"] += 1

@@ -20,7 +20,7 @@ class CuttingProxy:
         self.may_pass = threading.Event()
         self.may_pass.set()
         self._target = target
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._listening = socket.create_server(("127.0.0.1", port))
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -33,7 +33,7 @@ class CuttingProxy:
                 return  # closed
             broker = socket.create_connection(("127.0.0.1", self._target))
             self._open += [client, broker]
-            limit = self._chance.randrange(self.bytes_between_cuts or 1)
+            limit = self._rng.randrange(self.bytes_between_cuts or 1)
             for source, sink in ((client, broker), (broker, client)):
                 threading.Thread(
                     target=self._pass_on, args=(source, sink, limit), daemon=True

@@ -42,7 +42,7 @@ class Arena:
 
     def __init__(self, port: int, seed: int) -> None:
         self.port = port
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.frames = all_frames()
         self.flips = self._flips()
         self.flipped = 0
@@ -61,7 +61,7 @@ class Arena:
         self._held.clear()
 
     def any_frame(self) -> bytes:
-        return self.chance.choice(self.frames)[2]
+        return self.rng.choice(self.frames)[2]
 
     @property
     def flips_in_all(self) -> int:
@@ -77,7 +77,7 @@ class Arena:
             for mask in MASKS
         ]
         while True:
-            self.chance.shuffle(order)
+            self.rng.shuffle(order)
             for n, at, mask in order:
                 flipped = bytearray(self.frames[n][2])
                 flipped[at] ^= mask
@@ -100,26 +100,26 @@ def last_words(arena: Arena, content: bytes) -> None:
 
 def noise(arena: Arena) -> None:
     """Random bytes, with or without a frame's size in front."""
-    content = arena.chance.randbytes(arena.chance.randrange(1, 300))
-    last_words(arena, content if arena.chance.random() < 0.3 else _framed(content))
+    content = arena.rng.randbytes(arena.rng.randrange(1, 300))
+    last_words(arena, content if arena.rng.random() < 0.3 else _framed(content))
 
 
 def noise_behind_a_header(arena: Arena) -> None:
     """A valid header followed by noise."""
     head = arena.any_frame()[4:16]
-    last_words(arena, _framed(head + arena.chance.randbytes(arena.chance.randrange(200))))
+    last_words(arena, _framed(head + arena.rng.randbytes(arena.rng.randrange(200))))
 
 
 def truncated(arena: Arena) -> None:
     """A request that ends anywhere; a size that says so, or one that promises more."""
     frame = arena.any_frame()
-    end = arena.chance.randrange(len(frame))
-    last_words(arena, frame[:end] if arena.chance.random() < 0.5 else _framed(frame[4:end]))
+    end = arena.rng.randrange(len(frame))
+    last_words(arena, frame[:end] if arena.rng.random() < 0.5 else _framed(frame[4:end]))
 
 
 def huge_length(arena: Arena) -> None:
     """A size that is negative or too large, or the largest there may be, and ten bytes."""
-    size = arena.chance.choice(HUGE)
+    size = arena.rng.choice(HUGE)
     content = _SIZE.pack(size) + arena.any_frame()[4:14]
     if 0 <= size <= FRAME_BYTES_MAX:
         wire = Wire(arena.port, CLOSE_S)
@@ -132,15 +132,15 @@ def huge_length(arena: Arena) -> None:
 def huge_count(arena: Arena) -> None:
     """A length inside a request that says 2 GB."""
     frame = bytearray(arena.any_frame())
-    at = arena.chance.randrange(8, len(frame))
-    frame[at : at + 4] = arena.chance.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"))
+    at = arena.rng.randrange(8, len(frame))
+    frame[at : at + 4] = arena.rng.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"))
     last_words(arena, _framed(bytes(frame[4:])))
 
 
 def wrong_version(arena: Arena) -> None:
     """Requests in versions that do not exist."""
     frame = bytearray(arena.any_frame())
-    version = arena.chance.choice((-1, 99, 32767, -32768))
+    version = arena.rng.choice((-1, 99, 32767, -32768))
     struct.pack_into(">h", frame, 6, version)
     last_words(arena, bytes(frame))
 
@@ -150,14 +150,14 @@ def unknown_key(arena: Arena) -> None:
     frame = bytearray(arena.any_frame())
     known = {api.key for api in TABLE}
     unknown = [key for key in (*range(100), -1, 32767, -32768) if key not in known]
-    struct.pack_into(">h", frame, 4, arena.chance.choice(unknown))
+    struct.pack_into(">h", frame, 4, arena.rng.choice(unknown))
     last_words(arena, bytes(frame))
 
 
 def odd_names(arena: Arena) -> None:
     """Names that no topic and no group may have, or that mean something to a filesystem."""
-    api, version, _ = arena.chance.choice(arena.frames)
-    last_words(arena, valid_frame(api, version, arena.chance.choice(NAMES)))
+    api, version, _ = arena.rng.choice(arena.frames)
+    last_words(arena, valid_frame(api, version, arena.rng.choice(NAMES)))
 
 
 def flipped_bytes(arena: Arena) -> None:
@@ -171,7 +171,7 @@ def half_open(arena: Arena) -> None:
     """A part of a request, and silence."""
     wire = Wire(arena.port, CLOSE_S)
     frame = arena.any_frame()
-    wire.send(frame[: arena.chance.randrange(len(frame))])
+    wire.send(frame[: arena.rng.randrange(len(frame))])
     arena.hold(wire)
 
 
@@ -186,14 +186,14 @@ def flood_of_connects(arena: Arena) -> None:
     """Many connections at once that say nothing and go; half of them by a reset."""
     wires = [Wire(arena.port, CLOSE_S) for _ in range(FLOOD)]
     for wire in wires:
-        if arena.chance.random() < 0.5:
+        if arena.rng.random() < 0.5:
             wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         wire.socket.close()
 
 
 def never_reading(arena: Arena) -> None:
     """An endless stream of requests whose answers are never read."""
-    question = valid_frame(*arena.chance.choice(((metadata.API, 9), (fetch.API, 11))))
+    question = valid_frame(*arena.rng.choice(((metadata.API, 9), (fetch.API, 11))))
     wire = Wire(arena.port, CLOSE_S)
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     wire.socket.setblocking(False)
@@ -210,7 +210,7 @@ def compression_bomb(arena: Arena) -> None:
     """A small message of magic 1 that would be 200 MB."""
     produce = next(api for api in TABLE if api.name == "Produce")
     inner = write_message(Message(0, 1, 0, 0, None, bytes(BOMB_BYTES)))
-    codec = arena.chance.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
+    codec = arena.rng.choice((Codec.GZIP, Codec.SNAPPY, Codec.LZ4))
     bomb = write_message(Message(0, 1, int(codec), 0, None, compress(codec, inner)))
     valid = produce_frame_with(bomb, valid_frame(produce, 2))
     last_words(arena, valid)

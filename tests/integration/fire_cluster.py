@@ -144,7 +144,7 @@ class Churn:
         self.broken: list[str] = []
         self.history: list[str] = []
         self._brokers = brokers
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -159,7 +159,7 @@ class Churn:
 
     def _run(self) -> None:
         while not self._is_stopping.wait(PAUSE_S):
-            name = self._chance.choice(POOL)
+            name = self._rng.choice(POOL)
             if self.exists[name] is False:
                 self.exists[name] = self._create(name)
             else:  # None: after a deletion we know again
@@ -168,7 +168,7 @@ class Churn:
     def _create(self, name: str) -> bool | None:
         new = NewTopic(
             name=name,
-            num_partitions=self._chance.randint(1, PARTITIONS_MAX),
+            num_partitions=self._rng.randint(1, PARTITIONS_MAX),
             replication_factor=1,
             assignments=[],
             configs=[],
@@ -204,7 +204,7 @@ class Churn:
         self, what: str, api: Any, version: int, request: Any, result: Callable[[Any], Any]
     ) -> Error | None:
         """Of whom somebody alive believes to be the controller; None if no answer comes."""
-        asked = self._chance.choice(self._brokers)
+        asked = self._rng.choice(self._brokers)
         begun_s = time.monotonic()
         answered = "no answer"
         try:

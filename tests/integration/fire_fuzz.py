@@ -173,7 +173,7 @@ def attack_for(arena: Arena, seconds: float, senders: Sequence[SlowSender] = ())
     weights = [each.weight for each in ATTACKS]
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
-        [chosen] = arena.chance.choices(ATTACKS, weights)
+        [chosen] = arena.rng.choices(ATTACKS, weights)
         chosen.attack(arena)
         done[chosen.attack.__name__] += 1
         for sender in senders:

@@ -67,25 +67,25 @@ class Cluster(NamedTuple):
 class Asking:
     """The requests of one connection. Owner: its thread."""
 
-    def __init__(self, name: str, cluster: Cluster, chance: random.Random) -> None:
+    def __init__(self, name: str, cluster: Cluster, rng: random.Random) -> None:
         self.cluster = cluster
-        self.chance = chance
+        self.rng = rng
         self.name = name
         self.frames: list[bytes] = []
         self.expected: list[Expected] = []
         self.topics = [Topic(name), Topic(f"{name}-aside")]
         self.producer_id = -1
         self.committed = -1
-        self._correlation_id = chance.randrange(1 << 30)
+        self._correlation_id = rng.randrange(1 << 30)
         self._versions: dict[str, int] = {}
         self._records = 0
 
     def version(self, api: Api, oldest: int | None = None) -> int:
         """Mostly the same one, as a client's."""
         lowest = api.oldest if oldest is None else oldest
-        if self.chance.random() < 0.1:
-            return self.chance.randrange(lowest, api.newest + 1)
-        chosen = self.chance.choice((api.newest, self.chance.randrange(lowest, api.newest + 1)))
+        if self.rng.random() < 0.1:
+            return self.rng.randrange(lowest, api.newest + 1)
+        chosen = self.rng.choice((api.newest, self.rng.randrange(lowest, api.newest + 1)))
         return max(lowest, self._versions.setdefault(api.name, chosen))
 
     def ask(self, api: Api, version: int, request: Any, what: str, check: Check | None) -> None:
@@ -98,7 +98,7 @@ class Asking:
 
     def some_topic(self) -> Topic:
         """Mostly the one that is always there."""
-        return self.topics[self.chance.random() < 0.2]
+        return self.topics[self.rng.random() < 0.2]
 
     def visible_end(self, log: Log) -> int:
         """What whoever asks now sees at least: what was produced before is done then."""

@@ -16,10 +16,10 @@ _LOST = (Error.FETCH_SESSION_ID_NOT_FOUND, Error.INVALID_FETCH_SESSION_EPOCH)
 class FetchSession:
     """Of one topic. Requests never wait: then the next finds the session's epoch counted."""
 
-    def __init__(self, script: Script, topic: Topic, chance: random.Random) -> None:
+    def __init__(self, script: Script, topic: Topic, rng: random.Random) -> None:
         self._script = script
         self._topic = topic
-        self._chance = chance
+        self._rng = rng
         self._id = 0
         self._epoch = 0
         self._is_opening = False
@@ -31,15 +31,15 @@ class FetchSession:
         if self._is_opening:
             return  # its id is not known yet
         if not self._id:
-            count = self._chance.choice((1, 1, len(self._topic.logs)))
+            count = self._rng.choice((1, 1, len(self._topic.logs)))
             self._offsets = dict.fromkeys(range(count), 0)
             self._epoch = 0
             self._is_opening = True
-        named = [n for n in self._offsets if not self._epoch or self._chance.random() < 0.5]
+        named = [n for n in self._offsets if not self._epoch or self._rng.random() < 0.5]
         for index in named:
             log = self._topic.logs[index]
-            somewhere = self._chance.randrange(log.start, self._script.visible_end(log) + 1)
-            self._offsets[index] = self._chance.choice((somewhere, self._script.visible_end(log)))
+            somewhere = self._rng.randrange(log.start, self._script.visible_end(log) + 1)
+            self._offsets[index] = self._rng.choice((somewhere, self._script.visible_end(log)))
         looks = {
             index: Look(self._topic, index, offset, self._script.visible_end)
             for index, offset in self._offsets.items()

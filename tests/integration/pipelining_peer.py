@@ -27,16 +27,16 @@ class Ended(Exception):
 class Peer:
     """Owner: one thread."""
 
-    def __init__(self, port: int, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, port: int, rng: random.Random) -> None:
+        self._rng = rng
         self._socket = socket.socket()
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL_BUFFER)
         self._socket.settimeout(TIMEOUT_S)
         self._socket.connect(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, chance.random() < 0.7)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, rng.random() < 0.7)
         self._socket.setblocking(False)
-        self._is_slow = chance.random() < 0.3
+        self._is_slow = rng.random() < 0.3
         self._received = bytearray()
         self.frames: list[bytes] = []
         self.is_ended = False
@@ -51,11 +51,11 @@ class Peer:
             if half_close and not pieces and not is_shut:
                 is_shut = True
                 self._socket.shutdown(socket.SHUT_WR)
-            is_pausing = self._is_slow and self._chance.random() < 0.1
+            is_pausing = self._is_slow and self._rng.random() < 0.1
             wanted = (0 if is_pausing else select.POLLIN) | (select.POLLOUT if pieces else 0)
             poll = select.poll()
             poll.register(self._socket, wanted)
-            ready = poll.poll(self._chance.randrange(1, 40) if is_pausing else 1000)
+            ready = poll.poll(self._rng.randrange(1, 40) if is_pausing else 1000)
             for _, events in ready:
                 if events & select.POLLOUT and pieces:
                     self._send(pieces)
@@ -64,15 +64,15 @@ class Peer:
 
     def _pieces(self, data: bytes) -> list[memoryview]:
         """The pieces to send, in reverse: they are popped from the end."""
-        view, chance = memoryview(data), self._chance
-        how = chance.choice(("whole", "whole", "any", "any", "small", "bytes"))
+        view, rng = memoryview(data), self._rng
+        how = rng.choice(("whole", "whole", "any", "any", "small", "bytes"))
         pieces = []
         while view:
             size = len(view)
             if how == "any":
-                size = chance.randrange(1, min(size, 1 << chance.randrange(1, 21)) + 1)
+                size = rng.randrange(1, min(size, 1 << rng.randrange(1, 21)) + 1)
             elif how == "small":
-                size = chance.randrange(1, 200) if len(data) < 50_000 else 70_001
+                size = rng.randrange(1, 200) if len(data) < 50_000 else 70_001
             elif how == "bytes":
                 size = 1 if len(pieces) < _BYTEWISE_MAX else 9_999
             pieces.append(view[:size])
@@ -92,7 +92,7 @@ class Peer:
             pieces.append(piece[sent:])
 
     def _receive(self) -> None:
-        size = self._chance.choice((1, 7, 500, _RECEIVE_BYTES)) if self._is_slow else _RECEIVE_BYTES
+        size = self._rng.choice((1, 7, 500, _RECEIVE_BYTES)) if self._is_slow else _RECEIVE_BYTES
         try:
             chunk = self._socket.recv(size)
         except BlockingIOError:

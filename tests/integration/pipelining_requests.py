@@ -52,11 +52,11 @@ class Script(Asking):
 
     def batch(self, log: Log | None, size: int, *, is_idempotent: bool) -> Batch:
         """A batch of records that nobody else sends."""
-        count = self.chance.choice((1, 1, 1, 2, 5))
+        count = self.rng.choice((1, 1, 1, 2, 5))
         self._records += 1
         values = [
             b"%s %d %d " % (self.name.encode(), self._records, number)
-            + self.chance.randbytes(size // count)
+            + self.rng.randbytes(size // count)
             for number in range(count)
         ]
         if not is_idempotent or log is None:
@@ -72,12 +72,12 @@ class Script(Asking):
 
     def size(self) -> int:
         """A batch's size: mostly small."""
-        chosen = self.chance.random()
+        chosen = self.rng.random()
         if chosen < 0.9:
-            return self.chance.randrange(1500)
+            return self.rng.randrange(1500)
         if chosen < 0.97:
-            return self.chance.randrange(1500, 64 << 10)
-        return self.chance.randrange(64 << 10, 1 << 20)
+            return self.rng.randrange(1500, 64 << 10)
+        return self.rng.randrange(64 << 10, 1 << 20)
 
     def produce(
         self, asked: Sequence[tuple[Topic, int]], acks: int, *, is_idempotent: bool, size: int
@@ -144,7 +144,7 @@ class Script(Asking):
         content = bytearray(self.batch(None, 100, is_idempotent=False).content)
         content[-1] ^= 1
         code = Error.CORRUPT_MESSAGE
-        if acks and self.chance.random() < 0.3:
+        if acks and self.rng.random() < 0.3:
             acks, code = 7, Error.INVALID_REQUIRED_ACKS
         elif not topic.logs:
             code = Error.UNKNOWN_TOPIC_OR_PARTITION

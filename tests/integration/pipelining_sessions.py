@@ -25,20 +25,20 @@ class Session:
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.name = name
-        self.chance = random.Random(name)
-        self.script = Script(name, cluster, self.chance)
+        self.rng = random.Random(name)
+        self.script = Script(name, cluster, self.rng)
         self.requests = 0
         self.unanswered = 0
         self._port = cluster.port
-        self._peer = Peer(cluster.port, self.chance)
-        self.fetches = FetchSession(self.script, self.script.topics[0], self.chance)
+        self._peer = Peer(cluster.port, self.rng)
+        self.fetches = FetchSession(self.script, self.script.topics[0], self.rng)
 
     def run(self) -> str:
         """Run the session; returns how it ended. AssertionError if anything is wrong."""
-        end = self.chance.choice(ENDS)
+        end = self.rng.choice(ENDS)
         try:
             self._begin()
-            for _ in range(self.chance.randrange(1, 6)):
+            for _ in range(self.rng.randrange(1, 6)):
                 self._fill()
                 self._exchange()
             self._end(end)
@@ -52,7 +52,7 @@ class Session:
         """A topic, a producer's id, and perhaps a fetch session."""
         script = self.script
         script.ask_versions()
-        if self.chance.random() < 0.3:
+        if self.rng.random() < 0.3:
             script.describe(script.topics[0])
         script.create(script.topics[0])
         request = init_producer_id.InitProducerIdRequest(
@@ -71,13 +71,13 @@ class Session:
 
     def _fill(self, *, is_calm: bool = False) -> None:
         """Write a pipeline down; `is_calm`: without what takes records away."""
-        size = self.chance.choice((1, 3, 10, _PIPELINE_MAX))
-        count = self.chance.randrange(1, size + 1)
+        size = self.rng.choice((1, 3, 10, _PIPELINE_MAX))
+        count = self.rng.randrange(1, size + 1)
         self.requests += count
         while len(self.script.frames) < count:  # a kind may have nothing to ask
             kinds = _CALM if is_calm else _ALL
-            kind = self.chance.choices(list(kinds), list(kinds.values()))[0]
-            kind(self, self.chance.choice((1, 1, 2, 5, 15)))
+            kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
+            kind(self, self.rng.choice((1, 1, 2, 5, 15)))
 
     def _exchange(
         self,
@@ -110,15 +110,15 @@ class Session:
             raise AssertionError(f"no answer to {[str(e) for e in expected[len(peer.frames) :]]}")
 
     def _end(self, end: str) -> None:
-        script, chance = self.script, self.chance
+        script, rng = self.script, self.rng
         self._fill(is_calm=True)
-        behind = self._behind() if chance.random() < 0.5 else b""
+        behind = self._behind() if rng.random() < 0.5 else b""
         if end == "unknown version":
             frame = bytearray(self._foreign(lambda: script.list_offset(script.topics[0], 0, -1)))
             frame[6:8] = b"\x7f\xff"
             self._exchange(bytes(frame) + behind, is_last=True, may_be_cut=bool(behind))
         elif end == "no frame":
-            no_frame = chance.choice(_NO_FRAME)
+            no_frame = rng.choice(_NO_FRAME)
             self._exchange(no_frame, is_last=True, may_be_cut=len(no_frame) > 4)
         elif end == "refused acks=0":
             frame = bytearray(self._foreign(lambda: script.produce_refused(script.topics[0], 0)))
@@ -153,9 +153,9 @@ class Session:
     def _reset(self) -> None:
         """Send some, read some, and reset the connection."""
         data = b"".join(self.script.frames)
-        enough = self.chance.randrange(len(self.script.expected) + 1)
+        enough = self.rng.randrange(len(self.script.expected) + 1)
         self._peer.frames.clear()
-        size = self.chance.randrange(len(data) + 1)
+        size = self.rng.randrange(len(data) + 1)
         limit = enough if size == len(data) else 0
         self._peer.exchange(data[:size], lambda: len(self._peer.frames) >= limit, half_close=False)
         for each, frame in zip(self.script.expected, self._peer.frames, strict=False):
@@ -172,7 +172,7 @@ class Session:
                 with Wire(self._port) as wire:
                     self._read(wire, topic.name, index, log, is_whole=is_whole)
         with Wire(self._port) as wire:
-            script = Script(self.name, self.script.cluster, self.chance)
+            script = Script(self.name, self.script.cluster, self.rng)
             for topic in self.script.topics:
                 if topic.logs:
                     script.delete(topic)
@@ -206,15 +206,15 @@ class Session:
     # Kinds
 
     def _some_place(self) -> tuple[Any, int]:
-        index = PARTITIONS if self.chance.random() < 0.03 else self.chance.randrange(PARTITIONS)
+        index = PARTITIONS if self.rng.random() < 0.03 else self.rng.randrange(PARTITIONS)
         return self.script.some_topic(), index
 
     def _produce(self, times: int) -> None:
         place, size = self._some_place(), self.script.size()
         if size > 64 << 10:
             times = min(times, 4)
-        is_idempotent = self.chance.random() < 0.4
-        acks = self.chance.choice((1, 1, -1, -1, 0))
+        is_idempotent = self.rng.random() < 0.4
+        acks = self.rng.choice((1, 1, -1, -1, 0))
         for _ in range(times):
             topic, index = place
             log = topic.logs[index] if index < len(topic.logs) else None
@@ -224,13 +224,13 @@ class Session:
             self.script.produce([place], acks, is_idempotent=is_idempotent, size=size)
 
     def _produce_to_several(self, times: int) -> None:
-        places = [self._some_place() for _ in range(self.chance.randrange(2, 4))]
+        places = [self._some_place() for _ in range(self.rng.randrange(2, 4))]
         for _ in range(min(times, 3)):
             self.script.produce(
                 places,
-                self.chance.choice((1, -1)),
+                self.rng.choice((1, -1)),
                 is_idempotent=False,
-                size=self.chance.randrange(1000),
+                size=self.rng.randrange(1000),
             )
 
     def _refused(self, _times: int) -> None:
@@ -238,20 +238,20 @@ class Session:
 
     def _fetch(self, times: int) -> None:
         asked = []
-        for _ in range(self.chance.choice((1, 1, 1, 2, 3))):
+        for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
             topic, index = self._some_place()
             log = topic.logs[index] if index < len(topic.logs) else Log()
-            offset = self.chance.choice((log.end, log.end, log.start, -1))
+            offset = self.rng.choice((log.end, log.end, log.start, -1))
             if offset < 0:
-                offset = self.chance.randrange(log.start, log.end + 1)
+                offset = self.rng.randrange(log.start, log.end + 1)
             if (topic.name, index) not in [(each[0].name, each[1]) for each in asked]:
                 asked.append((topic, index, offset))
-        chance = self.chance
+        rng = self.rng
         limits = {
-            "wait_ms": chance.choice((0, 0, 20, 100)),
-            "min_bytes": chance.choice((1, 1, 0, 5000)),
-            "max_bytes": chance.choice((50 << 20, 50 << 20, 1000)),
-            "partition_bytes": chance.choice((1 << 20, 4 << 20, 3000, 100)),
+            "wait_ms": rng.choice((0, 0, 20, 100)),
+            "min_bytes": rng.choice((1, 1, 0, 5000)),
+            "max_bytes": rng.choice((50 << 20, 50 << 20, 1000)),
+            "partition_bytes": rng.choice((1 << 20, 4 << 20, 3000, 100)),
         }
         for _ in range(min(times, 4) if limits["wait_ms"] else times):
             self.script.fetch(asked, **limits)
@@ -262,38 +262,38 @@ class Session:
 
     def _again(self, times: int) -> None:
         for _ in range(times):
-            self.script.produce_again(self.script.topics[0], self.chance.randrange(PARTITIONS))
+            self.script.produce_again(self.script.topics[0], self.rng.randrange(PARTITIONS))
 
     def _list(self, times: int) -> None:
         for _ in range(times):
             which = (list_offsets.LATEST_TIMESTAMP, list_offsets.EARLIEST_TIMESTAMP)
-            self.script.list_offset(*self._some_place(), self.chance.choice(which))
+            self.script.list_offset(*self._some_place(), self.rng.choice(which))
 
     def _trim(self, _times: int) -> None:
         topic = self.script.topics[0]
-        index = self.chance.randrange(PARTITIONS)
+        index = self.rng.randrange(PARTITIONS)
         log = topic.logs[index]
-        offset = self.chance.randrange(log.start, self.script.visible_end(log) + 1)
-        self.script.trim(topic, index, self.chance.choice((offset, offset, offset, 1 << 40)))
+        offset = self.rng.randrange(log.start, self.script.visible_end(log) + 1)
+        self.script.trim(topic, index, self.rng.choice((offset, offset, offset, 1 << 40)))
 
     def _create_or_delete(self, _times: int) -> None:
         aside = self.script.topics[1]
-        if aside.logs and self.chance.random() < 0.8:
+        if aside.logs and self.rng.random() < 0.8:
             self.script.delete(aside)
         else:
             self.script.create(aside)
 
     def _set(self, _times: int) -> None:
-        self.script.set_flush(self.script.topics[0], self.chance.randrange(10_000, 1_000_000))
+        self.script.set_flush(self.script.topics[0], self.rng.randrange(10_000, 1_000_000))
 
     def _commit(self, times: int) -> None:
         for _ in range(times):
             kinds = (
                 self.script.beat,
                 self.script.fetch_committed,
-                lambda: self.script.commit(self.chance.randrange(1 << 40)),
+                lambda: self.script.commit(self.rng.randrange(1 << 40)),
             )
-            self.chance.choice(kinds)()
+            self.rng.choice(kinds)()
 
     def _others(self, times: int) -> None:
         for _ in range(times):
@@ -302,7 +302,7 @@ class Session:
                 lambda: self.script.describe(self.script.some_topic()),
                 lambda: self.script.describe_setting(self.script.topics[0]),
             )
-            self.chance.choice(kinds)()
+            self.rng.choice(kinds)()
 
 
 Kind = Callable[[Session, int], None]

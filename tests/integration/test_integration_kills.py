@@ -53,11 +53,11 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     [QUICK_KILLS, pytest.param(KILLS, marks=[pytest.mark.stress, pytest.mark.timeout(1200)])],
 )
 def test_what_was_acknowledged_outlives_each_kill(broker: BrokerProcess, kills: int) -> None:
-    chance = random.Random(kills)
+    rng = random.Random(kills)
     writings = [Writing(broker.address, PLAIN, False), Writing(broker.address, IDEMPOTENT, True)]
     group = Group(broker.address, "readers", [PLAIN, IDEMPOTENT])
     try:
-        ready_s = [kill_under_load(broker, writings, group, chance) for _ in range(kills)]
+        ready_s = [kill_under_load(broker, writings, group, rng) for _ in range(kills)]
     finally:
         for writing in writings:
             writing.stop()
@@ -76,12 +76,12 @@ def test_what_was_acknowledged_outlives_each_kill(broker: BrokerProcess, kills: 
 
 
 def kill_under_load(
-    broker: BrokerProcess, writings: list[Writing], group: Group, chance: random.Random
+    broker: BrokerProcess, writings: list[Writing], group: Group, rng: random.Random
 ) -> float:
     """Wait for load, kill, start, and look at what was acknowledged since; seconds until ready."""
     before = [set(writing.acknowledged.values) for writing in writings]
     for writing in writings:
-        grown(writing.acknowledged.values, chance.randrange(1, ACKED_BETWEEN_KILLS))
+        grown(writing.acknowledged.values, rng.randrange(1, ACKED_BETWEEN_KILLS))
     broker.stop(signal.SIGKILL)
     promised = dict(group.committed)
     begun_s = time.monotonic()

@@ -51,7 +51,7 @@ def test_mirrors_killed_and_frozen_under_load_copy_every_batch_once(
     source, target = clusters
     for broker in clusters:
         create(broker.address, "killed", PARTITIONS)
-    chance = random.Random(6)
+    rng = random.Random(6)
     given = flow(source.address, target.address, topics="kil.*")
     mirrors = [MirrorProcess(tmp_path, name, given) for name in ("one", "two")]
     with ended(*mirrors):
@@ -60,7 +60,7 @@ def test_mirrors_killed_and_frozen_under_load_copy_every_batch_once(
         writing = Writing(source.address, "killed")
         try:
             for fault in range(FAULTS):
-                await_more(target.address, "killed", chance.randrange(1, 1_500))
+                await_more(target.address, "killed", rng.randrange(1, 1_500))
                 doomed = mirrors[fault % 2]
                 if fault % 4 == 3:  # the other takes over, and then both believe it is theirs
                     doomed.running.send_signal(signal.SIGSTOP)

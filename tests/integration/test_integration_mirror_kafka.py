@@ -83,7 +83,7 @@ def test_kafka_as_target_gets_every_batch_once_from_a_mirror_that_is_killed(
 ) -> None:
     for address in (kdist_broker.address, kafka):
         create(address, "killed", 3)
-    chance = random.Random(7)
+    rng = random.Random(7)
     settings = {"mirror.session.timeout.ms": "1000"}
     mirror = MirrorProcess(
         tmp_path, "to-kafka", flow(kdist_broker.address, kafka, topics="killed") | settings
@@ -93,7 +93,7 @@ def test_kafka_as_target_gets_every_batch_once_from_a_mirror_that_is_killed(
         writing = Writing(kdist_broker.address, "killed")
         try:
             for _ in range(KILLS):
-                await_more(kafka, "killed", chance.randrange(1, 1_000))
+                await_more(kafka, "killed", rng.randrange(1, 1_000))
                 mirror.kill()
                 mirror.start()
         finally:

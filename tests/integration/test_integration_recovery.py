@@ -108,7 +108,7 @@ def fill(path: Path) -> None:
             files=Disk(),
             clock=SystemClock(),
             tasks=InlineTasks(),
-            chance=random.Random(1),
+            rng=random.Random(1),
             settings=StorageSettings(reserved_bytes=0),
             metrics=StorageMetrics(),
             settings_of=lambda _: TOPIC,

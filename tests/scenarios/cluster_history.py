@@ -29,7 +29,7 @@ class History:
 
     def __init__(self, seed: int, strategy: str, *, is_power_lost: bool) -> None:
         self.cluster = Cluster(seed)
-        self.chance = self.cluster.chance
+        self.rng = self.cluster.rng
         self.found: Counter[bytes] = Counter()
         self._brokers = Brokers(self.cluster, is_power_lost=is_power_lost)
         self._strategy = strategy
@@ -47,7 +47,7 @@ class History:
         await create(client, TOPIC, len(PARTITIONS), **self._brokers.topic_settings)
         sending = Sending(self._brokers, PARTITIONS)
         for step in range(STEPS):
-            await asyncio.sleep(self.chance.uniform(0, 3))
+            await asyncio.sleep(self.rng.uniform(0, 3))
             await self._happen(step)
             await self._brokers.bring_back(step)
         await self._brokers.bring_back()
@@ -59,13 +59,13 @@ class History:
 
     async def _happen(self, step: int) -> None:
         readers = list(self._readers.values())
-        match self.chance.randrange(6):
+        match self.rng.randrange(6):
             case 0 if len(readers) < READERS_MAX:
                 self._join()
             case 1 if len(readers) > 1:
-                await self._leave(self.chance.choice(readers))
+                await self._leave(self.rng.choice(readers))
             case 2 if len(readers) > 1:
-                await self._die(self.chance.choice(readers))
+                await self._die(self.rng.choice(readers))
             case 3 if self._brokers.are_all_up:
                 self._brokers.kill_one(step)
             case 4:
@@ -116,19 +116,19 @@ class Reader:
         self.task = history.cluster.loop.create_task(self._work(history))
 
     async def _work(self, history: History) -> None:
-        chance, found = history.chance, history.found
+        rng, found = history.rng, history.found
         while self.is_polling:
             try:
-                match chance.randrange(5):
+                match rng.randrange(5):
                     case 0:
-                        batches_max = chance.choice([1, 2, 200])
-                        wait_s = chance.uniform(0, 0.5)
+                        batches_max = rng.choice([1, 2, 200])
+                        wait_s = rng.uniform(0, 0.5)
                         for batch in await self.consumer.poll_batches(wait_s, batches_max):
                             found.update(record.value for record in batch)
                     case 1:
-                        await asyncio.sleep(chance.uniform(0, 1))
+                        await asyncio.sleep(rng.uniform(0, 1))
                     case _:
-                        records = await self.consumer.poll(chance.uniform(0, 0.5))
+                        records = await self.consumer.poll(rng.uniform(0, 0.5))
                         found.update(record.value for record in records)
             except (NoBroker, ApiError):
                 continue  # its broker is down for now

@@ -41,7 +41,7 @@ class ConnectorHistory:
 
     def __init__(self, seed: int, strategy: str = "range", *, is_power_lost: bool) -> None:
         self.cluster = Cluster(seed)
-        self.chance = self.cluster.chance
+        self.rng = self.cluster.rng
         self._brokers = Brokers(self.cluster, is_power_lost=is_power_lost)
         self._group = ReadersGroup(self.cluster, PARTITIONS)
         self._partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
@@ -56,7 +56,7 @@ class ConnectorHistory:
         await self._group.begin(**self._brokers.topic_settings)
         sending = Sending(self._brokers, self._partitions)
         for step in range(STEPS):
-            await asyncio.sleep(self.chance.uniform(0, 3))
+            await asyncio.sleep(self.rng.uniform(0, 3))
             await self._happen(step)
             await self._brokers.bring_back(step)
         await self._brokers.bring_back()
@@ -65,10 +65,10 @@ class ConnectorHistory:
     # What happens
 
     async def _happen(self, step: int) -> None:
-        if self.chance.random() < 0.6:
-            await self._happen_to(self.chance.choice([*self._group.members.values(), None]))
+        if self.rng.random() < 0.6:
+            await self._happen_to(self.rng.choice([*self._group.members.values(), None]))
             return
-        match self.chance.randrange(5):
+        match self.rng.randrange(5):
             case 0 if self._brokers.are_all_up:
                 self._brokers.kill_one(step)
             case 1:
@@ -78,14 +78,14 @@ class ConnectorHistory:
                 await cut_off(self.cluster, self._hosts, members, s_max=2 * SESSION_S)
             case 3:
                 self.cluster.ensemble.stop()
-                await asyncio.sleep(self.chance.uniform(0, 2 * SESSION_S))
+                await asyncio.sleep(self.rng.uniform(0, 2 * SESSION_S))
                 self.cluster.ensemble.start()
             case 4 if self._brokers.are_all_up and len(self._partitions) < PARTITIONS_MAX:
                 await self._grow()
 
     async def _happen_to(self, one: Member | None) -> None:
         """`None` comes."""
-        match self.chance.randrange(5):
+        match self.rng.randrange(5):
             case 0 if one:
                 await one.leave()
             case 1 if one:
@@ -93,8 +93,8 @@ class ConnectorHistory:
             case 2 if one:
                 one.lose_session()
             case 3 if one:
-                one.be_cut_off(noticed_after_ms=self.chance.uniform(0, SESSION_MS * 2 / 3))
-                delay_s = self.chance.uniform(0, 2 * SESSION_S)
+                one.be_cut_off(noticed_after_ms=self.rng.uniform(0, SESSION_MS * 2 / 3))
+                delay_s = self.rng.uniform(0, 2 * SESSION_S)
                 self.cluster.loop.call_later(delay_s, one.maybe_be_heard_again)
             case _ if len(self._group.members) < MEMBERS_MAX:
                 await self._join()
@@ -104,9 +104,9 @@ class ConnectorHistory:
         return [*self._brokers.hosts, Sending.host, *self._group.members]
 
     async def _join(self) -> None:
-        streams = 1 if self._strategy == "roundrobin" else self.chance.randint(1, 2)
+        streams = 1 if self._strategy == "roundrobin" else self.rng.randint(1, 2)
         named: Subscription = Topics({TOPIC: streams})
-        wants = self.chance.choice([named, Filtered(Whitelist(f"{TOPIC}|x.*"), streams)])
+        wants = self.rng.choice([named, Filtered(Whitelist(f"{TOPIC}|x.*"), streams)])
         await self._group.join(wants, partition_assignment_strategy=self._strategy)
 
     async def _grow(self) -> None:
@@ -202,18 +202,18 @@ class SlowMember(Member):
     """A member that processes a message for a while before it asks for the next."""
 
     async def _work(self) -> None:
-        chance, group = self.group.cluster.chance, self.group
+        rng, group = self.group.cluster.rng, self.group
         assert isinstance(group, ReadersGroup)
         while self.is_reading:
             for stream in self.streams:
                 try:
                     message = next(stream)
                 except ConsumerTimeout:
-                    await asyncio.sleep(chance.uniform(0, 0.1))
+                    await asyncio.sleep(rng.uniform(0, 0.1))
                     continue
                 except StopIteration:
                     return
-                await asyncio.sleep(chance.choice([0, 0, 0, 0.05, 0.3]))
+                await asyncio.sleep(rng.choice([0, 0, 0, 0.05, 0.3]))
                 if self.is_reading:  # it did not die over it
                     group.work_on(message)
 

@@ -164,9 +164,9 @@ class FakeBroker:
 class FakeNetwork:
     """The network to the brokers: random delays, and links that can be cut."""
 
-    def __init__(self, chance: random.Random, delay_ms_max: float = 2.0) -> None:
+    def __init__(self, rng: random.Random, delay_ms_max: float = 2.0) -> None:
         self.brokers: dict[str, FakeBroker] = {}  # by host
-        self._chance = chance
+        self._rng = rng
         self._delay_ms_max = delay_ms_max
 
     def add(self, broker_id: int) -> FakeBroker:
@@ -185,7 +185,7 @@ class FakeNetwork:
 
     async def pass_by(self) -> None:
         """Delay a message, as the network does."""
-        await asyncio.sleep(self._chance.uniform(0, self._delay_ms_max) / 1000)
+        await asyncio.sleep(self._rng.uniform(0, self._delay_ms_max) / 1000)
 
 
 class FakePeer:

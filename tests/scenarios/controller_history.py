@@ -21,22 +21,22 @@ RETRIED = {"NOT_CONTROLLER", "REQUEST_TIMED_OUT"}
 class User:
     """The owner of one topic; `partitions` is how many it has to have in the end."""
 
-    def __init__(self, cluster: Cluster, name: str, chance: random.Random) -> None:
+    def __init__(self, cluster: Cluster, name: str, rng: random.Random) -> None:
         self.name = name
         self.partitions = 0
         self.answers: list[str] = []
         self._cluster = cluster
-        self._chance = chance
+        self._rng = rng
 
     async def work(self, rounds: int) -> None:
         """Create and delete the topic some times; the last one may stay."""
         for _ in range(rounds):
-            await self._create(self._chance.randint(1, 4))
+            await self._create(self._rng.randint(1, 4))
             await self._pause()
-            if self._chance.random() < 0.6:
-                await self._grow(self.partitions + self._chance.randint(1, 3))
+            if self._rng.random() < 0.6:
+                await self._grow(self.partitions + self._rng.randint(1, 3))
                 await self._pause()
-            if self._chance.random() < 0.7:
+            if self._rng.random() < 0.7:
                 await self._delete()
                 await self._pause()
             else:
@@ -75,23 +75,23 @@ class User:
             await asyncio.sleep(0.2)
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._chance.expovariate(1.0))
+        await asyncio.sleep(self._rng.expovariate(1.0))
 
 
 class Monkey:
     """Breaks one thing after another."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self._cluster = cluster
-        self._chance = chance
+        self._rng = rng
         self.deeds: list[str] = []
 
     async def rage(self, deeds: int) -> None:
         """Break this many things, some seconds apart."""
         for _ in range(deeds):
-            await asyncio.sleep(self._chance.expovariate(0.5))
-            node = self._chance.choice(list(self._cluster.nodes.values()))
-            deed = self._chance.choice((self._kill_or_start, self._expire, self._pause, self._cut))
+            await asyncio.sleep(self._rng.expovariate(0.5))
+            node = self._rng.choice(list(self._cluster.nodes.values()))
+            deed = self._rng.choice((self._kill_or_start, self._expire, self._pause, self._cut))
             deed(node)
             self.deeds.append(f"{deed.__name__} {node.id}")
 
@@ -107,7 +107,7 @@ class Monkey:
 
     def _pause(self, node: Node) -> None:
         if node.is_up and node.zk and node.zk.state is SessionState.CONNECTED:
-            node.pause(self._chance.choice((50, 2_000, 5_900, 6_100, 15_000)))
+            node.pause(self._rng.choice((50, 2_000, 5_900, 6_100, 15_000)))
 
     def _cut(self, node: Node) -> None:
         """Lose the answer or the request in flight."""
@@ -126,12 +126,12 @@ async def ask_or_lose(asking) -> str:
 def live_through(seed: int, users: int = 4, deeds: int = 25) -> None:
     """Run the history of a seed; raises if the cluster does not end as it must."""
     cluster = Cluster(seed, brokers=4)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     async def scenario() -> None:
         await cluster.start()
-        monkey = Monkey(cluster, chance)
-        owners = [User(cluster, f"topic-{i}", chance) for i in range(users)]
+        monkey = Monkey(cluster, rng)
+        owners = [User(cluster, f"topic-{i}", rng) for i in range(users)]
         raging = asyncio.ensure_future(monkey.rage(deeds))
         working = [asyncio.ensure_future(owner.work(6)) for owner in owners]
         await raging

@@ -95,7 +95,7 @@ class Node:
                 config=lambda: self._world.config,
                 connect=self._world.network.connect,
                 listener="PLAINTEXT",
-                chance=self._world.chance,
+                rng=self._world.rng,
                 metrics=self.metrics,
                 tell_planned=lambda _: None,
             )
@@ -180,9 +180,9 @@ class Cluster:
     def __init__(self, seed: int, brokers: int = 3) -> None:
         self.clock = VirtualClock()
         self.loop = FusedLoop(self.clock)
-        self.chance = random.Random(seed)
-        self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=3)
-        self.network = FakeNetwork(self.chance)
+        self.rng = random.Random(seed)
+        self.ensemble = MemoryEnsemble(self.clock, self.rng, delay_ms_max=3)
+        self.network = FakeNetwork(self.rng)
         self.config: BrokerConfig = broker_from(GIVEN)
         self.nodes = {i: Node(self, i) for i in range(1, brokers + 1)}
         self._make_paths()

@@ -47,9 +47,9 @@ class Brokers:
 
     def kill_one(self, step: int) -> None:
         """Kill one broker for a few steps."""
-        chance = self.cluster.chance
-        broker, back_at = chance.choice(self.ids), step + chance.randrange(1, 4)
-        is_power_lost = self._is_power_lost and chance.random() < 0.7
+        rng = self.cluster.rng
+        broker, back_at = rng.choice(self.ids), step + rng.randrange(1, 4)
+        is_power_lost = self._is_power_lost and rng.random() < 0.7
         self.cluster.kill(self.cluster.brokers[broker], is_power_lost=is_power_lost)
         self._back_at[broker] = back_at
 
@@ -65,9 +65,9 @@ async def cut_off(
     cluster: Cluster, hosts: Collection[str], some: Collection[str] = (), *, s_max: float = 4
 ) -> None:
     """Keep some of the hosts, or else one or two, from all others for a while."""
-    some = some or cluster.chance.sample(list(hosts), cluster.chance.randrange(1, 3))
+    some = some or cluster.rng.sample(list(hosts), cluster.rng.randrange(1, 3))
     cluster.network.partition(some, [each for each in hosts if each not in some])
-    await asyncio.sleep(cluster.chance.uniform(0, s_max))
+    await asyncio.sleep(cluster.rng.uniform(0, s_max))
     cluster.network.heal()
 
 
@@ -82,23 +82,23 @@ class Sending:
         self._cluster = cluster = brokers.cluster
         self._sent: dict[bytes, Sent] = {}
         self._is_sending = True
-        chance = random.Random(cluster.chance.random())
+        rng = random.Random(cluster.rng.random())
         self._producer = AsyncProducer(
-            world=World(cluster.network.host(self.host), cluster.clock, chance),
+            world=World(cluster.network.host(self.host), cluster.clock, rng),
             bootstrap_servers=brokers.addresses,
-            linger_ms=cluster.chance.choice([0, 5, 50]),
+            linger_ms=cluster.rng.choice([0, 5, 50]),
             request_timeout_ms=1_500,  # less than hosts are cut off for: it sends again
         )
         self._task = cluster.loop.create_task(self._work())
 
     async def _work(self) -> None:
-        chance = self._cluster.chance
+        rng = self._cluster.rng
         async with self._producer as producer:
             while self._is_sending:
                 value = b"%d" % len(self._sent)
-                topic, partition = chance.choice(self._partitions)
+                topic, partition = rng.choice(self._partitions)
                 self._sent[value] = await producer.send(topic, value, partition=partition)
-                await asyncio.sleep(chance.uniform(0, 0.2))
+                await asyncio.sleep(rng.uniform(0, 0.2))
             await producer.flush()
 
     async def end(self) -> set[bytes]:

@@ -73,9 +73,9 @@ class History:
     """One run. `check` is called after every opening of the directory."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.clock = VirtualClock()
-        self.disk = SimulatedDisk(self.chance, self.clock)
+        self.disk = SimulatedDisk(self.rng, self.clock)
         self.disk.make_directory("/d01")
         self.disk.sync_directory("/")
         self.expected = {partition: Expected() for partition in PARTITIONS}
@@ -85,16 +85,16 @@ class History:
         """Run this many operations, with crashes and stops between them."""
         left = operations
         while left > 0:
-            steps = min(left, self.chance.randrange(1, 25))
+            steps = min(left, self.rng.randrange(1, 25))
             left -= steps
             self._live(steps)
         self._open()
 
     def _live(self, steps: int) -> None:
         """Open, work, and end cleanly or with a power loss."""
-        ends_cleanly = self.chance.random() < 0.3
-        if not ends_cleanly and self.chance.random() < 0.7:
-            self.disk.crash_at(self.chance.randrange(1, 12 * steps + 40))
+        ends_cleanly = self.rng.random() < 0.3
+        if not ends_cleanly and self.rng.random() < 0.7:
+            self.disk.crash_at(self.rng.randrange(1, 12 * steps + 40))
         try:
             self._open()
             for _ in range(steps):
@@ -106,18 +106,18 @@ class History:
                 for partition, log in self.directory.logs.items():
                     self.expected[partition].flushed_end = log.end_offset
                 return
-            self.disk = self.disk.crash(self.chance)
+            self.disk = self.disk.crash(self.rng)
         except PowerLoss:
-            self.disk = self.disk.power_on(self.chance)
+            self.disk = self.disk.power_on(self.rng)
         self.crashes += 1
 
     def _open(self) -> None:
-        self.tasks = VirtualTasks(self.clock, self.chance)
+        self.tasks = VirtualTasks(self.clock, self.rng)
         around = Surroundings(
             files=self.disk,
             clock=self.clock,
             tasks=self.tasks,
-            chance=self.chance,
+            rng=self.rng,
             settings=STORAGE,
             metrics=StorageMetrics(),
             settings_of=lambda _topic: SETTINGS,
@@ -137,7 +137,7 @@ class History:
     # What a history is made of
 
     def _step(self) -> None:
-        log = self.directory.logs[self.chance.choice(PARTITIONS)]
+        log = self.directory.logs[self.rng.choice(PARTITIONS)]
         expected = self.expected[log.partition]
         steps: list[tuple[int, Callable[[Log, Expected], None]]] = [
             (50, self._append),
@@ -149,17 +149,17 @@ class History:
             (5, self._new_epoch),
         ]
         weights, choices = zip(*steps, strict=True)
-        self.chance.choices(choices, weights)[0](log, expected)
+        self.rng.choices(choices, weights)[0](log, expected)
 
     def _append(self, log: Log, expected: Expected) -> None:
-        if log.is_busy and self.chance.random() < 0.5:
+        if log.is_busy and self.rng.random() < 0.5:
             return
         if log.partition in self.truncating:
             return
         written, start = [], log.end_offset
         batches = []
-        is_group = self.chance.random() < 0.5
-        for _ in range(self.chance.randrange(1, 10 if is_group else 4)):
+        is_group = self.rng.random() < 0.5
+        for _ in range(self.rng.randrange(1, 10 if is_group else 4)):
             batch = self._make(start, expected)
             written.append(batch)
             batches.append(_encoded(batch, expected))
@@ -176,10 +176,10 @@ class History:
             assert (append.start_offset, append.end_offset) == (written[0].start, start)
 
     def _make(self, start: int, expected: Expected) -> Written:
-        count = self.chance.randrange(1, 8)
-        values = [self.chance.randbytes(self.chance.randrange(60)) for _ in range(count)]
-        timestamp = self.clock.now_ms() + self.chance.randrange(-50, 50)
-        producer_id = self.chance.randrange(PRODUCERS) if self.chance.random() < 0.3 else -1
+        count = self.rng.randrange(1, 8)
+        values = [self.rng.randbytes(self.rng.randrange(60)) for _ in range(count)]
+        timestamp = self.clock.now_ms() + self.rng.randrange(-50, 50)
+        producer_id = self.rng.randrange(PRODUCERS) if self.rng.random() < 0.3 else -1
         return Written(start, values, timestamp, expected.epoch, producer_id)
 
     def _flush(self, log: Log, expected: Expected) -> None:
@@ -194,12 +194,12 @@ class History:
         self.directory.flusher.request(log, done)
 
     def _pass_time(self, _log: Log, _expected: Expected) -> None:
-        self.tasks.run_for_ms(self.chance.choice([1, 10, 2000, 400_000]))
+        self.tasks.run_for_ms(self.rng.choice([1, 10, 2000, 400_000]))
 
     def _truncate(self, log: Log, expected: Expected) -> None:
         if log.partition in self.truncating or log.end_offset == log.start_offset:
             return
-        offset = self.chance.randrange(log.start_offset, log.end_offset)
+        offset = self.rng.randrange(log.start_offset, log.end_offset)
         kept = [batch for batch in expected.batches if batch.end <= offset]
         end = kept[-1].end if kept else log.segments[0].base_offset
         self.truncating.add(log.partition)
@@ -227,7 +227,7 @@ class History:
     def _delete_records(self, log: Log, expected: Expected) -> None:
         if log.partition in self.truncating:
             return
-        offset = self.chance.randrange(log.start_offset, log.end_offset + 1)
+        offset = self.rng.randrange(log.start_offset, log.end_offset + 1)
         expected.start_high = max(expected.start_high, offset)
 
         def done(error: BaseException | None) -> None:
@@ -262,7 +262,7 @@ class History:
         assert not found or found[-1][0] + len(found[-1][1]) == log.end_offset
         assert log.recovery_point == log.end_offset
         check_indexes(log)
-        check_lookups(log, self.chance)
+        check_lookups(log, self.rng)
         check_epochs(log)
         check_producers(log, expected)
         self._forget_behind(log, expected)
@@ -322,19 +322,19 @@ def check_indexes(log: Log) -> None:
         assert segment.largest_timestamp[0] == largest
 
 
-def check_lookups(log: Log, chance: random.Random) -> None:
+def check_lookups(log: Log, rng: random.Random) -> None:
     """Offsets and timestamps are found where a walk through all batches finds them."""
     batches = read_all(log)
     readable = [batch for batch in batches if batch[0] + len(batch[1]) > log.start_offset]
     for _ in range(5):
         if log.start_offset < log.end_offset:
-            offset = chance.randrange(log.start_offset, log.end_offset)
+            offset = rng.randrange(log.start_offset, log.end_offset)
             piece = read(log, offset, 1)
             assert piece is not None
             header = read_header(piece.read())
             piece.release()
             assert header.base_offset <= offset <= header.last_offset
-    for timestamp in {batch[2] + chance.choice([-1, 0, 1]) for batch in readable[-3:]}:
+    for timestamp in {batch[2] + rng.choice([-1, 0, 1]) for batch in readable[-3:]}:
         first = next((batch for batch in readable if batch[2] >= timestamp), None)
         found = find_by_timestamp(log, timestamp)
         if first is None:

@@ -38,7 +38,7 @@ class MirrorHistory:
 
     def __init__(self, seed: int, *, is_power_lost: bool) -> None:
         self.cluster = Cluster(seed)
-        self.chance = self.cluster.chance
+        self.rng = self.cluster.rng
         self.source = Brokers(self.cluster, is_power_lost=is_power_lost)
         beside = Cluster(beside=self.cluster)
         self.target = Brokers(beside, (4, 5, 6), is_power_lost=is_power_lost)
@@ -57,7 +57,7 @@ class MirrorHistory:
         await self._create("t0", 4)
         sending = Sending(self.source, self._partitions)
         for step in range(STEPS):
-            await asyncio.sleep(self.chance.uniform(0, 3))
+            await asyncio.sleep(self.rng.uniform(0, 3))
             await self._happen(step)
             await self.source.bring_back(step)
             await self.target.bring_back(step)
@@ -74,13 +74,13 @@ class MirrorHistory:
 
     async def _happen(self, step: int) -> None:
         mirrors = list(self._mirrors.values())
-        match self.chance.randrange(9):
+        match self.rng.randrange(9):
             case 0 if len(mirrors) < MIRRORS_MAX:
                 self._join()
             case 1 if mirrors:
-                await self._leave(self.chance.choice(mirrors))
+                await self._leave(self.rng.choice(mirrors))
             case 2 if mirrors:
-                self._kill(self.chance.choice(mirrors))
+                self._kill(self.rng.choice(mirrors))
             case 3 if self.source.are_all_up:
                 self.source.kill_one(step)
             case 4 if self.target.are_all_up:
@@ -114,8 +114,8 @@ class MirrorHistory:
 
     async def _cut_off_mirrors(self) -> None:
         """Cut mirrors off from one cluster or both, long enough to lose their partitions."""
-        some = [each for each in self._mirrors if self.chance.random() < 0.5]
-        some += self.chance.choice([[], self.source.hosts, self.target.hosts])
+        some = [each for each in self._mirrors if self.rng.random() < 0.5]
+        some += self.rng.choice([[], self.source.hosts, self.target.hosts])
         await cut_off(self.cluster, self._hosts, some, s_max=2 * SESSION_MS / 1000)
 
     @property
@@ -125,10 +125,10 @@ class MirrorHistory:
     async def _grow(self, step: int) -> None:
         """Add a topic or partitions, unless the source cannot do so now."""
         try:
-            if self.chance.random() < 0.5:
-                await self._create(f"t{step}", self.chance.randrange(1, 4))
+            if self.rng.random() < 0.5:
+                await self._create(f"t{step}", self.rng.randrange(1, 4))
             else:
-                topic = self.chance.choice(self._partitions).topic
+                topic = self.rng.choice(self._partitions).topic
                 count = (await count_partitions(self._source))[topic] + 1
                 await grow_topics(self._source, {topic: count})
                 self._partitions.append(TopicPartition(topic, count - 1))
@@ -189,11 +189,11 @@ class MirrorProcess:
             "flow.f.source": history.source.addresses,
             "flow.f.target": history.target.addresses,
             "mirror.refresh.interval.ms": "1000",
-            "mirror.commit.interval.ms": str(history.chance.choice([100, 1_000, 10_000])),
+            "mirror.commit.interval.ms": str(history.rng.choice([100, 1_000, 10_000])),
             "mirror.session.timeout.ms": str(SESSION_MS),
         }
         text = "".join(f"{key}={value}\n" for key, value in settings.items())
-        world = MirrorWorld(self.host, history.cluster.clock, history.chance)
+        world = MirrorWorld(self.host, history.cluster.clock, history.rng)
         self.mirror = Mirror(load_mirror(text, "file"), world)
         run = self.mirror.run(self.stop, lambda: None)
         self.task = history.cluster.loop.create_task(run)

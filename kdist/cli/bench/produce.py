@@ -145,9 +145,9 @@ class Run:
     """Sends one load. Owner: the command; the producer's thread appends the latencies."""
 
     def __init__(self, producer: Producer, load: Load) -> None:
-        from kdist.runtime.chance import system_chance
+        from kdist.runtime.rng import system_rng
 
-        letters = system_chance()
+        letters = system_rng()
         self.latencies_ms: list[float] = []
         self.failures: list[BaseException] = []
         self.seconds = 0.0

@@ -43,7 +43,7 @@ from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
-from kdist.runtime.chance import system_chance
+from kdist.runtime.rng import system_rng
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Consumer:
         found = read_settings({"bootstrap_servers": bootstrap_servers, **settings})
         brokers = given_brokers(found.bootstrap_servers, found.zk_connect)
         decoders = checked_decoders(key_decoder, value_decoder)
-        self._use(Core(network, brokers, found, system_chance(), decoders, _call_back))
+        self._use(Core(network, brokers, found, system_rng(), decoders, _call_back))
 
     @classmethod
     def over(cls, core: Core) -> Self:

@@ -45,7 +45,7 @@ from kdist.client.shared_settings import Servers
 from kdist.errors import KdistError, UserError
 from kdist.model import NO_EPOCH, TopicPartition
 from kdist.network.world import AsyncioNetwork
-from kdist.runtime.chance import system_chance
+from kdist.runtime.rng import system_rng
 
 if TYPE_CHECKING:
     from kdist.client.classic.connector import ConsumerConnector, Stream
@@ -82,7 +82,7 @@ class Consumer:
         async def open_core() -> Core:
             brokers = await find_brokers(found.bootstrap_servers, found.zk_connect)
             network = AsyncioNetwork(background.loop)
-            return Core(network, brokers, found, system_chance(), decoders, background.call_back)
+            return Core(network, brokers, found, system_rng(), decoders, background.call_back)
 
         try:
             self._core = background.run(open_core())

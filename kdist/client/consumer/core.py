@@ -59,13 +59,13 @@ class Core:
         network: Network,
         bootstrap: Sequence[Address],
         settings: ConsumerSettings,
-        chance: random.Random,
+        rng: random.Random,
         decoders: tuple[Decoder | None, Decoder | None],
         tell: Tell,
     ) -> None:
         keep_freed_blocks()
         self.settings = settings
-        self.world = World(network, bootstrap, settings, chance)
+        self.world = World(network, bootstrap, settings, rng)
         self.partitions: dict[TopicPartition, Partition] = {}
         self.shelf = Shelf()
         self.subscribed: frozenset[str] = frozenset()

@@ -26,13 +26,13 @@ class World:
         network: Network,
         bootstrap: Sequence[Address],
         settings: ConsumerSettings,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
         self.loop = network.loop
         self.settings = settings
         self.news = News()
         self._trouble: KdistError | None = None
-        self._chance = chance
+        self._rng = rng
         connections = ClientSettings(
             settings.client_id, request_timeout_ms=settings.request_timeout_ms
         )
@@ -54,7 +54,7 @@ class World:
 
     def backoff_s(self) -> float:
         """How long to wait before a retry."""
-        spread = 1 + self._chance.uniform(-_JITTER, _JITTER)
+        spread = 1 + self._rng.uniform(-_JITTER, _JITTER)
         return self.settings.retry_backoff_ms / 1000 * spread
 
     async def back_off(self) -> None:

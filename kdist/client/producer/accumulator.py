@@ -105,7 +105,7 @@ class Accumulator:
         partitioner: Partitioner | str,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        chance: random.Random,
+        rng: random.Random,
         kick: Callable[[float], None],
     ) -> None:
         self.lock = threading.Lock()
@@ -125,7 +125,7 @@ class Accumulator:
         self.is_sticky = partitioner == "sticky"
         self._now_s = loop.time
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._kick = kick
         self._untold: deque[float] = deque()  # deadlines that the loop has not been told of yet
 
@@ -260,7 +260,7 @@ class Accumulator:
         count = len(topic.queues)
         if partition is None:
             if key is None and self.is_sticky:
-                return topic.sticky or topic.stick(self._chance)
+                return topic.sticky or topic.stick(self._rng)
             partition = self._choose(topic, key, count)
         if not 0 <= partition < count:
             return NeedTopic(name, partition)
@@ -341,7 +341,7 @@ class Accumulator:
         topic = self.topics[queue.topic]
         if topic.sticky is queue:
             self.plain.pop(queue.topic, None)
-            topic.stick(self._chance)
+            topic.stick(self._rng)
         if not is_known:
             self._untold.append(NOW_S)
 

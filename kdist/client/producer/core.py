@@ -72,7 +72,7 @@ class Core:
         self.has_handler = self._handler is not None
         self._cluster = Cluster(world.network, addresses, client)
         self.accumulator = Accumulator(
-            settings, callables.partitioner, loop, world.clock, world.chance, self._kick_by
+            settings, callables.partitioner, loop, world.clock, world.rng, self._kick_by
         )
         self.accumulator.is_watched = self.has_handler
         self.accumulator.has_short_way = (

@@ -56,12 +56,12 @@ class Topic:
         )
         return self._batches_seen != before or self.is_busy
 
-    def stick(self, chance: random.Random) -> PartitionQueue:
+    def stick(self, rng: random.Random) -> PartitionQueue:
         """Switch to another sticky partition, one with a leader if there is any (KIP-480)."""
         led = [queue for queue in self.queues if queue.leader != NO_LEADER] or self.queues
         if len(led) > 1 and self.sticky in led:
             led = [queue for queue in led if queue is not self.sticky]
-        self.sticky = led[0] if len(led) == 1 else chance.choice(led)
+        self.sticky = led[0] if len(led) == 1 else rng.choice(led)
         return self.sticky
 
 

@@ -7,8 +7,8 @@ import random
 from typing import NamedTuple
 
 from kdist.network.world import AsyncioNetwork, Network
-from kdist.runtime.chance import system_chance
 from kdist.runtime.clock import Clock, SystemClock
+from kdist.runtime.rng import system_rng
 
 
 class World(NamedTuple):
@@ -16,9 +16,9 @@ class World(NamedTuple):
 
     network: Network
     clock: Clock
-    chance: random.Random
+    rng: random.Random
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> World:
         """The real machine's, on this event loop."""
-        return cls(AsyncioNetwork(loop), SystemClock(), system_chance())
+        return cls(AsyncioNetwork(loop), SystemClock(), system_rng())

@@ -66,11 +66,11 @@ class Sent(NamedTuple):
 
 def make_records(seed: int, count: int, first_ms: int = START_MS) -> list[Sent]:
     """Records with present, empty and null keys, values and header values; times go up by 10 ms."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     records = []
     for n in range(count):
-        key = (b"key-%d" % chance.randrange(50), b"", None)[n % 7 % 3]
-        noise = chance.randbytes(chance.randrange(150)).hex()
+        key = (b"key-%d" % rng.randrange(50), b"", None)[n % 7 % 3]
+        noise = rng.randbytes(rng.randrange(150)).hex()
         body = f"value-{n} {noise:.<300}".encode()
         value = b"" if n % 11 == 5 else None if n % 13 == 7 else body
         headers = HeaderList([("trace", b"%d" % n), ("trace", None), ("ключ", b"")][: n % 4])

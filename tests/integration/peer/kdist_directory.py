@@ -64,7 +64,7 @@ def _open(path: Path, tasks: InlineTasks) -> LogDirectory:
         files=Disk(),
         clock=SystemClock(),
         tasks=tasks,
-        chance=random.Random(1),
+        rng=random.Random(1),
         settings=StorageSettings(),
         metrics=StorageMetrics(),
         settings_of=settings_of,

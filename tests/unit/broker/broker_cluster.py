@@ -48,9 +48,9 @@ class Cluster:
         """`beside` is another cluster in the same time and network; its broker ids differ."""
         self.clock = beside.clock if beside else VirtualClock()
         self.loop = beside.loop if beside else VirtualLoop(self.clock)
-        self.chance = beside.chance if beside else random.Random(seed)
-        self.network = beside.network if beside else SimulatedNetwork(self.loop, self.chance)
-        self.ensemble = MemoryEnsemble(self.clock, self.chance, delay_ms_max=2)
+        self.rng = beside.rng if beside else random.Random(seed)
+        self.network = beside.network if beside else SimulatedNetwork(self.loop, self.rng)
+        self.ensemble = MemoryEnsemble(self.clock, self.rng, delay_ms_max=2)
         self.disks: dict[int, SimulatedDisk] = {}
         self.zks: dict[int, MemoryZooKeeper] = {}
         self.tasks: dict[int, LoopTasks] = {}
@@ -76,7 +76,7 @@ class Cluster:
     def broker(self, broker_id: int = 1, /, **settings: str) -> Broker:
         """A broker, not started yet, on the disk that its last run left."""
         if broker_id not in self.disks:
-            disk = self.disks[broker_id] = SimulatedDisk(self.chance, self.clock)
+            disk = self.disks[broker_id] = SimulatedDisk(self.rng, self.clock)
             disk.make_directory("/d")
             disk.sync_directory("/")
         given = {
@@ -87,14 +87,14 @@ class Cluster:
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
         zk = self.zks[broker_id] = self.ensemble.client()
-        tasks = self.tasks[broker_id] = LoopTasks(self.loop, self.chance)
+        tasks = self.tasks[broker_id] = LoopTasks(self.loop, self.rng)
         broker = self.brokers[broker_id] = Broker(
             BrokerWorld(
                 config=broker_from(given),
                 files=self.disks[broker_id],
                 clock=self.clock,
                 tasks=tasks,
-                chance=self.chance,
+                rng=self.rng,
                 network=self.network.host(f"m{broker_id}"),
                 zk=zk,
                 host=f"m{broker_id}",
@@ -120,7 +120,7 @@ class Cluster:
         disk = self.disks[broker.id]
         if is_power_lost:
             self.tasks[broker.id].lose_power()
-            self.disks[broker.id] = disk.crash(self.chance)
+            self.disks[broker.id] = disk.crash(self.rng)
         else:
             broker.service.directory._lock.release()  # as the kernel does
 

@@ -28,28 +28,28 @@ NUMBERS = (-2, -1, 0, 1, 2, 3)
 ADVERTISED = [api for api in TABLE if api.is_advertised]
 
 
-def make_telling(value: Any, version: int, chance: random.Random) -> Any:
+def make_telling(value: Any, version: int, rng: random.Random) -> Any:
     """Replace half of a request's values with values that mean something to this broker."""
     if isinstance(value, list):
-        return [make_telling(each, version, chance) for each in value]
+        return [make_telling(each, version, rng) for each in value]
     if dataclasses.is_dataclass(value):
         for field in wire_fields(type(value)):
             if field.is_in(version):
-                now = make_telling(getattr(value, field.name), version, chance)
+                now = make_telling(getattr(value, field.name), version, rng)
                 setattr(value, field.name, now)
         return value
-    if chance.randrange(2):
+    if rng.randrange(2):
         return value
     if isinstance(value, str):
-        return chance.choice(NAMES)
+        return rng.choice(NAMES)
     if type(value) is int:
-        return chance.choice(NUMBERS)
+        return rng.choice(NUMBERS)
     return records(b"x") if isinstance(value, bytes) else value
 
 
-def frame(api: Api, chance: random.Random) -> bytes:
-    version = chance.randint(api.oldest, api.newest)
-    request = make_telling(sample(Case(api.request, version), chance), version, chance)
+def frame(api: Api, rng: random.Random) -> bytes:
+    version = rng.randint(api.oldest, api.newest)
+    request = make_telling(sample(Case(api.request, version), rng), version, rng)
     if hasattr(request, "topics") and api.name in ("CreateTopics", "CreatePartitions"):
         for topic in request.topics:  # ten thousand partitions would be made, and take their time
             for field in ("num_partitions", "count"):
@@ -61,7 +61,7 @@ def frame(api: Api, chance: random.Random) -> bytes:
 @pytest.mark.parametrize("api", ADVERTISED, ids=lambda api: str(api.name))
 def test_senseless_requests_do_no_harm(api: Api) -> None:
     cluster = Cluster(seed=api.key)
-    chance = random.Random(api.key)
+    rng = random.Random(api.key)
 
     async def scenario() -> None:
         broker = await cluster.started()
@@ -71,7 +71,7 @@ def test_senseless_requests_do_no_harm(api: Api) -> None:
         ways: list[Raw] = []
         for _ in range(REQUESTS):
             way = await raw(cluster)
-            way.send(frame(api, chance))
+            way.send(frame(api, rng))
             ways.append(way)
             await asyncio.sleep(0.05)
         await asyncio.sleep(40)
@@ -86,18 +86,18 @@ def test_senseless_requests_do_no_harm(api: Api) -> None:
 
 def test_truncated_or_altered_requests_close_their_connection_at_worst() -> None:
     cluster = Cluster(seed=1)
-    chance = random.Random(1)
+    rng = random.Random(1)
 
     async def scenario() -> None:
         broker = await cluster.started()
         client = await cluster.client()
         await create(client, "clicks", 2)
         for _ in range(400):
-            damaged = bytearray(frame(chance.choice(ADVERTISED), chance))
-            for _ in range(chance.randint(1, 4)):
-                damaged[chance.randrange(4, len(damaged))] = chance.randrange(256)
+            damaged = bytearray(frame(rng.choice(ADVERTISED), rng))
+            for _ in range(rng.randint(1, 4)):
+                damaged[rng.randrange(4, len(damaged))] = rng.randrange(256)
             way = await raw(cluster)
-            way.send(bytes(damaged[: chance.randint(4, len(damaged))]))
+            way.send(bytes(damaged[: rng.randint(4, len(damaged))]))
             await asyncio.sleep(0.02)
         assert not broker.failure.done(), broker.failure
         assert (await produce(client, "clicks", b"x")).error_code == 0

@@ -42,38 +42,38 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def produce(chance: random.Random) -> bytes:
-    sequences = [(-1, -1)] * 5 + [(chance.randrange(2), chance.randrange(9)) for _ in range(5)]
-    values = [bytes(chance.choice([0, 10, 300])) for _ in range(chance.choice([1, 1, 3]))]
-    data = batch(values, **fields_of(*chance.choice(sequences)))
-    if chance.random() < 0.1:
-        data[chance.randrange(HEADER_SIZE)] ^= 1 << chance.randrange(8)
-        if chance.random() < 0.7:
+def produce(rng: random.Random) -> bytes:
+    sequences = [(-1, -1)] * 5 + [(rng.randrange(2), rng.randrange(9)) for _ in range(5)]
+    values = [bytes(rng.choice([0, 10, 300])) for _ in range(rng.choice([1, 1, 3]))]
+    data = batch(values, **fields_of(*rng.choice(sequences)))
+    if rng.random() < 0.1:
+        data[rng.randrange(HEADER_SIZE)] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.7:
             seal(data, 0, len(data))
     version, acks = 9, 1
-    if chance.random() < 0.1:
-        version, acks = chance.choice([2, 3, 8]), chance.choice([-1, 0, 1])
-    correlation_id = chance.randrange(99)
+    if rng.random() < 0.1:
+        version, acks = rng.choice([2, 3, 8]), rng.choice([-1, 0, 1])
+    correlation_id = rng.randrange(99)
     frame = bytes(frame_of(data, version=version, acks=acks, correlation_id=correlation_id))
-    return frame if chance.random() < 0.95 else frame + data
+    return frame if rng.random() < 0.95 else frame + data
 
 
-def fetch(chance: random.Random) -> bytes:
-    offset, most = chance.randrange(60), 1 << 20
+def fetch(rng: random.Random) -> bytes:
+    offset, most = rng.randrange(60), 1 << 20
     part = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=most)
     topics = [FetchTopic(topic=CLICKS.topic, partitions=[part])]
-    bytes_min = chance.choice([1, 1, 2000])
+    bytes_min = rng.choice([1, 1, 2000])
     request = FetchRequest(max_wait_ms=30, min_bytes=bytes_min, max_bytes=most, topics=topics)
-    header = RequestHeader(1, chance.choice([4, 12, 12, 12]), chance.randrange(99), "tests")
+    header = RequestHeader(1, rng.choice([4, 12, 12, 12]), rng.randrange(99), "tests")
     return bytes(encode_request(header, request))[4:]
 
 
-def blob(chance: random.Random, peer: int) -> bytes:
+def blob(rng: random.Random, peer: int) -> bytes:
     """Some requests in one piece: half of the peers mostly produce, and the others mostly fetch."""
     frames = []
-    for _ in range(chance.choice([1, 2, 8])):
-        is_usual = chance.random() < 0.9
-        frame = (produce if is_usual is (peer < PEERS // 2) else fetch)(chance)
+    for _ in range(rng.choice([1, 2, 8])):
+        is_usual = rng.random() < 0.9
+        frame = (produce if is_usual is (peer < PEERS // 2) else fetch)(rng)
         frames.append(len(frame).to_bytes(4, "big") + frame)
     return b"".join(frames)
 
@@ -101,7 +101,7 @@ class Side:
         self.cluster = Cluster(seed)
         still = Conditions(delay_ms_max=0, cut_share=0)
         self.cluster.network = SimulatedNetwork(self.cluster.loop, random.Random(seed), still)
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.has_fast_paths = has_fast_paths
         self.ways: list[Raw] = []
         self.received: list[bytes] = []  # behind each step
@@ -122,20 +122,20 @@ class Side:
         self.cluster.disks[1].heal()
 
     async def step(self) -> None:
-        chance, disk = self.chance, self.cluster.disks[1]
+        rng, disk = self.rng, self.cluster.disks[1]
         if not self.partition.is_leader:
             lead(self.broker, self.partition)
-        if chance.random() < 0.1:
-            self.partition.configure(replace(self.settings, **chance.choice(SETTINGS)))
-        if chance.random() < 0.1:
-            chance.choice([slow_down, resign, lead])(self.broker, self.partition)
+        if rng.random() < 0.1:
+            self.partition.configure(replace(self.settings, **rng.choice(SETTINGS)))
+        if rng.random() < 0.1:
+            rng.choice([slow_down, resign, lead])(self.broker, self.partition)
         disk.heal()
-        if chance.random() < 0.1:
+        if rng.random() < 0.1:
             disk.fail(errno.ENOSPC, when=lambda call: call.name in ("write", "create"))
-        for peer in chance.sample(range(PEERS), chance.choice([1, 2, 3])):
+        for peer in rng.sample(range(PEERS), rng.choice([1, 2, 3])):
             if self.ways[peer].is_closed:
                 self.ways[peer] = await raw(self.cluster)
-            self.ways[peer].send(blob(chance, peer))
+            self.ways[peer].send(blob(rng, peer))
         await asyncio.sleep(0.1)
         self.received.append(b"".join(bytes(way.received) for way in self.ways))
         assert not self.broker.failure.done()

@@ -385,7 +385,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
             await create(client, "clicks", 3)
             await produce(client, "clicks", b"a")
             await broker.stop()
-            return [*cluster.statuses, str(cluster.loop.time()), str(cluster.chance.random())]
+            return [*cluster.statuses, str(cluster.loop.time()), str(cluster.rng.random())]
 
         found: list[str] = cluster.run(scenario())
         return found

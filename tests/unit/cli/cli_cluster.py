@@ -103,7 +103,7 @@ class CliCluster:
                 files=Disk(),
                 clock=SystemClock(),
                 tasks=AsyncioTasks(self._loop),
-                chance=random.Random(number),
+                rng=random.Random(number),
                 network=network,
                 zk=ensemble.client("", session_timeout_ms=SESSION_TIMEOUT_MS),
                 host="host",

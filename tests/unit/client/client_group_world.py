@@ -41,9 +41,9 @@ def consumer_on(cluster: Cluster, host: str, **settings: Any) -> Consumer:
     """A consumer on a host of its own."""
     network = cluster.network.host(host)
     found = read_settings(settings)
-    chance = random.Random(cluster.chance.random())
+    rng = random.Random(cluster.rng.random())
     brokers = [Address(f"m{each}", PORT) for each in cluster.brokers or (1,)]
-    return Consumer.over(Core(network, brokers, found, chance, (None, None), call))
+    return Consumer.over(Core(network, brokers, found, rng, (None, None), call))
 
 
 def with_topic(scenario: Scenario, partitions: int = 1) -> None:

@@ -105,7 +105,7 @@ class Connectors:
         world = World(
             network=self.cluster.network.host(name),
             zk=zk,
-            chance=self.cluster.chance,
+            rng=self.cluster.rng,
             now_ms=self.cluster.clock.now_ms,
             host=name,
             tell=call,

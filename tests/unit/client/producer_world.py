@@ -269,14 +269,14 @@ class Scene(NamedTuple):
     brokers: Brokers
     network: SimulatedNetwork
     clock: VirtualClock
-    chance: random.Random
+    rng: random.Random
 
     def produces(self) -> list[ProduceRequest]:
         """The produce requests so far."""
         return [each for each in self.brokers.requests if isinstance(each, ProduceRequest)]
 
     def producer(self, **settings: Any) -> AsyncProducer:
-        world = World(self.network.host("client"), self.clock, self.chance)
+        world = World(self.network.host("client"), self.clock, self.rng)
         return AsyncProducer(world=world, **{"bootstrap_servers": f"b0:{PORT}"} | settings)
 
 
@@ -284,14 +284,14 @@ def play(
     work: Callable[[Scene], Awaitable[T]], *, hosts: int = 1, partitions: int = 1, seed: int = 1
 ) -> T:
     """The result of `work` on a cluster of its own in virtual time."""
-    clock, chance = VirtualClock(), random.Random(seed)
+    clock, rng = VirtualClock(), random.Random(seed)
     loop = VirtualLoop(clock)
-    network = SimulatedNetwork(loop, chance)
+    network = SimulatedNetwork(loop, rng)
     brokers = Brokers(network, hosts, partitions)
 
     async def run() -> T:
         await brokers.start()
-        return await work(Scene(brokers, network, clock, chance))
+        return await work(Scene(brokers, network, clock, rng))
 
     try:
         return loop.run_until_complete(run())

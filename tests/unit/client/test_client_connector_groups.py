@@ -54,13 +54,13 @@ def test_every_message_is_returned_whoever_joins_leaves_or_is_cut_off(seed: int)
         await group.begin()
         for _ in range(30):
             await group.produce(10)
-            await asyncio.sleep(cluster.chance.uniform(0, 3))
+            await asyncio.sleep(cluster.rng.uniform(0, 3))
             members = list(group.members.values())
-            what = cluster.chance.random()
+            what = cluster.rng.random()
             if len(members) < 2 or (len(members) < 6 and what < 0.4):
-                await group.join(Topics({TOPIC: cluster.chance.randint(1, 2)}))
+                await group.join(Topics({TOPIC: cluster.rng.randint(1, 2)}))
                 continue
-            one = cluster.chance.choice(members)
+            one = cluster.rng.choice(members)
             if what < 0.6:
                 await one.die()
             elif what < 0.75:
@@ -68,8 +68,8 @@ def test_every_message_is_returned_whoever_joins_leaves_or_is_cut_off(seed: int)
             elif what < 0.85:
                 one.lose_session()
             else:
-                one.be_cut_off(cluster.chance.uniform(0, SESSION_MS * 2 / 3))
-                delay_s = cluster.chance.uniform(0, 2 * SESSION_MS / 1000)
+                one.be_cut_off(cluster.rng.uniform(0, SESSION_MS * 2 / 3))
+                delay_s = cluster.rng.uniform(0, 2 * SESSION_MS / 1000)
                 cluster.loop.call_later(delay_s, one.maybe_be_heard_again)
         await cluster.until(lambda: group.is_all_found and sum(group.shares) == 5)
         for member in list(group.members.values()):

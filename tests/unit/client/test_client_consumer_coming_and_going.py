@@ -19,25 +19,25 @@ class Moody(Member):
     """A member that polls in every way, pauses, commits, and sometimes does nothing."""
 
     async def _work(self) -> None:
-        chance, consumer = self.group.cluster.chance, self.consumer
+        rng, consumer = self.group.cluster.rng, self.consumer
         while self.is_polling:
             assigned = sorted(consumer.assignment())
-            match chance.randrange(6):
+            match rng.randrange(6):
                 case 0:
-                    batches_max = chance.choice([1, 2, 200])
-                    for batch in await consumer.poll_batches(chance.uniform(0, 0.5), batches_max):
+                    batches_max = rng.choice([1, 2, 200])
+                    for batch in await consumer.poll_batches(rng.uniform(0, 0.5), batches_max):
                         self._note(list(batch))
                 case 1:
-                    self._note(await consumer.poll(chance.uniform(0, 0.5), chance.choice([1, 500])))
+                    self._note(await consumer.poll(rng.uniform(0, 0.5), rng.choice([1, 500])))
                 case 2 if assigned:
-                    consumer.pause(chance.choice(assigned))
+                    consumer.pause(rng.choice(assigned))
                 case 3 if assigned:
                     consumer.resume(*assigned)
                 case 4:
                     with contextlib.suppress(ApiError):  # no commit is accepted during a rebalance
                         await consumer.commit()
                 case _:
-                    await asyncio.sleep(chance.uniform(0, 2))
+                    await asyncio.sleep(rng.uniform(0, 2))
 
     def _note(self, records: list[ConsumedRecord]) -> None:
         for record in records:
@@ -57,13 +57,13 @@ def test_no_record_is_returned_to_two_members(strategy: str, seed: int) -> None:
         group = Group(cluster, 5)
         await group.begin()
         for _ in range(30):
-            await group.produce(cluster.chance.randrange(20))
-            await asyncio.sleep(cluster.chance.uniform(0, 4))
+            await group.produce(cluster.rng.randrange(20))
+            await asyncio.sleep(cluster.rng.uniform(0, 4))
             members = list(group.members.values())
-            if len(members) < 2 or (len(members) < 6 and cluster.chance.random() < 0.5):
+            if len(members) < 2 or (len(members) < 6 and cluster.rng.random() < 0.5):
                 group.join(Moody, partition_assignment_strategy=strategy)
             else:
-                await cluster.chance.choice(members).leave()
+                await cluster.rng.choice(members).leave()
         await cluster.until(lambda: group.is_all_found)
         for member in list(group.members.values()):
             await member.leave()

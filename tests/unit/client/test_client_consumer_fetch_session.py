@@ -27,7 +27,7 @@ class Broker:
     """The broker's side by KIP-227: what it would fetch for each request."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.id = 0
         self.epoch = 0
         self.known: dict[TopicPartition, FetchPartition] = {}
@@ -43,7 +43,7 @@ class Broker:
             session.answered(0, said)
             return named
         if said.session_epoch == 0:
-            self.id, self.epoch = self.chance.randrange(1, 99), 1
+            self.id, self.epoch = self.rng.randrange(1, 99), 1
             self.known = named
             session.answered(self.id, said)
             return named

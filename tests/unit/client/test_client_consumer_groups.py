@@ -59,14 +59,14 @@ def test_every_record_is_read_whoever_joins_or_leaves(seed: int) -> None:
         await group.begin()
         for _ in range(25):
             await group.produce(10)
-            await asyncio.sleep(cluster.chance.uniform(0, 4))
+            await asyncio.sleep(cluster.rng.uniform(0, 4))
             members = list(group.members.values())
-            if len(members) < 2 or (len(members) < 6 and cluster.chance.random() < 0.5):
+            if len(members) < 2 or (len(members) < 6 and cluster.rng.random() < 0.5):
                 group.join(partition_assignment_strategy=strategy)
-            elif cluster.chance.random() < 0.5:
-                await cluster.chance.choice(members).die()
+            elif cluster.rng.random() < 0.5:
+                await cluster.rng.choice(members).die()
             else:
-                await cluster.chance.choice(members).leave()
+                await cluster.rng.choice(members).leave()
         await cluster.until(lambda: group.is_all_found)
         for member in list(group.members.values()):
             await member.leave()
@@ -196,7 +196,7 @@ def test_a_poll_may_be_cancelled_at_any_time() -> None:
         for _ in range(300):
             try:
                 polling = consumer.poll(1)
-                timeout_s = cluster.chance.uniform(0, 0.1)
+                timeout_s = cluster.rng.uniform(0, 0.1)
                 found |= {record.value for record in await asyncio.wait_for(polling, timeout_s)}
             except TimeoutError:
                 continue  # as was wanted

@@ -92,21 +92,21 @@ def test_whatever_fails_every_record_is_written_once_and_in_order(seed: int) -> 
     ]
 
     async def work(scene: Scene) -> None:
-        brokers, chance = scene.brokers, scene.chance
+        brokers, rng = scene.brokers, scene.rng
 
         def fault(partition: TopicPartition, header: BatchHeader) -> Fault:
-            if chance.random() < 0.05:
-                brokers.leaders[partition] = chance.randrange(2)
-            return chance.choice(faults) if chance.random() < 0.3 else FINE
+            if rng.random() < 0.05:
+                brokers.leaders[partition] = rng.randrange(2)
+            return rng.choice(faults) if rng.random() < 0.3 else FINE
 
         brokers.fault = fault
         async with scene.producer(**SMALL) as producer:
             sent: list[tuple[int, Sent]] = []
             for number in range(400):
-                place = chance.randrange(3)
+                place = rng.randrange(3)
                 sent.append((place, await producer.send("t", b"%d" % number, partition=place)))
-                if chance.random() < 0.1:
-                    await asyncio.sleep(chance.random() / 50)
+                if rng.random() < 0.1:
+                    await asyncio.sleep(rng.random() / 50)
             for number, (place, each) in enumerate(sent):
                 kept = brokers.kept[TopicPartition("t", place)]
                 assert kept.records[(await each).offset].value == b"%d" % number

@@ -36,9 +36,9 @@ def test_racks_take_turns_and_hosts_within_a_rack() -> None:
 
 
 @given(fleets, st.randoms())
-def test_the_order_does_not_depend_on_who_came_first(fleet, chance) -> None:
+def test_the_order_does_not_depend_on_who_came_first(fleet, rng) -> None:
     shuffled = list(fleet)
-    chance.shuffle(shuffled)
+    rng.shuffle(shuffled)
     assert interleave(shuffled) == interleave(fleet)
     assert sorted(interleave(shuffled)) == sorted(fleet)
 

@@ -84,8 +84,8 @@ class World:
 def play(scenario: Callable[[World], Awaitable[None]]) -> None:
     """Carry it out as the first controller."""
     clock = VirtualClock()
-    loop, chance = VirtualLoop(clock), random.Random(0)
-    ensemble = MemoryEnsemble(clock, chance, delay_ms_max=2)
+    loop, rng = VirtualLoop(clock), random.Random(0)
+    ensemble = MemoryEnsemble(clock, rng, delay_ms_max=2)
 
     async def run() -> None:
         zk = ensemble.client()

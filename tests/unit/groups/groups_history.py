@@ -47,8 +47,8 @@ class Client:
     def __init__(self, history: History, name: str) -> None:
         self.history = history
         self.name = name
-        self.version = history.chance.choice([0, 1, 3, 4, 5, 7, 9])
-        is_static = self.version >= 5 and history.chance.random() < 0.5
+        self.version = history.rng.choice([0, 1, 3, 4, 5, 7, 9])
+        is_static = self.version >= 5 and history.rng.random() < 0.5
         self.instance_id = f"{name}-static" if is_static else None
         self.start_over()
 
@@ -61,12 +61,12 @@ class Client:
 
     def act(self) -> None:
         """Do something that the client's state allows."""
-        chance = self.history.chance
-        if chance.random() < 0.02:
+        rng = self.history.rng
+        if rng.random() < 0.02:
             self.start_over()
         elif self.is_busy:
             return
-        elif chance.random() < 0.02 and self.member_id:
+        elif rng.random() < 0.02 and self.member_id:
             self.leave()
         elif self.generation < 0:
             self.join()
@@ -74,10 +74,10 @@ class Client:
             self.sync()
         else:
             usual = [self.heartbeat, self.commit] * 4
-            chance.choice([*usual, self.sync, self.join])()
+            rng.choice([*usual, self.sync, self.join])()
 
     def join(self) -> None:
-        changed = str(self.history.chance.randrange(3)).encode()
+        changed = str(self.history.rng.randrange(3)).encode()
         request = JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=SESSION_MS,
@@ -87,7 +87,7 @@ class Client:
             protocol_type="consumer",
             protocols=[
                 JoinGroupProtocol(name=name, metadata=changed)
-                for name in self.history.chance.sample(["range", "sticky", "common"], 2)
+                for name in self.history.rng.sample(["range", "sticky", "common"], 2)
             ]
             + [JoinGroupProtocol(name="always", metadata=changed)],
         )
@@ -144,7 +144,7 @@ class Client:
             self._refused(Error.of(response.error_code))
 
     def commit(self) -> None:
-        partition, offset = self.history.chance.randrange(3), self.history.next_offset()
+        partition, offset = self.history.rng.randrange(3), self.history.next_offset()
         position = OffsetCommitPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=self.name
         )
@@ -202,8 +202,8 @@ class History:
     """A run: one group, some clients, a log that stalls and fails, a coordinator that moves."""
 
     def __init__(self, seed: int, clients: int) -> None:
-        self.chance = random.Random(seed)
-        delay_ms = self.chance.choice([0, 3000])
+        self.rng = random.Random(seed)
+        delay_ms = self.rng.choice([0, 3000])
         self.world = GroupsWorld(seed, initial_rebalance_delay_ms=delay_ms, max_size=clients)
         self.coordinator = self.world.coordinator
         self.clients = [Client(self, f"c{number}") for number in range(clients)]
@@ -217,14 +217,14 @@ class History:
     def run(self, steps: int) -> None:
         """Random steps, then a calm end."""
         for _step in range(steps):
-            self.world.tasks.run_for_ms(self.chance.choice([0, 1, 50, 500, 2500]))
-            draw = self.chance.random()
+            self.world.tasks.run_for_ms(self.rng.choice([0, 1, 50, 500, 2500]))
+            draw = self.rng.random()
             if draw < 0.02:
                 self._move()
             elif draw < 0.06:
                 self._trouble_the_log()
             else:
-                self.chance.choice(self.clients).act()
+                self.rng.choice(self.clients).act()
             self.check_group()
         self._calm()
 
@@ -307,11 +307,11 @@ class History:
 
     def _trouble_the_log(self) -> None:
         log = self.world.log
-        match self.chance.randrange(4):
+        match self.rng.randrange(4):
             case 0:
                 log.is_holding = True
             case 1:
-                log.error = self.chance.choice([Error.NOT_ENOUGH_REPLICAS, Error.REQUEST_TIMED_OUT])
+                log.error = self.rng.choice([Error.NOT_ENOUGH_REPLICAS, Error.REQUEST_TIMED_OUT])
             case _:
                 self._mend_the_log()
 
@@ -325,7 +325,7 @@ class History:
         partition = self.coordinator.partition_for(GROUP)
         self.coordinator.unload(partition)
         assert self.waiting == 0, "a move answers everybody"
-        self.world.tasks.run_for_ms(self.chance.choice([0, 1000]))
+        self.world.tasks.run_for_ms(self.rng.choice([0, 1000]))
         self.coordinator.load(partition, self.world.log.batches(partition))
         # Generations that nobody stored may come again.
         group = self.group()

@@ -68,7 +68,7 @@ class GroupsWorld:
         self.tasks = VirtualTasks(self.clock, random.Random(seed))
         self.log = MemoryLog(self.clock)
         self.metrics = GroupMetrics()
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.coordinator = self.restarted(is_empty=True)
 
     def restarted(self, *, is_empty: bool = False) -> GroupCoordinator:
@@ -78,7 +78,7 @@ class GroupsWorld:
             partitions=PARTITIONS,
             clock=self.clock,
             tasks=self.tasks,
-            chance=self.chance,
+            rng=self.rng,
             log=self.log,
             metrics=self.metrics,
             is_known=self.is_known,

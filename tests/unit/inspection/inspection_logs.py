@@ -67,7 +67,7 @@ def open_directory(path: Path, files: Files | None = None) -> LogDirectory:
             files=files or Disk(),
             clock=VirtualClock(START_MS),
             tasks=InlineTasks(),
-            chance=random.Random(0),
+            rng=random.Random(0),
             settings=StorageSettings(reserved_bytes=0),
             metrics=StorageMetrics(),
             settings_of=lambda _: TOPIC,

@@ -139,12 +139,12 @@ class TargetBrokers(Brokers):
         return FetchTopicResult(topic=topic.topic, partitions=found)
 
 
-def source_batches(chance: random.Random, count: int, gaps: float) -> list[Batch]:
+def source_batches(rng: random.Random, count: int, gaps: float) -> list[Batch]:
     """Batches with gaps between some of their offsets, as transaction markers leave them."""
-    offset, made = chance.randrange(100), []
+    offset, made = rng.randrange(100), []
     for number in range(count):
-        offset += chance.random() < gaps
-        values = [b"%d.%d" % (number, each) for each in range(chance.randrange(1, 5))]
+        offset += rng.random() < gaps
+        values = [b"%d.%d" % (number, each) for each in range(rng.randrange(1, 5))]
         data = build_batch(values, timestamp_ms=number, base_offset=offset, leader_epoch=0)
         made.append(Batch(PARTITION, read_header(data), bytes(data), 0, 0))
         offset += len(values)
@@ -192,12 +192,12 @@ class Mirror:
         self._reading = asyncio.get_running_loop().create_task(self._read(left))
 
     async def _read(self, left: list[Batch]) -> None:
-        chance = self.scene.chance
+        rng = self.scene.rng
         while left:
-            count = chance.randrange(1, 8)
+            count = rng.randrange(1, 8)
             self.stream.put(left[:count])
             left = left[count:]
-            await asyncio.sleep(chance.random() / 10)
+            await asyncio.sleep(rng.random() / 10)
 
     def read_no_more(self, partition: TopicPartition) -> None:
         if self._reading is not None:
@@ -206,7 +206,7 @@ class Mirror:
     async def die(self) -> None:
         """Die as if by kill -9: what is in flight may or may not arrive."""
         await self.stream.stop()
-        if self.scene.chance.random() < 0.5:
+        if self.scene.rng.random() < 0.5:
             self.target.close()
 
 
@@ -216,7 +216,7 @@ class Scene:
     def __init__(self, brokers: TargetBrokers, network: SimulatedNetwork, seed: int) -> None:
         self.brokers = brokers
         self.network = network
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.source: list[Batch] = []
         self.committed: OffsetAndMetadata | None = None
         self._count = 0

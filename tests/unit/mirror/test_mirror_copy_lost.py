@@ -12,7 +12,7 @@ from kdist.records.build import build_batch
 
 def test_a_batch_accepted_by_a_recreated_target_stops_the_stream_for_good() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 20, 0.0)
+        scene.source = source_batches(scene.rng, 20, 0.0)
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(scene.source))
         mirror.commit_position()
@@ -37,7 +37,7 @@ def test_a_batch_accepted_by_a_recreated_target_stops_the_stream_for_good() -> N
 
 def test_a_target_that_lost_its_end_before_a_commit_is_filled_again() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 20, 0.0)
+        scene.source = source_batches(scene.rng, 20, 0.0)
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(scene.source))
         mirror.commit_position()

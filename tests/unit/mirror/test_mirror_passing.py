@@ -30,7 +30,7 @@ def test_a_commit_between_two_generations_of_the_group_is_retried(
     monkeypatch.setattr(Mirror, "commit", refuse_once)
 
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 5, 0.0)
+        scene.source = source_batches(scene.rng, 5, 0.0)
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(scene.source), 30)
         await mirror.die()
@@ -52,7 +52,7 @@ def test_a_target_whose_retention_outruns_the_look_up_is_asked_again(
     monkeypatch.setattr("kdist.mirror.standing.look_at", look)
 
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 5, 0.0)
+        scene.source = source_batches(scene.rng, 5, 0.0)
         scene.brokers.log().append(bytes(build_batch([b"another's"], timestamp_ms=0)))
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived[1:] == values_of(scene.source), 30)

@@ -22,7 +22,7 @@ def test_a_batch_too_large_for_the_target_stops_the_stream_and_names_the_setting
     error: Error, limit: str
 ) -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 5, 0.0)
+        scene.source = source_batches(scene.rng, 5, 0.0)
         scene.brokers.fault = lambda *_: Fault(is_written=False, error=error)
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.state is State.STOPPED)

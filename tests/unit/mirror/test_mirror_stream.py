@@ -39,7 +39,7 @@ def unlucky(scene: Scene, rate: float) -> None:
     )
 
     def fault(partition: TopicPartition, header: BatchHeader) -> Fault:
-        return scene.chance.choice(ways) if scene.chance.random() < rate else FINE
+        return scene.rng.choice(ways) if scene.rng.random() < rate else FINE
 
     scene.brokers.fault = fault
 
@@ -54,16 +54,16 @@ def slow(scene: Scene) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_mirrors_that_die_and_overlap_send_each_batch_once(seed: int, gaps: float) -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, BATCHES, gaps)
+        scene.source = source_batches(scene.rng, BATCHES, gaps)
         expected = values_of(scene.source)
         unlucky(scene, 0.08)
         alive = [scene.mirror()]
         for _ in range(8):
-            await asyncio.sleep(scene.chance.random())
-            if scene.chance.random() < 0.5:
+            await asyncio.sleep(scene.rng.random())
+            if scene.rng.random() < 0.5:
                 alive[-1].commit_position()
-            if scene.chance.random() < 0.7:
-                await alive.pop(scene.chance.randrange(len(alive))).die()
+            if scene.rng.random() < 0.7:
+                await alive.pop(scene.rng.randrange(len(alive))).die()
             alive.append(scene.mirror())  # concurrently with the previous one, if that is alive
         await scene.until(lambda: len(scene.arrived) >= len(expected))
         await asyncio.sleep(30)  # until nothing is in flight any more
@@ -78,7 +78,7 @@ def test_five_batches_without_gaps_are_in_flight_at_once_but_for_the_first() -> 
     flying: list[int] = []
 
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 60, 0.0)
+        scene.source = source_batches(scene.rng, 60, 0.0)
         slow(scene)
         mirror = scene.mirror()
 
@@ -104,7 +104,7 @@ def test_five_batches_without_gaps_are_in_flight_at_once_but_for_the_first() -> 
 
 def test_the_first_batch_behind_a_gap_is_in_flight_alone() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 20, 1.0)
+        scene.source = source_batches(scene.rng, 20, 1.0)
         slow(scene)
         mirror = scene.mirror()
         while len(scene.arrived) < len(values_of(scene.source)):
@@ -119,7 +119,7 @@ def test_the_first_batch_behind_a_gap_is_in_flight_alone() -> None:
 
 def test_beside_other_writers_the_last_batch_is_searched_for_after_the_commit() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 40, 0.1)
+        scene.source = source_batches(scene.rng, 40, 0.1)
         ours = set(values_of(scene.source))
         first = scene.mirror()
         for number in range(30):
@@ -145,7 +145,7 @@ def test_a_frozen_mirror_sends_nothing_twice_after_its_producer_id_was_forgotten
     gaps: float,
 ) -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 30, gaps)
+        scene.source = source_batches(scene.rng, 30, gaps)
         expected = values_of(scene.source)
         slow(scene)
         frozen = scene.mirror()
@@ -167,7 +167,7 @@ def test_a_frozen_mirror_sends_nothing_twice_after_its_producer_id_was_forgotten
 
 def test_after_a_long_pause_a_stream_resumes_if_no_other_mirror_has_written() -> None:
     async def work(scene: Scene) -> None:
-        *before, late, last = source_batches(scene.chance, 12, 0.0)
+        *before, late, last = source_batches(scene.rng, 12, 0.0)
         scene.source = before
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(before))
@@ -199,7 +199,7 @@ def test_a_target_that_was_recreated_stops_the_stream_with_a_sentence() -> None:
 
 def test_after_retention_emptied_the_target_the_stream_resumes_at_the_commit() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 20, 0.0)
+        scene.source = source_batches(scene.rng, 20, 0.0)
         tenth = scene.source[10]
         scene.committed = OffsetAndMetadata(tenth.start, "target=0")
         mirror = scene.mirror()
@@ -212,7 +212,7 @@ def test_after_retention_emptied_the_target_the_stream_resumes_at_the_commit() -
 
 def test_a_seek_overrides_the_targets_position_but_never_backwards() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 30, 0.0)
+        scene.source = source_batches(scene.rng, 30, 0.0)
         whole, scene.source = scene.source, scene.source[:10]
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(whole[:10]))
@@ -234,7 +234,7 @@ def test_a_seek_overrides_the_targets_position_but_never_backwards() -> None:
 
 def test_a_seek_outlives_mirrors_that_have_sent_nothing_from_there() -> None:
     async def work(scene: Scene) -> None:
-        whole = source_batches(scene.chance, 30, 0.0)
+        whole = source_batches(scene.rng, 30, 0.0)
         scene.source = whole[:10]
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(whole[:10]))
@@ -259,7 +259,7 @@ def test_a_seek_outlives_mirrors_that_have_sent_nothing_from_there() -> None:
 
 def test_a_position_reached_by_markers_alone_is_where_the_next_mirror_begins() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 10, 0.0)
+        scene.source = source_batches(scene.rng, 10, 0.0)
         mirror = scene.mirror()
         await scene.until(lambda: mirror.stream.is_idle and mirror.stream.position is not None)
         await scene.until(lambda: mirror.stream.position == scene.source[-1].end)
@@ -281,7 +281,7 @@ def test_a_position_reached_by_markers_alone_is_where_the_next_mirror_begins() -
 
 def test_a_seek_holds_however_late_the_first_batch_comes() -> None:
     async def work(scene: Scene) -> None:
-        *before, sought = source_batches(scene.chance, 11, 0.0)
+        *before, sought = source_batches(scene.rng, 11, 0.0)
         scene.source = before
         mirror = scene.mirror()
         await scene.until(lambda: scene.arrived == values_of(before))
@@ -313,7 +313,7 @@ def test_the_first_commit_says_where_to_look_before_anything_is_sent() -> None:
 
 def test_an_unreadable_source_stops_the_stream_once_everything_read_has_arrived() -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 20, 0.0)
+        scene.source = source_batches(scene.rng, 20, 0.0)
         slow(scene)
         mirror = scene.mirror()
         held = sum(each.header.size for each in scene.source)
@@ -348,7 +348,7 @@ def test_a_batch_that_compaction_left_without_records_to_send_is_skipped() -> No
 
 def test_a_bug_in_a_stream_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(scene: Scene) -> None:
-        scene.source = source_batches(scene.chance, 5, 0.0)
+        scene.source = source_batches(scene.rng, 5, 0.0)
         scene.mirror()
         await scene.until(lambda: False)
 

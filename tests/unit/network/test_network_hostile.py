@@ -14,31 +14,31 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     yield from WORLDS[request.param]()
 
 
-async def send_garbage(peer: RawPeer, chance: random.Random) -> None:
-    kind = chance.randrange(4)
+async def send_garbage(peer: RawPeer, rng: random.Random) -> None:
+    kind = rng.randrange(4)
     if kind == 0:
-        peer.transport.write(chance.randbytes(chance.randrange(1, 2000)))
+        peer.transport.write(rng.randbytes(rng.randrange(1, 2000)))
     elif kind == 1:
-        whole = framed(chance.randbytes(chance.randrange(1, 5000)))
-        peer.transport.write(whole[: chance.randrange(1, len(whole))])
+        whole = framed(rng.randbytes(rng.randrange(1, 5000)))
+        peer.transport.write(whole[: rng.randrange(1, len(whole))])
     elif kind == 2:
-        peer.transport.write(chance.randrange(1 << 31).to_bytes(4, "big") + b"x")
+        peer.transport.write(rng.randrange(1 << 31).to_bytes(4, "big") + b"x")
     else:
         peer.send(b"good", b"bad", b"unseen")
 
 
 def test_random_bytes_end_their_connection_and_others_are_served(world: World) -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
 
     async def scenario() -> None:
         async with Served(world, socket_request_max_bytes=100_000) as served:
             good = await served.peer()
             for n in range(1, 151):
                 bad = await served.peer()
-                await send_garbage(bad, chance)
+                await send_garbage(bad, rng)
                 good.send(b"%d" % n)
                 await good.answers(n)
-                if chance.random() < 0.8:
+                if rng.random() < 0.8:
                     bad.transport.abort()
             assert good.frames() == [b"%d" % n for n in range(1, 151)]
             assert b"unseen" not in served.handler.seen

@@ -1,7 +1,7 @@
 """Random messages made from their declarations, and the list of all messages at all versions.
 
-`sample(case, chance)` gives a message that its version can carry whole, so that a round trip gives
-back an equal one. Under hypothesis `chance` comes from `st.randoms()`, so that failures shrink; in
+`sample(case, rng)` gives a message that its version can carry whole, so that a round trip gives
+back an equal one. Under hypothesis `rng` comes from `st.randoms()`, so that failures shrink; in
 the fuzz target it is a seeded `random.Random`. With `is_tame` it keeps to what kio can hold: error
 codes that exist, times that fit a datetime, no tags that only we would know.
 """
@@ -59,21 +59,21 @@ def encoded(case: Case, message: Any) -> bytes:
     return bytes(out)
 
 
-def sample(case: Case, chance: random.Random, is_tame: bool = False) -> Any:
+def sample(case: Case, rng: random.Random, is_tame: bool = False) -> Any:
     """An instance of the case's message class."""
-    return _Sampler(case.version, case.is_flexible, is_tame, chance).struct(case.cls)
+    return _Sampler(case.version, case.is_flexible, is_tame, rng).struct(case.cls)
 
 
 class _Sampler(NamedTuple):
     version: int
     is_flexible: bool
     is_tame: bool
-    chance: random.Random
+    rng: random.Random
 
     def struct(self, cls: type[Any]) -> Any:
         fields = {field.name: self.field(field) for field in wire_fields(cls)}
         if self.is_flexible and not self.is_tame and self.one_in(4):
-            fields["unknown_tags"] = {self.chance.randint(70, 2**32 - 1): self.raw()}
+            fields["unknown_tags"] = {self.rng.randint(70, 2**32 - 1): self.raw()}
         return cls(**fields)
 
     def field(self, field: WireField) -> Any:
@@ -82,12 +82,12 @@ class _Sampler(NamedTuple):
         if field.is_nullable_in(self.version) and self.one_in(3):
             return None
         if self.is_tame and field.name.endswith("error_code"):
-            return self.chance.randint(0, 50)
+            return self.rng.randint(0, 50)
         return self.value(field.shape)
 
     def value(self, shape: Shape) -> Any:
         if shape.item is not None:
-            return [self.value(shape.item) for _ in range(self.chance.choice((0, 1, 1, 2, 3)))]
+            return [self.value(shape.item) for _ in range(self.rng.choice((0, 1, 1, 2, 3)))]
         if shape.struct is not None:
             return self.struct(shape.struct)
         if shape.kind in INTEGER_BITS:
@@ -95,27 +95,27 @@ class _Sampler(NamedTuple):
         if shape.kind == "bool":
             return self.one_in(2)
         if shape.kind == "float64":
-            return self.chance.random()
+            return self.rng.random()
         if shape.kind == "uuid":
-            return uuid.UUID(int=self.chance.getrandbits(128))
+            return uuid.UUID(int=self.rng.getrandbits(128))
         return self.text() if shape.kind == "string" else self.raw()
 
     def integer(self, kind: str) -> int:
         if kind == "int64" and self.is_tame:
-            return self.chance.randint(0, 2**40)
+            return self.rng.randint(0, 2**40)
         bits = INTEGER_BITS[kind]
         low = 0 if kind.startswith("u") else -(2 ** (bits - 1))
         high = low + 2**bits - 1
-        return self.chance.choice((0, 1, low, high, self.chance.randint(low, high)))
+        return self.rng.choice((0, 1, low, high, self.rng.randint(low, high)))
 
     def text(self) -> str:
-        return "".join(self.chance.choice(LETTERS) for _ in range(self.length()))
+        return "".join(self.rng.choice(LETTERS) for _ in range(self.length()))
 
     def raw(self) -> bytes:
-        return bytes([self.chance.randrange(256)]) * self.length()
+        return bytes([self.rng.randrange(256)]) * self.length()
 
     def length(self) -> int:
-        return self.chance.choice(LENGTHS if self.one_in(8) else LENGTHS[:4])
+        return self.rng.choice(LENGTHS if self.one_in(8) else LENGTHS[:4])
 
     def one_in(self, number: int) -> bool:
-        return self.chance.randrange(number) == 0
+        return self.rng.randrange(number) == 0

@@ -45,9 +45,9 @@ IN_KIO = [case for case in ALL_CASES if kio_class(case)]
 
 
 def samples(case: Case):
-    chance = random.Random(str(case))
+    rng = random.Random(str(case))
     for _ in range(SAMPLES):
-        yield sample(case, chance, is_tame=True)
+        yield sample(case, rng, is_tame=True)
 
 
 def test_as_many_messages_are_compared_as_the_peers_have():

@@ -15,9 +15,9 @@ every_case = pytest.mark.parametrize("case", ALL_CASES, ids=str)
 
 @every_case
 @settings(max_examples=5, deadline=None, report_multiple_bugs=False)
-@given(chance=st.randoms())
-def test_a_message_survives_the_round_trip(case, chance):
-    message = sample(case, chance)
+@given(rng=st.randoms())
+def test_a_message_survives_the_round_trip(case, rng):
+    message = sample(case, rng)
     frame = encoded(case, message)
     decoded, position = codec_for(*case).decode(memoryview(frame), 0)
     assert decoded == message
@@ -36,11 +36,11 @@ def test_a_message_cut_at_any_length_is_refused(case):
 
 @every_case
 def test_flipped_bytes_give_a_message_or_a_protocol_error(case):
-    chance = random.Random(str(case))
+    rng = random.Random(str(case))
     for _ in range(60):
-        damaged = bytearray(encoded(case, sample(case, chance)))
-        for _ in range(chance.randint(1, 3) if damaged else 0):
-            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        damaged = bytearray(encoded(case, sample(case, rng)))
+        for _ in range(rng.randint(1, 3) if damaged else 0):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         outcome = outcome_of(case, damaged)
         assert outcome is case.cls or case.cls.__name__ in outcome
 

@@ -213,20 +213,20 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
         return CorruptRecords
 
 
-def mutated(body: bytes, chance: random.Random) -> bytes:
+def mutated(body: bytes, rng: random.Random) -> bytes:
     """The body with one to three changes of a kind that hits lengths, counts and varints."""
     data = bytearray(body)
-    for _ in range(chance.randint(1, 3)):
-        at = chance.randrange(len(data) + 1)
-        kind = chance.randrange(4)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(data) + 1)
+        kind = rng.randrange(4)
         if kind == 0:
-            data[at : at + 1] = bytes([chance.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))])
+            data[at : at + 1] = bytes([rng.choice((0, 1, 2, 0x7F, 0x80, 0xFE, 0xFF))])
         elif kind == 1:
-            data[at : at + 1] = bytes([chance.randrange(256)])
+            data[at : at + 1] = bytes([rng.randrange(256)])
         elif kind == 2:
-            del data[at : at + chance.randint(1, 3)]
+            del data[at : at + rng.randint(1, 3)]
         else:
-            data[at:at] = chance.randbytes(chance.randint(1, 6))
+            data[at:at] = rng.randbytes(rng.randint(1, 6))
     return bytes(data)
 
 
@@ -247,14 +247,14 @@ def agree(body: bytes, count: int) -> bool:
 def test_both_codecs_have_the_same_outcome_for_damaged_bodies(
     seed: int, implementation: ModuleType
 ) -> None:
-    chance = random.Random(f"{seed} {implementation.__name__}")
+    rng = random.Random(f"{seed} {implementation.__name__}")
     sound = 0
     for _ in range(2000):
-        count = chance.randint(1, 3)
-        values = [chance.choice((None, b"", chance.randbytes(9))) for _ in range(count)]
-        headers = [[("k", None), ("é", b"v")][: chance.randrange(3)] for _ in range(count)]
+        count = rng.randint(1, 3)
+        values = [rng.choice((None, b"", rng.randbytes(9))) for _ in range(count)]
+        headers = [[("k", None), ("é", b"v")][: rng.randrange(3)] for _ in range(count)]
         body = bytes(implementation.encode_records(values, values[::-1], headers))
-        sound += agree(mutated(body, chance), count + (chance.random() < 0.05))
+        sound += agree(mutated(body, rng), count + (rng.random() < 0.05))
     assert 100 < sound < 1900  # the damage is neither always fatal nor without effect
 
 
@@ -265,7 +265,7 @@ def test_both_codecs_have_the_same_outcome_for_any_bytes(body: bytes, count: int
 
 @pytest.mark.slow
 def test_both_codecs_have_the_same_outcome_for_many_damaged_bodies() -> None:
-    chance = random.Random(7)
+    rng = random.Random(7)
     body = bytes(_compiled.encode_records([b"value", None, b""], [b"k", None, b"kk"]))
     for _ in range(300_000):
-        agree(mutated(body, chance), 3)
+        agree(mutated(body, rng), 3)

@@ -145,16 +145,16 @@ def outcome(decode: Any, data: bytearray, count: int) -> Any:
 
 @given(st.integers(0, 1 << 32))
 def test_both_have_the_same_outcome_for_damaged_runs(seed: int) -> None:
-    chance = random.Random(seed)
-    data = of([[(b"v", None, [("k", b"")], 7)] * chance.randrange(1, 4) for _ in range(3)])
+    rng = random.Random(seed)
+    data = of([[(b"v", None, [("k", b"")], 7)] * rng.randrange(1, 4) for _ in range(3)])
     whole = run_at(_reference_usual, data)[2]
-    for _ in range(chance.randrange(4)):
-        data[chance.randrange(len(data))] = chance.randrange(256)
-    del data[chance.choice([len(data), len(data) - 1, chance.randrange(len(data))]) :]
+    for _ in range(rng.randrange(4)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    del data[rng.choice([len(data), len(data) - 1, rng.randrange(len(data))]) :]
     for check_crcs in (False, True):
         found = run_at(_compiled_usual, data, check_crcs=check_crcs)
         assert found == run_at(_reference_usual, data, check_crcs=check_crcs)
-    count = whole + chance.choice([0, 0, 0, 1, -1])
+    count = whole + rng.choice([0, 0, 0, 1, -1])
     for name in ("decode_values", "decode_keys", "decode_headers", "decode_numbers"):
         found = outcome(getattr(_compiled, name), data, count)
         assert found == outcome(getattr(_reference, name), data, count)

@@ -200,39 +200,39 @@ def test_of_a_producers_plain_batches_only_the_last_are_returned(codec: ModuleTy
     assert [header.base_offset for _, header in found] == [1, 2, 4, 6, 7, 8]
 
 
-def damaged(chance: random.Random) -> bytearray:
+def damaged(rng: random.Random) -> bytearray:
     """Some batches with some bytes changed."""
     data, offset = bytearray(), 0
-    for _ in range(chance.randrange(1, 6)):
-        count = chance.randrange(1, 4)
-        data += numbered(offset, count, producer_id=chance.choice([-1, -1, 5]), base_sequence=0)
+    for _ in range(rng.randrange(1, 6)):
+        count = rng.randrange(1, 4)
+        data += numbered(offset, count, producer_id=rng.choice([-1, -1, 5]), base_sequence=0)
         offset += count
     positions = [at for at, _ in iter_headers(data)]
-    for _ in range(chance.randrange(3)):
-        start = chance.choice(positions)
-        data[start + chance.randrange(HEADER_SIZE + 4)] = chance.choice(
-            [0, 1, 2, 127, 128, 255, chance.randrange(256)]
+    for _ in range(rng.randrange(3)):
+        start = rng.choice(positions)
+        data[start + rng.randrange(HEADER_SIZE + 4)] = rng.choice(
+            [0, 1, 2, 127, 128, 255, rng.randrange(256)]
         )
-        if chance.random() < 0.7:  # as if it had been sent so
+        if rng.random() < 0.7:  # as if it had been sent so
             size = read_header(data, start).size
             if HEADER_SIZE <= size <= len(data) - start:
                 with memoryview(data)[start : start + size] as view:
                     seal(view, 0, size)
-    del data[chance.choice([len(data), len(data) - 1, chance.randrange(len(data))]) :]
+    del data[rng.choice([len(data), len(data) - 1, rng.randrange(len(data))]) :]
     return data
 
 
 @given(st.integers(0, 1 << 32))
 def test_both_find_the_same_in_damaged_batches(seed: int) -> None:
-    chance = random.Random(seed)
-    data = damaged(chance)
+    rng = random.Random(seed)
+    data = damaged(rng)
     options = {
-        "position": chance.choice([0, 0, 0, chance.randrange(len(data) + 2)]),
-        "end": len(data) + chance.choice([0, 0, -1, 100]),
-        "offset_before": chance.choice([-1, -1, 0, 3]),
-        "offset_max": chance.choice([INT64_MAX, INT64_MAX, 2, 5]),
-        "trusted_offset": chance.choice([0, 0, 2, 4, INT64_MAX]),
-        "room_bytes": chance.choice([1 << 40, 1 << 40, -1, 0, 100]),
+        "position": rng.choice([0, 0, 0, rng.randrange(len(data) + 2)]),
+        "end": len(data) + rng.choice([0, 0, -1, 100]),
+        "offset_before": rng.choice([-1, -1, 0, 3]),
+        "offset_max": rng.choice([INT64_MAX, INT64_MAX, 2, 5]),
+        "trusted_offset": rng.choice([0, 0, 2, 4, INT64_MAX]),
+        "room_bytes": rng.choice([1 << 40, 1 << 40, -1, 0, 100]),
     }
     found = find(_reference_stretch, data, **options)
     assert find(_compiled_stretch, data, **options) == found

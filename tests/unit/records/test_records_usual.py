@@ -149,12 +149,12 @@ def test_the_limits_are_kept(codec: ModuleType) -> None:
 
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_both_find_the_same_in_damaged_frames(seed: int, is_flexible: bool) -> None:
-    chance = random.Random(seed)
-    data = build_batch([b"v"] * chance.randrange(1, 4), timestamp_ms=NOW_MS)
+    rng = random.Random(seed)
+    data = build_batch([b"v"] * rng.randrange(1, 4), timestamp_ms=NOW_MS)
     frame = frame_of(data, is_flexible)
-    for _ in range(chance.randrange(3)):
-        frame[chance.randrange(len(BEFORE), len(frame))] = chance.randrange(256)
-    if chance.random() < 0.5:
+    for _ in range(rng.randrange(3)):
+        frame[rng.randrange(len(BEFORE), len(frame))] = rng.randrange(256)
+    if rng.random() < 0.5:
         start = len(frame) - len(data) - (3 if is_flexible else 0)
         seal(frame, start, len(data))
     found = find(_compiled_usual, frame, is_flexible)

@@ -87,9 +87,9 @@ class World:
     def __init__(
         self, *, seed: int = 0, topic: TopicSettings | None = None, **storage: Any
     ) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.clock = VirtualClock(START_MS)
-        self.disk = SimulatedDisk(self.chance, self.clock)
+        self.disk = SimulatedDisk(self.rng, self.clock)
         self.disk.make_directory("/d01")
         self.disk.sync_directory("/")
         self.topic = topic or TopicSettings()
@@ -101,14 +101,14 @@ class World:
 
     def open(self) -> None:
         """Start on what the disk holds."""
-        self.tasks = VirtualTasks(self.clock, self.chance)
+        self.tasks = VirtualTasks(self.clock, self.rng)
         self.turns = Turns(self.tasks)
         self.metrics = ReplicationMetrics()
         around = Surroundings(
             files=self.disk,
             clock=self.clock,
             tasks=self.tasks,
-            chance=self.chance,
+            rng=self.rng,
             settings=self.storage,
             metrics=StorageMetrics(),
             settings_of=lambda _topic: self.topic,

@@ -69,12 +69,12 @@ def test_timers_run_in_the_order_of_their_due_times() -> None:
 
 
 def test_no_timer_fires_early() -> None:
-    chance = random.Random(3)
+    rng = random.Random(3)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(2000):
-            delay, start = chance.expovariate(1000), loop.time()
+            delay, start = rng.expovariate(1000), loop.time()
             await asyncio.sleep(delay)
             assert delay - 2e-9 <= loop.time() - start <= delay + 1e-6
 

@@ -141,7 +141,7 @@ class Life:
         if not self.world.disk.is_off:
             self.world.lose_power()
         else:
-            self.world.files = self.world.disk.power_on(self.world.chance)
+            self.world.files = self.world.disk.power_on(self.world.rng)
         self.world.open()
         if CLICKS not in self.world.directory.logs:
             self.check_missing()

@@ -70,7 +70,7 @@ class World:
         topic: TopicSettings | None = None,
         **storage: Any,
     ) -> None:
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.clock = VirtualClock(START_MS)
         self.path = path
         self.topic = topic or TopicSettings()
@@ -79,11 +79,11 @@ class World:
         self.metrics = StorageMetrics()
         self.failures: list[BaseException] = []
         if files is None:
-            files = SimulatedDisk(self.chance, self.clock)
+            files = SimulatedDisk(self.rng, self.clock)
             files.make_directory(path)
             files.sync_directory("/")
         self.files = files
-        self.tasks = VirtualTasks(self.clock, self.chance)
+        self.tasks = VirtualTasks(self.clock, self.rng)
         self._directory: LogDirectory | None = None
 
     @property
@@ -103,7 +103,7 @@ class World:
             files=self.files,
             clock=self.clock,
             tasks=self.tasks,
-            chance=self.chance,
+            rng=self.rng,
             settings=self.storage,
             metrics=self.metrics,
             settings_of=lambda _topic: self.topic,
@@ -112,7 +112,7 @@ class World:
 
     def open(self) -> LogDirectory:
         """Start on what the disk holds."""
-        self.tasks = VirtualTasks(self.clock, self.chance)
+        self.tasks = VirtualTasks(self.clock, self.rng)
         self.metrics = StorageMetrics()
         self._directory = LogDirectory(self.path, IDENTITY, self.surroundings()).open()
         return self._directory
@@ -161,7 +161,7 @@ class World:
 
     def lose_power(self) -> None:
         """Cut the power: what was not synced may go."""
-        self.files = self.disk.crash(self.chance)
+        self.files = self.disk.crash(self.rng)
 
     def delete(self, partition: TopicPartition = CLICKS) -> None:
         """Delete a partition and wait for it."""
@@ -179,7 +179,7 @@ class World:
         """End the process at once; the machine, and with it the page cache, stays."""
         self.disk.heal()
         self.disk.sync_filesystem("/")
-        self.files = self.disk.crash(self.chance)
+        self.files = self.disk.crash(self.rng)
 
     def path_of(self, base_offset: int, suffix: Suffix, partition: TopicPartition = CLICKS) -> str:
         return f"{self.path}/{partition}/{segment_name(base_offset, suffix)}"

@@ -100,7 +100,7 @@ class CountedTasks(VirtualTasks):
 def retired(count: int) -> tuple[World, CountedTasks, Background]:
     """A world with so many deleted partitions, which wait to be unlinked."""
     world = World()
-    tasks = CountedTasks(world.clock, world.chance)
+    tasks = CountedTasks(world.clock, world.rng)
     background = Background(world.files, tasks, world.failures.append)
     for number in range(count):
         world.disk.make_directory(f"/d01/{number}-delete")

@@ -204,7 +204,7 @@ def test_a_power_loss_inside_a_groups_write_leaves_a_prefix_of_whole_batches() -
         world.disk.crash_at(1)
         with pytest.raises(PowerLoss):
             append_group(log, batches_of([1, 3, 2, 200, 4], 2), 0, START_MS)
-        world.files = world.disk.power_on(world.chance)
+        world.files = world.disk.power_on(world.rng)
         log = world.open().logs[CLICKS]
         assert lines(log) == expected_lines(log.end_offset)
         ends.add(log.end_offset)

@@ -239,10 +239,10 @@ def large(kind: type[SparseIndex], files: SimulatedDisk) -> SparseIndex:
 def test_a_lookup_does_not_depend_on_earlier_ones(
     kind: type[SparseIndex],
 ) -> None:
-    index, chance = large(kind, disk()), random.Random(1)
+    index, rng = large(kind, disk()), random.Random(1)
     for _ in range(3000):
-        number = chance.choice([chance.randrange(-1, LARGE + 1), 1023, 1024, 2047, LARGE - 1])
-        key = 2 * number + chance.randrange(2)
+        number = rng.choice([rng.randrange(-1, LARGE + 1), 1023, 1024, 2047, LARGE - 1])
+        key = 2 * number + rng.randrange(2)
         assert index.floor_number(key) == max(-1, min(number, LARGE - 1))
 
 

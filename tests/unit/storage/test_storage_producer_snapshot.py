@@ -33,12 +33,12 @@ def batch(
 
 
 def test_a_snapshot_and_the_batches_behind_it_rebuild_the_states():
-    chance = random.Random(11)
+    rng = random.Random(11)
     log: list[tuple[BatchHeader, int]] = []
     next_sequence = dict.fromkeys(range(3), 0)
     offset = 0
     for _ in range(40):
-        producer_id, count = chance.randrange(3), chance.randint(1, 5)
+        producer_id, count = rng.randrange(3), rng.randint(1, 5)
         attributes = TRANSACTIONAL if producer_id else 0
         header = batch(producer_id, 0, next_sequence[producer_id], count, attributes=attributes)
         log.append((header, offset))

@@ -255,7 +255,7 @@ def full_from(n: int) -> bool:
     else:
         return False
     if life.is_created:
-        world.files = world.disk.crash(world.chance)
+        world.files = world.disk.crash(world.rng)
         world.disk.fail(errno.ENOSPC, when=is_write)
         log = world.open().logs.get(CLICKS)  # on the disk as it is, full
         if log is None:

@@ -51,45 +51,45 @@ MARKERS = [
 class Writer:
     """Writes batches as several producers and leaders would, by chance."""
 
-    def __init__(self, chance: random.Random, *, leaps: bool) -> None:
-        self.chance = chance
+    def __init__(self, rng: random.Random, *, leaps: bool) -> None:
+        self.rng = rng
         self.leaps = leaps
         self.offset = BASE
-        self.leader_epoch = chance.choice([-1, 0, 4])
+        self.leader_epoch = rng.choice([-1, 0, 4])
         self.now_ms = START_MS
         self.epochs = {1: 0, 2: 5, 3: 0}
         self.sequences = dict.fromkeys(self.epochs, 0)
-        self.sizes = chance.choice([[0, 10], [10, 300], [10, 900, 5000], [10, 300_000]])
-        self.producers = chance.choice([[None], [1], [None, 1, 2, 3]])
+        self.sizes = rng.choice([[0, 10], [10, 300], [10, 900, 5000], [10, 300_000]])
+        self.producers = rng.choice([[None], [1], [None, 1, 2, 3]])
 
     def batch(self) -> bytes:
-        chance = self.chance
-        if chance.random() < 0.1:
+        rng = self.rng
+        if rng.random() < 0.1:
             self.leader_epoch += 1
-        self.now_ms += chance.choice([0, 1, 1, 1, 1000, -500])
-        if self.leaps and chance.random() < 0.2:
-            self.offset += chance.randrange(1, 50)
-        count = chance.choice([1, 1, 2, 5])
-        size = chance.choice(self.sizes)
+        self.now_ms += rng.choice([0, 1, 1, 1, 1000, -500])
+        if self.leaps and rng.random() < 0.2:
+            self.offset += rng.randrange(1, 50)
+        count = rng.choice([1, 1, 2, 5])
+        size = rng.choice(self.sizes)
         values: list[bytes] = [bytes(size)] * count
-        fields: dict[str, Any] = {"codec": chance.choice([Codec.NONE, Codec.NONE, Codec.GZIP])}
-        producer = chance.choice(self.producers)
+        fields: dict[str, Any] = {"codec": rng.choice([Codec.NONE, Codec.NONE, Codec.GZIP])}
+        producer = rng.choice(self.producers)
         if producer is not None:
-            if chance.random() < 0.1:
+            if rng.random() < 0.1:
                 self.epochs[producer] += 1
                 self.sequences[producer] = 0
             fields |= {"producer_id": producer, "producer_epoch": self.epochs[producer]}
-            if chance.random() < 0.2:
-                key, value = chance.choice(MARKERS)
+            if rng.random() < 0.2:
+                key, value = rng.choice(MARKERS)
                 fields |= {"keys": [key], "is_control": True, "codec": Codec.NONE}
                 values, count = [value], 1
             else:
                 fields["base_sequence"] = self.sequences[producer]
                 self.sequences[producer] += count
-            fields["is_transactional"] = "is_control" in fields or chance.random() < 0.3
+            fields["is_transactional"] = "is_control" in fields or rng.random() < 0.3
         made = batch_of(
             values,
-            timestamp=chance.choice([self.now_ms] * 9 + [NO_TIMESTAMP]),
+            timestamp=rng.choice([self.now_ms] * 9 + [NO_TIMESTAMP]),
             base_offset=self.offset,
             leader_epoch=self.leader_epoch,
             **fields,
@@ -98,24 +98,24 @@ class Writer:
         return bytes(made.data)
 
 
-def damage(chance: random.Random, content: bytearray) -> None:
+def damage(rng: random.Random, content: bytearray) -> None:
     """Damage the file as a disk may, in some cases so that no checksum detects it."""
-    for _ in range(chance.choice([0, 0, 1, 1, 2])):
+    for _ in range(rng.choice([0, 0, 1, 1, 2])):
         starts = [0, *(at for at, _ in _headers_until_damage(content))]
-        start = chance.choice(starts)
-        place = start + chance.randrange(HEADER_SIZE + 10)
+        start = rng.choice(starts)
+        place = start + rng.randrange(HEADER_SIZE + 10)
         if place >= len(content):
             continue
-        content[place] ^= 1 << chance.randrange(8)
-        if chance.random() < 0.3 and place >= start + 21:
+        content[place] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.3 and place >= start + 21:
             _seal_again(content, start)
-    match chance.randrange(5):
+    match rng.randrange(5):
         case 0:
-            del content[chance.randrange(len(content)) :]
+            del content[rng.randrange(len(content)) :]
         case 1:
-            content += bytes(chance.choice([1, 12, 61, 5000]))
+            content += bytes(rng.choice([1, 12, 61, 5000]))
         case 2:
-            content += content[: chance.randrange(len(content))]
+            content += content[: rng.randrange(len(content))]
 
 
 def _headers_until_damage(content: bytearray) -> Iterator[tuple[int, BatchHeader]]:
@@ -248,13 +248,13 @@ def started(world: World, codec: ModuleType, recovery_point: int) -> Found:
 @given(seed=st.integers(0, 1 << 32))
 @example(seed=52)  # the end of a transaction that cannot be read
 def test_a_start_finds_what_a_scan_batch_by_batch_finds(codec: ModuleType, seed: int) -> None:
-    chance = random.Random(seed)
-    writer = Writer(chance, leaps=(leaps := chance.random() < 0.3))
-    content = bytearray(b"".join(writer.batch() for _ in range(chance.randrange(1, 40))))
-    damage(chance, content)
-    recovery_point = chance.choice([0, 0, BASE, chance.randrange(BASE, writer.offset + 2)])
+    rng = random.Random(seed)
+    writer = Writer(rng, leaps=(leaps := rng.random() < 0.3))
+    content = bytearray(b"".join(writer.batch() for _ in range(rng.randrange(1, 40))))
+    damage(rng, content)
+    recovery_point = rng.choice([0, 0, BASE, rng.randrange(BASE, writer.offset + 2)])
     world = World()
-    interval = chance.choice([0, 100, 700, 4096, 1 << 20])
+    interval = rng.choice([0, 100, 700, 4096, 1 << 20])
     world.topic = TopicSettings(
         index_interval_bytes=interval, cleanup_policy=("compact",) if leaps else ("delete",)
     )
@@ -274,13 +274,13 @@ def test_a_start_finds_what_a_scan_batch_by_batch_finds(codec: ModuleType, seed:
 def test_both_scans_end_at_the_same_place_and_for_the_same_reason(
     codec: ModuleType, seed: int
 ) -> None:
-    chance = random.Random(seed)
-    writer = Writer(chance, leaps=chance.random() < 0.3)
-    content = bytearray(b"".join(writer.batch() for _ in range(chance.randrange(1, 12))))
-    damage(chance, content)
-    file, end = file_of(bytes(content)), len(content) + chance.choice([0, 0, 100])
-    trusted_offset = chance.choice([0, BASE + 3, writer.offset, INT64_MAX])
-    room = chance.choice([-1, 0, 500, INT64_MAX])
+    rng = random.Random(seed)
+    writer = Writer(rng, leaps=rng.random() < 0.3)
+    content = bytearray(b"".join(writer.batch() for _ in range(rng.randrange(1, 12))))
+    damage(rng, content)
+    file, end = file_of(bytes(content)), len(content) + rng.choice([0, 0, 100])
+    trusted_offset = rng.choice([0, BASE + 3, writer.offset, INT64_MAX])
+    room = rng.choice([-1, 0, 500, INT64_MAX])
     headers, reason = until_damage(careful_walk(file, end, trusted_offset))
     with patch("kdist.storage.scan.find_stretch", codec.find_stretch):
         limits = {"trusted_offset": trusted_offset, "room": lambda: room}

@@ -190,7 +190,7 @@ def test_a_power_loss_at_any_step_of_a_truncation_leaves_a_whole_log(
             is_cut = True
             world.lose_power()
         except PowerLoss:
-            world.files = world.disk.power_on(world.chance)
+            world.files = world.disk.power_on(world.rng)
         history.log = world.open().logs[CLICKS]
         history.check()
         end = offset - offset % COUNT

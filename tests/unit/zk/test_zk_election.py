@@ -166,22 +166,22 @@ def test_a_controller_that_does_not_know_of_its_expiry_is_fenced() -> None:
 
 
 async def rule(
-    zk: MemoryZooKeeper, broker_id: int, chance: random.Random, written: list[tuple[int, int]]
+    zk: MemoryZooKeeper, broker_id: int, rng: random.Random, written: list[tuple[int, int]]
 ) -> None:
     """Claim, write the epoch down a few times under its fence, sometimes resign; go on."""
     for _ in range(12):
-        await asyncio.sleep(chance.uniform(0, 3))
+        await asyncio.sleep(rng.uniform(0, 3))
         with suppress(ZooKeeperError):
             if zk.state is SessionState.EXPIRED:
                 await zk.reconnect()
             leadership = await claim(zk, broker_id, NOW_MS)
-            for _ in range(chance.randint(0, 3) if leadership else 0):
+            for _ in range(rng.randint(0, 3) if leadership else 0):
                 assert leadership is not None
                 await fenced_multi(
                     zk, leadership.epoch_zk_version, [Set("/ruler", b"%d" % leadership.epoch)]
                 )
                 written.append((leadership.epoch, broker_id))
-            if leadership and chance.random() < 0.3:
+            if leadership and rng.random() < 0.3:
                 await resign(zk, leadership)
 
 
@@ -189,21 +189,19 @@ async def rule(
 @given(st.integers(0, 2**32))
 def test_epochs_only_grow_whoever_is_cut_off(seed: int) -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         clients = [await connected(ensemble) for _ in range(3)]
         auditor = await connected(ensemble)
         await auditor.create("/ruler", b"0")
         written: list[tuple[int, int]] = []
-        rulers = [
-            asyncio.ensure_future(rule(zk, n, chance, written)) for n, zk in enumerate(clients)
-        ]
+        rulers = [asyncio.ensure_future(rule(zk, n, rng, written)) for n, zk in enumerate(clients)]
         rising = [0]
         while not all(ruler.done() for ruler in rulers):
-            await asyncio.sleep(chance.uniform(0, 2))
-            zk = chance.choice(clients)
-            chance.choice(
+            await asyncio.sleep(rng.uniform(0, 2))
+            zk = rng.choice(clients)
+            rng.choice(
                 (
-                    lambda zk=zk: ensemble.suspend(zk, chance.uniform(0, 9_000)),
+                    lambda zk=zk: ensemble.suspend(zk, rng.uniform(0, 9_000)),
                     lambda: [ensemble.resume(each) for each in clients],
                     lambda zk=zk: ensemble.expire(zk),
                 )

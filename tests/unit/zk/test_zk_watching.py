@@ -70,12 +70,12 @@ def test_what_a_callback_raises_reaches_the_loop() -> None:
         run(scenario)
 
 
-async def change_at_random(zk: MemoryZooKeeper, chance: random.Random) -> None:
+async def change_at_random(zk: MemoryZooKeeper, rng: random.Random) -> None:
     """Create, set and delete the znode and its children, whatever is there."""
-    for n in range(chance.randint(1, 12)):
-        await asyncio.sleep(chance.choice((0, 0.001, 0.01)))
-        child = f"{PATH}/{chance.randint(0, 2)}"
-        change = chance.choice(
+    for n in range(rng.randint(1, 12)):
+        await asyncio.sleep(rng.choice((0, 0.001, 0.01)))
+        child = f"{PATH}/{rng.randint(0, 2)}"
+        change = rng.choice(
             (
                 lambda: zk.create(PATH, b"new"),
                 lambda n=n: zk.set(PATH, b"%d" % n),
@@ -91,14 +91,14 @@ async def change_at_random(zk: MemoryZooKeeper, chance: random.Random) -> None:
 
 
 async def break_at_random(
-    ensemble: MemoryEnsemble, zk: MemoryZooKeeper, chance: random.Random
+    ensemble: MemoryEnsemble, zk: MemoryZooKeeper, rng: random.Random
 ) -> None:
     """Cut the watching client off, expire it, stop the servers; all is mended in the end."""
-    for _ in range(chance.randint(0, 4)):
-        await asyncio.sleep(chance.uniform(0, 0.03))
-        chance.choice(
+    for _ in range(rng.randint(0, 4)):
+        await asyncio.sleep(rng.uniform(0, 0.03))
+        rng.choice(
             (
-                lambda: ensemble.suspend(zk, chance.uniform(0, 20)),
+                lambda: ensemble.suspend(zk, rng.uniform(0, 20)),
                 lambda: ensemble.resume(zk),
                 lambda: ensemble.expire(zk),
                 ensemble.stop,
@@ -113,14 +113,14 @@ async def break_at_random(
 @given(st.integers(0, 2**32))
 def test_the_last_value_is_reported_under_any_interleaving(seed: int) -> None:
     async def scenario(ensemble: MemoryEnsemble) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         zk, writers = await connected(ensemble), [await connected(ensemble) for _ in range(2)]
         data: list[Znode | None] = []
         names: list[list[str] | None] = []
         watchers = (DataWatcher(zk, PATH, data.append), ChildrenWatcher(zk, PATH, names.append))
         await asyncio.gather(
-            break_at_random(ensemble, zk, chance),
-            *(change_at_random(writer, chance) for writer in writers),
+            break_at_random(ensemble, zk, rng),
+            *(change_at_random(writer, rng) for writer in writers),
         )
         await asyncio.sleep(LONG_S)
         while zk.state is SessionState.EXPIRED:

@@ -28,8 +28,8 @@ from kdist.client.consumer.given import check_listener, checked_decoders
 from kdist.config.connect_string import ConnectString
 from kdist.errors import UserError
 from kdist.network.world import AsyncioNetwork
-from kdist.runtime.chance import system_chance
 from kdist.runtime.clock import SystemClock
+from kdist.runtime.rng import system_rng
 from kdist.zk.errors import ConnectionLoss
 from kdist.zk.kazoo_client import KazooZooKeeper
 
@@ -182,7 +182,7 @@ async def _open(connect: ConnectString, settings: ConnectorSettings) -> World:
     return World(
         network=AsyncioNetwork(asyncio.get_running_loop()),
         zk=zk,
-        chance=system_chance(),
+        rng=system_rng(),
         now_ms=SystemClock().now_ms,
         host=socket.gethostname(),
         tell=asyncio.to_thread,

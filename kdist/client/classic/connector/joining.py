@@ -33,7 +33,7 @@ class World(NamedTuple):
 
     network: Network
     zk: ZooKeeper
-    chance: random.Random
+    rng: random.Random
     now_ms: Callable[[], int]
     host: str
     tell: Tell
@@ -43,7 +43,7 @@ def make_consumer_id(settings: ConnectorSettings, world: World) -> str:
     """The id of a consumer in its group, as in 0.8: group, host, time, random number."""
     own = settings.consumer_id
     if own is None:
-        own = f"{world.host}-{world.now_ms()}-{world.chance.getrandbits(32):08x}"
+        own = f"{world.host}-{world.now_ms()}-{world.rng.getrandbits(32):08x}"
     return f"{settings.group_id}_{own}"
 
 
@@ -62,9 +62,9 @@ class Joined:
         self._zk = world.zk
         loop = asyncio.get_running_loop()
         bootstrap: list[Address] = []  # filled by the feed
-        feeding, chance = _feeding(settings), world.chance
+        feeding, rng = _feeding(settings), world.rng
         self._consumer = Consumer.over(
-            Core(world.network, bootstrap, feeding, chance, decoders, _call)
+            Core(world.network, bootstrap, feeding, rng, decoders, _call)
         )
 
         def feed_again(stream: Stream) -> None:

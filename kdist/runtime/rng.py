@@ -5,6 +5,6 @@ from __future__ import annotations
 import random
 
 
-def system_chance() -> random.Random:
+def system_rng() -> random.Random:
     """A generator with an unpredictable seed. Not for secrets."""
     return random.Random()
