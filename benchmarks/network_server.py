@@ -2,7 +2,7 @@
 
     network_server.py PORT FILE FETCH_BYTES
 
-As `peer/server.c`: key 0 checksums and appends, with one write for all requests of a turn; key 1
+As `peer/server.c`: key 0 checksums and appends, with one write for all requests of a tick; key 1
 answers with a range of the file by sendfile; all else is answered with its correlation id.
 """
 
@@ -21,7 +21,7 @@ from kdist.network.world import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
 from kdist.runtime.disk import Disk
 from kdist.runtime.files import File
-from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.tick_loop import TickLoop
 from kdist.wire.crc32c import crc32c
 
 HEADER = struct.Struct(">hhi")
@@ -78,7 +78,7 @@ class Handler:
         connection.answer_at_once(ANSWER.pack(4, correlation_id))
 
     def append(self) -> None:
-        """Write what was received in this turn of the event loop."""
+        """Write what was received in this tick of the event loop."""
         if self._appended:
             if self._end > WRAP:
                 self._end = 0
@@ -90,7 +90,7 @@ async def serve(port: int, path: str, fetch_bytes: int) -> None:
     """Serve until killed."""
     network = AsyncioNetwork(asyncio.get_running_loop())
     handler = Handler(Disk().open(path), fetch_bytes)
-    network.turn.at_end(handler.append)
+    network.tick.at_end(handler.append)
     tasks = AsyncioTasks(network.loop)
     listener = Listener(network, handler, NetworkSettings(), NetworkMetrics(), tasks)
     await listener.listen("127.0.0.1", port)
@@ -101,5 +101,5 @@ async def serve(port: int, path: str, fetch_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=TurnLoop) as runner:
+    with asyncio.Runner(loop_factory=TickLoop) as runner:
         runner.run(serve(int(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -159,7 +159,7 @@ class Dispatch:
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
         """Answer a request, now or later. Raises `ProtocolError`, `NotYet`.
 
-        Requests that a fast path has queued for the end of the turn are settled before any request
+        Requests that a fast path has queued for the end of the tick are settled before any request
         takes the general path, so that it sees their effect. Fast paths need not check `late`: a
         fetch takes one only if no produce came since the last fetch on the general path.
         """

@@ -32,7 +32,7 @@ from kdist.runtime.descriptors import raise_limit
 from kdist.runtime.disk import Disk
 from kdist.runtime.rng import system_rng
 from kdist.runtime.sd_notify import ServiceManager
-from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.tick_loop import TickLoop
 from kdist.zk.kazoo_client import KazooZooKeeper
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Process:
 
     def run(self) -> int:
         """Run a broker to its end and return the exit status. `UserError` if it cannot start."""
-        loop = TurnLoop()
+        loop = TickLoop()
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(self._on_exception)
         try:

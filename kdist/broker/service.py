@@ -36,7 +36,7 @@ from kdist.broker.routes import Handlers, routes_to
 from kdist.broker.settings.resources import Resources
 from kdist.broker.settings.stored import Owner, StoredSettings
 from kdist.broker.settings.topics import TopicOverrides
-from kdist.broker.turn_end import TurnEnd
+from kdist.broker.tick_end import TickEnd
 from kdist.broker.world import BrokerWorld
 from kdist.config.broker_config import BrokerConfig
 from kdist.controller.controller import Controller
@@ -85,11 +85,11 @@ class Service:
         self.cache = MetadataCache()
         self.directory = self._open_directory()
         measures.watch(self.directory)
-        self.turn_end = TurnEnd(world.network)
+        self.tick_end = TickEnd(world.network)
         self.replicas = Replicas(
             self.directory,
             self._id,
-            self.turn_end.schedule,
+            self.tick_end.schedule,
             measures.replication,
             self.cache.has,
         )
@@ -178,8 +178,8 @@ class Service:
         fetches = UsualFetches(handlers.fetch, requests[(fetch.API.name,)], produces.settle)
         paths: dict[int, UsualPath] = {produce.API.key: produces, fetch.API.key: fetches}
         self._usual = UsualPaths(paths, produces.settle)
-        self.turn_end.always(self._settle)
-        self.turn_end.always(fetches.end_turn)
+        self.tick_end.always(self._settle)
+        self.tick_end.always(fetches.end_tick)
 
     def _make_handlers(self) -> Handlers:
         world, replicas, clock = self._world, self.replicas, self._world.clock
@@ -260,4 +260,4 @@ class Service:
         """Cancel requests that are not answered yet."""
         for dispatch in self._dispatches:
             dispatch.cancel()
-        self.turn_end.close()
+        self.tick_end.close()

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from kdist.errors import UserError
 from kdist.runtime.forks import tell_when_forked
-from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.tick_loop import TickLoop
 
 T = TypeVar("T")
 _Step = Callable[[], None]
@@ -41,7 +41,7 @@ class BackgroundLoop:
     """
 
     def __init__(self, name: str) -> None:
-        self.loop = TurnLoop()
+        self.loop = TickLoop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
         self._is_forked = False

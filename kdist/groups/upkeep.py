@@ -102,7 +102,7 @@ class Upkeep:
         self._expire_some([group.group_id for group in self._registry])
 
     def _expire_some(self, group_ids: list[str]) -> None:
-        """Expire offsets of some groups, and of the rest in the loop's next turns."""
+        """Expire offsets of some groups, and of the rest in the loop's next ticks."""
         now, later = group_ids[:GROUPS_PER_TURN], group_ids[GROUPS_PER_TURN:]
         found = map(self._registry.get, now)
         self.expire([group for group in found if group is not None])

@@ -2,5 +2,5 @@
 
 `world` is the network that is passed in; `listener` admits connections and `connection` serves one;
 `client` is the other side. `receiving` finds frames in the bytes received, `sending` sends answers,
-`turn` batches the work of one iteration of the event loop. What frames mean is the broker's affair.
+`tick` batches the work of one iteration of the event loop. What frames mean is the broker's affair.
 """

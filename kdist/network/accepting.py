@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kdist.network.socket_transport import SocketTransport
-from kdist.runtime.turn_loop import READABLE, watch
+from kdist.runtime.tick_loop import READABLE, watch
 
 logger = logging.getLogger(__name__)
 

@@ -67,7 +67,7 @@ class Client(FrameReceiver):
     """One connection to one broker. Owner: the loop. Made by `Client.connect`."""
 
     def __init__(self, network: Network, settings: ClientSettings, name: str) -> None:
-        super().__init__(network.turn, settings.frame_bytes_max)
+        super().__init__(network.tick, settings.frame_bytes_max)
         self.versions: dict[int, ApiVersion] = {}  # the broker's, by API key; see `negotiate`
         self.name = name
         self._loop = network.loop
@@ -270,9 +270,9 @@ class Client(FrameReceiver):
         self._transport = cast(asyncio.Transport, transport)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """As the base class, but opens no turn: `_kept` copies what must outlive the receive."""
+        """As the base class, but opens no tick: `_kept` copies what must outlive the receive."""
         if self._own is None:
-            self.find_frames(self._turn.space(), nbytes)
+            self.find_frames(self._tick.space(), nbytes)
         else:
             super().buffer_updated(nbytes)
 
@@ -323,7 +323,7 @@ class Client(FrameReceiver):
         if own is None or len(frame) < LARGE_BYTES or 2 * len(frame) < len(own):
             return bytes(frame)
         self._own = None
-        self._turn.buffers.lend(own)
+        self._tick.buffers.lend(own)
         return frame
 
     def frame_refused(self, error: ProtocolError) -> None:

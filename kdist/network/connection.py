@@ -1,7 +1,7 @@
 """The server's side of a connection: requests in, answers out in the order of the requests.
 
 The handler gets each request's frame. It reserves a `Reply` and fills it at once or later. An
-answer waits for those of earlier requests, and all that are ready at the end of a turn leave in one
+answer waits for those of earlier requests, and all that are ready at the end of a tick leave in one
 piece. No task, future or stream is made for a request.
 
 A connection is held (nothing more is read from it) while too many answer bytes or too many requests
@@ -24,7 +24,7 @@ from kdist.network.receiving import LARGE_BYTES, FrameReceiver, NotYet, size_at
 from kdist.network.sending import Sender, waiting_size
 from kdist.network.serving import Connections
 from kdist.network.socket_transport import NotReceivedError
-from kdist.network.turn import ReceiveInto, Send
+from kdist.network.tick import ReceiveInto, Send
 from kdist.protocol.framing import SIZE_BYTES
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Connection(FrameReceiver):
     """
 
     def __init__(self, connections: Connections) -> None:
-        super().__init__(connections.turn, connections.limits.frame_bytes_max)
+        super().__init__(connections.tick, connections.limits.frame_bytes_max)
         self.context: Any = None
         self.number = 0  # ascending in the order of admission; 0: not admitted
         self.peer = "an unknown peer"
@@ -72,8 +72,8 @@ class Connection(FrameReceiver):
         self._metrics = connections.metrics
         self._on_frame = connections.handler.on_frame
         self._replies: deque[Reply | Bytes] = deque()
-        self._is_writing = False  # whether `begin_writing` will be called when this turn ends
-        self.piece = b""  # the one answer that the turn sends by itself (`Turn.will_send`)
+        self._is_writing = False  # whether `begin_writing` will be called when this tick ends
+        self.piece = b""  # the one answer that the tick sends by itself (`Tick.will_send`)
         self._is_finishing = False
         self._end_timer: asyncio.TimerHandle | None = None  # of `finish_soon`
         self._is_barred = False  # until a request is done that the next ones may depend on
@@ -105,7 +105,7 @@ class Connection(FrameReceiver):
         if self._own is not None or self._large:
             return self._receive_on(receive_into)
         try:
-            space, received = self._turn.receive(receive_into)
+            space, received = self._tick.receive(receive_into)
         except OSError as error:
             raise NotReceivedError(error) from error
         self._metrics.received_bytes += received
@@ -147,7 +147,7 @@ class Connection(FrameReceiver):
         self._sender.transport_took_all()
 
     def eof_received(self) -> bool:
-        """The peer sends no more requests. Answers that are ready by the turn's end are sent."""
+        """The peer sends no more requests. Answers that are ready by the tick's end are sent."""
         self._is_held = True
         self._connections.loop.call_soon(self.close)
         return True
@@ -230,8 +230,8 @@ class Connection(FrameReceiver):
     def answer_at_once(self, data: Bytes) -> None:
         """As `reserve().send((data,))`, but cheaper: no `Reply` is made.
 
-        If no other answer waits, it becomes the `piece` that the turn sends by itself, unless
-        another answer follows before the turn ends.
+        If no other answer waits, it becomes the `piece` that the tick sends by itself, unless
+        another answer follows before the tick ends.
         """
         if not (self._replies or self.piece or self._is_held):  # a closed one is held too
             sender = self._sender
@@ -239,7 +239,7 @@ class Connection(FrameReceiver):
             if send is not None and not (sender.waiting_bytes or sender.is_blocked):
                 self._metrics.sent_bytes += len(data)
                 self.piece = bytes(data)
-                self._turn.will_send(self, send)
+                self._tick.will_send(self, send)
                 return
         if self.is_closed:
             return
@@ -248,7 +248,7 @@ class Connection(FrameReceiver):
         self._queue(data)
 
     def _queue_piece(self) -> None:
-        """Withdraw the piece from the turn and queue it, so that other answers follow it."""
+        """Withdraw the piece from the tick and queue it, so that other answers follow it."""
         piece, self.piece = self.piece, b""
         self._metrics.sent_bytes -= len(piece)
         self._queue(piece)
@@ -261,7 +261,7 @@ class Connection(FrameReceiver):
     def _want_writing(self) -> None:
         if not self._is_writing:
             self._is_writing = True
-            self._turn.will_write(self)
+            self._tick.will_write(self)
 
     def answer(self, chunks: Sequence[Chunk]) -> None:
         """As `reserve().send(chunks)`."""
@@ -343,7 +343,7 @@ class Connection(FrameReceiver):
             and len(self._replies) < self._in_flight_max
             and sender.waiting_bytes < self._waiting_bytes_max
         ):
-            # Not now: a turn is ending, and frames handed over from here belong to the next.
+            # Not now: a tick is ending, and frames handed over from here belong to the next.
             self._connections.loop.call_soon(self._resume)
 
     # The end
@@ -359,7 +359,7 @@ class Connection(FrameReceiver):
         if not self.is_closed:
             self._transport.pause_reading()
             self.drop_received()
-            self._want_writing()  # closes after it; this turn's hooks may answer before
+            self._want_writing()  # closes after it; this tick's hooks may answer before
 
     def finish_soon(self) -> None:
         """As `finish`, but close after half a minute, answered or not."""

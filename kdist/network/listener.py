@@ -54,7 +54,7 @@ class Listener:
         apply here, since clients have other listeners."""
         self.network = network
         self.loop = network.loop
-        self.turn = network.turn
+        self.tick = network.tick
         self.handler = handler
         self.settings = settings
         self.metrics = metrics

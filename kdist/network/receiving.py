@@ -19,7 +19,7 @@ import struct
 
 from kdist.errors import ProtocolError
 from kdist.network.buffers import MAPPED_FROM
-from kdist.network.turn import Turn
+from kdist.network.tick import Tick
 from kdist.protocol.framing import SIZE_BYTES, bytes_wanted, find_frame
 
 _GROWTH = 4
@@ -37,8 +37,8 @@ class NotYet(Exception):
 class FrameReceiver(asyncio.BufferedProtocol):
     """One connection's receiving half. Subclasses handle frames, and hold it with `_is_held`."""
 
-    def __init__(self, turn: Turn, frame_bytes_max: int) -> None:
-        self._turn = turn
+    def __init__(self, tick: Tick, frame_bytes_max: int) -> None:
+        self._tick = tick
         self._frame_bytes_max = frame_bytes_max
         self._own: memoryview | None = None  # begins with an incomplete or a held frame
         self._own_end = 0  # end of the bytes received into it
@@ -51,7 +51,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     # What a subclass defines
 
     def frame_received(self, frame: memoryview) -> None:
-        """A whole frame, without its size; valid until the turn ends. May raise `ProtocolError`.
+        """A whole frame, without its size; valid until the tick ends. May raise `ProtocolError`.
 
         May also raise `NotYet`, after holding the connection: then it is the first held frame.
         """
@@ -66,14 +66,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - always -1
         own = self._own
         if own is None:
-            return self._room_for_large() if self._large else self._turn.space()
+            return self._room_for_large() if self._large else self._tick.space()
         return own[self._own_end : self._own_limit]
 
     def _room_for_large(self) -> memoryview:
         """A buffer for as many frames of the latest's size as are worth one receive."""
-        buffers, large = self._turn.buffers, self._large
+        buffers, large = self._tick.buffers, self._large
         if buffers.taken_bytes > _TAKEN_BYTES_MAX:
-            return self._turn.space()
+            return self._tick.space()
         size = max(large, _RECEIVED_BYTES_MAX // large * large)
         self._own = own = buffers.take(size)
         self._own_end, self._own_limit = 0, size
@@ -82,7 +82,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         own = self._own
         if own is None:
-            self.find_frames(self._turn.take_received(nbytes), nbytes)
+            self.find_frames(self._tick.take_received(nbytes), nbytes)
         else:
             self._own_end += nbytes
             self.find_frames(own, self._own_end)
@@ -138,7 +138,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
         own = self._own
         if own is None or start or size > len(own):
             self.drop_received()
-            self._own = own = self._turn.buffers.take(size)
+            self._own = own = self._tick.buffers.take(size)
             own[:rest_size] = rest
         self._own_end = rest_size
         self._own_limit = min(wanted, len(own))
@@ -146,7 +146,7 @@ class FrameReceiver(asyncio.BufferedProtocol):
     def drop_received(self) -> None:
         """Give the connection's own buffer back."""
         if self._own is not None:
-            self._turn.give_back(self._own)
+            self._tick.give_back(self._own)
             self._own = None
 
     # Holding

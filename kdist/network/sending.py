@@ -24,7 +24,7 @@ from typing import Any, cast
 from kdist.metrics.network import NetworkMetrics
 from kdist.network.chunks import BYTES, Bytes, Chunk, FileRange, release
 from kdist.network.socket_transport import SocketTransport
-from kdist.network.turn import Send
+from kdist.network.tick import Send
 from kdist.runtime.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -249,7 +249,7 @@ class Sender:
             self._abort()
 
     def _send_file(self, part: FileRange, descriptor: int, position: int, size: int) -> int:
-        """One sendfile call; what the socket's buffer does not take is left for a later turn."""
+        """One sendfile call; what the socket's buffer does not take is left for a later tick."""
         assert self._socket_transport is not None
         try:
             sent = self._socket_transport.send_file(descriptor, position, size)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kdist.metrics.network import NetworkMetrics
-from kdist.network.turn import Turn
+from kdist.network.tick import Tick
 from kdist.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Handler(Protocol):
         ...
 
     def on_frame(self, connection: Connection, frame: memoryview) -> None:
-        """A whole request, without its size. `frame` is valid until this turn's hooks have run.
+        """A whole request, without its size. `frame` is valid until this tick's hooks have run.
 
         `ProtocolError` closes the connection. After `NotYet` the frame is handed over again, before
         all later ones, once no request of the connection is `late`. Anything else raised is a bug.
@@ -48,7 +48,7 @@ class Connections(Protocol):
     """Admits and counts connections, and holds what they share: the listener."""
 
     handler: Handler
-    turn: Turn
+    tick: Tick
     limits: Limits
     metrics: NetworkMetrics
     loop: asyncio.AbstractEventLoop

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from kdist.errors import UserError
 from kdist.network.simulated_transport import Address, Conditions, Line, SimulatedTransport
-from kdist.network.turn import Turn
+from kdist.network.tick import Tick
 from kdist.network.world import DEAD_S, Server, SocketOptions
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -47,7 +47,7 @@ class SimulatedNetwork:
         self._last_port = _FIRST_FREE_PORT
 
     def host(self, name: str) -> SimulatedHost:
-        """One host's network. Each call stands for a process there, with turns of its own."""
+        """One host's network. Each call stands for a process there, with ticks of its own."""
         return SimulatedHost(self, name)
 
     # Faults
@@ -170,7 +170,7 @@ class SimulatedHost:
         self._network = network
         self.name = name
         self.loop = network.loop
-        self.turn = Turn(network.loop)
+        self.tick = Tick(network.loop)
 
     async def listen(
         self,

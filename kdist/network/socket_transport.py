@@ -15,9 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from kdist.network.chunks import Bytes
 from kdist.network.pacing import pace
-from kdist.network.turn import ReceiveInto
+from kdist.network.tick import ReceiveInto
 from kdist.runtime.sendfile import send_file
-from kdist.runtime.turn_loop import READABLE, WRITABLE, watch
+from kdist.runtime.tick_loop import READABLE, WRITABLE, watch
 
 
 class NotReceivedError(Exception):

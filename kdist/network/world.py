@@ -2,7 +2,7 @@
 
 `AsyncioNetwork` uses the machine's sockets. `simulated.SimulatedNetwork` is a network in memory
 that delays, resets and partitions. Both pass `tests/unit/network/test_network_contract.py`. Both
-use asyncio's transport and protocol interfaces, and hold the `Turn` that their connections share.
+use asyncio's transport and protocol interfaces, and hold the `Tick` that their connections share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kdist.errors import UserError
 from kdist.network.accepting import Accepting
 from kdist.network.pacing import begin_unpaced
 from kdist.network.socket_transport import SocketTransport
-from kdist.network.turn import Turn
+from kdist.network.tick import Tick
 
 _SILENT_S, _PROBE_S, _PROBES = 20, 5, 4
 DEAD_S = _SILENT_S + _PROBES * _PROBE_S  # until keepalive tells a client that its peer's host died
@@ -55,8 +55,8 @@ class Network(Protocol):
         ...
 
     @property
-    def turn(self) -> Turn:
-        """The turns of that loop, shared by all connections."""
+    def tick(self) -> Tick:
+        """The ticks of that loop, shared by all connections."""
         ...
 
     async def listen(
@@ -79,7 +79,7 @@ class AsyncioNetwork:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.turn = Turn(loop)
+        self.tick = Tick(loop)
 
     async def listen(
         self,

@@ -1,7 +1,7 @@
 """Delayed operations: requests that wait until a partition they watch changes, or they time out.
 
 An operation ends once: by a successful `attempt`, by `expire`, or because its client's connection
-is gone. Operations that watch what changed in a turn of the loop are attempted when the turn ends.
+is gone. Operations that watch what changed in a tick of the loop are attempted when the tick ends.
 
 Deadlines are kept in buckets of one millisecond, with one timer for the earliest bucket in use.
 Most operations end long before their deadline; leaving a bucket is one deletion, whereas a heap of
@@ -21,7 +21,7 @@ from kdist.runtime.clock import Clock
 from kdist.runtime.tasks import Tasks, Timer
 
 Schedule = Callable[[Callable[[], None]], None]
-"""Schedules a callback for the end of this turn of the loop."""
+"""Schedules a callback for the end of this tick of the loop."""
 
 _NS_PER_MS = 1_000_000
 _NOT_NOW = -1  # as the armed tick while expiring: earlier than any, so `add` does not re-arm
@@ -122,7 +122,7 @@ class Waiting:
     # Changes
 
     def changed(self, watched: Watched) -> None:
-        """Have the operations that watch it attempted when this turn ends."""
+        """Have the operations that watch it attempted when this tick ends."""
         if watched.watchers:
             self._changed[watched] = None
             if not self._is_scheduled:

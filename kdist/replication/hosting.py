@@ -1,7 +1,7 @@
 """Hosting partitions: creates, opens, replaces and deletes logs as the controller requests.
 
 `leadership.py` decides what to do about each partition. Disk work, which blocks, is done here for a
-few partitions per turn of the loop.
+few partitions per tick of the loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[Partition], None]
 Settle = Callable[[Error], None]
 
-_TURN_NS = 5_000_000  # of disk work per turn of the loop, then the rest waits
+_TICK_NS = 5_000_000  # of disk work per tick of the loop, then the rest waits
 _IN_A_TURN_MAX = 50
 
 
@@ -70,13 +70,13 @@ class Hosting:
             self._take(partition, told, settle)
 
     def _in_turn(self, work: Callable[[], None]) -> None:
-        """Do disk work in a later turn of the loop: there may be thousands of these."""
+        """Do disk work in a later tick of the loop: there may be thousands of these."""
         self._work.append(work)
         if len(self._work) == 1:
             self._tasks.call_soon(self._work_next)
 
     def _work_next(self) -> None:
-        until_ns = self._now_ns() + _TURN_NS
+        until_ns = self._now_ns() + _TICK_NS
         for _ in range(_IN_A_TURN_MAX):
             self._work[0]()
             self._work.popleft()

@@ -215,7 +215,7 @@ class Partition:
         return self._rules.is_append_time
 
     def _grown(self) -> None:
-        """The log has grown: have waiting fetches attempted when this turn of the loop ends."""
+        """The log has grown: have waiting fetches attempted when this tick of the loop ends."""
         if not self.log.settings.flush_before_expose:
             self._world.waiting.changed(self)
 

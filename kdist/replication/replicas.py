@@ -63,8 +63,8 @@ class Replicas:
         metrics: ReplicationMetrics,
         is_known: Callable[[TopicPartition], bool],
     ) -> None:
-        """`schedule` defers a callback to the end of this turn of the loop, so that waiting
-        operations are attempted once per turn. `is_known`: the cluster has this partition."""
+        """`schedule` defers a callback to the end of this tick of the loop, so that waiting
+        operations are attempted once per tick. `is_known`: the cluster has this partition."""
         around = directory.around
         self.directory = directory
         self.broker_id = broker_id

@@ -1,6 +1,6 @@
 """Writing appends: on the event loop while the disk is fast, in a thread while it is slow.
 
-An append is normally written inline. Those that `UsualProduces` gathers in a turn of the loop come
+An append is normally written inline. Those that `UsualProduces` gathers in a tick of the loop come
 as a group and share a `pwritev`: 1.2 µs for each of fifty, where one alone takes 2.6 (one-record
 batches, Debian's Python 3.11).
 
@@ -205,12 +205,12 @@ class Writer:
             callback()
 
     def _submit(self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, done: Done) -> None:
-        # Copied, since a request's bytes are valid only until this turn of the loop ends.
+        # Copied, since a request's bytes are valid only until this tick of the loop ends.
         own = [Batch(header, bytearray(data)) for header, data in batches]
         self._queue.append((self._log.reserve(own, leader_epoch, now_ms), done))
         if not self._is_writing:
             self._is_writing = True
-            # Deferred, so that all appends of this turn share the write.
+            # Deferred, so that all appends of this tick share the write.
             self._writers.tasks.call_soon(self._write)
 
     def _write(self) -> None:

@@ -211,7 +211,7 @@ class Flusher:
             request.waiters.append(_Waiter(log.end_offset, done))
         if not self._is_scheduled and not self._running:
             self._is_scheduled = True
-            # Deferred, so that everything appended in this turn of the loop shares the flush.
+            # Deferred, so that everything appended in this tick of the loop shares the flush.
             self._tasks.call_soon(self._start)
 
     def cut(self, log: Log, end_offset: int, error: KdistError) -> None:

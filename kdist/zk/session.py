@@ -217,7 +217,7 @@ class SessionClient(ABC):
                     answer.set_exception(self._over())
 
     def _fail_in_flight(self) -> None:
-        for answer in list(self._in_flight):  # done ones are removed in the loop's next turn
+        for answer in list(self._in_flight):  # done ones are removed in the loop's next tick
             if not answer.done():
                 answer.set_exception(ConnectionLoss(f"lost the connection to {self._connect}"))
 

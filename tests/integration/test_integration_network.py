@@ -81,7 +81,7 @@ class Served:
         self.handler = Fetching(file)
         self.metrics = NetworkMetrics()
         network = AsyncioNetwork(self.loop)
-        self.turn = network.turn
+        self.tick = network.tick
         self.tasks = AsyncioTasks(self.loop)
         settings = NetworkSettings(socket_listen_backlog_size=1024)
         self.listener = Listener(network, self.handler, settings, self.metrics, self.tasks)
@@ -283,7 +283,7 @@ def test_hundreds_of_connections_at_once_are_all_served(served: Served, content:
         for number, connection in enumerate(connections):
             ask(connection, number * 10, 10)
         answers = [read_answer(connection) for connection in connections]
-        assert served.turn.buffers.taken_bytes == 0
+        assert served.tick.buffers.taken_bytes == 0
         for connection in connections:
             connection.close()
         return answers

@@ -22,7 +22,7 @@ class UsualPath(Protocol):
     """The fast path of one API. Owner: the broker's `Service`."""
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """Take the request if it is usual: it is answered now, or when this turn of the loop ends.
+        """Take the request if it is usual: it is answered now, or when this tick of the loop ends.
 
         `frame` is any request; its bytes up to `known_end` may or may not match a learned one.
         False means that nothing was done with it. Raises `DiskFailed`.
@@ -42,7 +42,7 @@ class UsualPaths(NamedTuple):
 
     paths: Mapping[int, UsualPath]
     settle: Callable[[], None]
-    """Carries out now what was taken and queued for the end of the turn. Raises `DiskFailed`."""
+    """Carries out now what was taken and queued for the end of the tick. Raises `DiskFailed`."""
 
 
 Context = tuple[UsualPath, int]

@@ -35,12 +35,12 @@ class UsualFetches:
     def __init__(
         self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
     ) -> None:
-        """`settle` carries out earlier requests that are queued for the end of the turn.
+        """`settle` carries out earlier requests that are queued for the end of the tick.
 
-        The owner must call `end_turn` at that end.
+        The owner must call `end_tick` at that end.
         """
         self._reader = Reader(handler, metrics, settle)
-        self.end_turn = self._reader.end_turn
+        self.end_tick = self._reader.end_tick
         self._in_sessions = UsualSessionFetches(self._reader, handler.sessions)
         self._kinds: dict[_Name, Kind] = {}
 

@@ -109,9 +109,9 @@ class Reader:
     def __init__(
         self, handler: FetchHandler, metrics: RequestMetrics, settle: Callable[[], None]
     ) -> None:
-        """`settle` carries out earlier requests that are queued for the end of the turn.
+        """`settle` carries out earlier requests that are queued for the end of the tick.
 
-        The owner must call `end_turn` at that end.
+        The owner must call `end_tick` at that end.
         """
         self.handler = handler
         self._settle = settle
@@ -120,7 +120,7 @@ class Reader:
         self._waiting = handler.replicas.waiting
         self._read = handler.page_cache.read
         self._metrics = metrics
-        self._answered = 0  # how many fetches were answered at once in this turn
+        self._answered = 0  # how many fetches were answered at once in this tick
         self._started_ns = 0  # when the first of them came
 
     def find(self, kind: Kind, offset: int) -> Found | None:
@@ -160,18 +160,18 @@ class Reader:
         return Found(partition, offsets, asked, part, part.size >= kind.bytes_min)
 
     def begin(self) -> int:
-        """Settle earlier requests; return when the first of this turn's fetches began."""
+        """Settle earlier requests; return when the first of this tick's fetches began."""
         self._settle()
         if not self._answered:
             self._started_ns = self.now_ns()
         return self._started_ns
 
     def note_at_once(self) -> None:
-        """Have `end_turn` count a request that was answered at once."""
+        """Have `end_tick` count a request that was answered at once."""
         self._answered += 1
 
-    def end_turn(self) -> None:
-        """Count the fetches answered at once in this turn, with the time that they took."""
+    def end_tick(self) -> None:
+        """Count the fetches answered at once in this tick, with the time that they took."""
         if self._answered:
             count, self._answered = self._answered, 0
             self.note_answered(self._started_ns, count)

@@ -5,11 +5,11 @@
 A producer's requests to one partition, with acks=1 or acks=all, share the bytes from the client id
 to the partition index. Those bytes are the key of a dictionary, whose value holds what is known
 about such requests and a prepared answer with blanks for correlation id and base offset. So nothing
-is decoded or encoded, and all batches that one turn of the loop brings for a partition are appended
-with one write when the turn ends.
+is decoded or encoded, and all batches that one tick of the loop brings for a partition are appended
+with one write when the tick ends.
 
 If anything about a request, its partition or its batch is unusual, it takes the general path, even
-if that shows only when the turn ends (an out-of-order sequence, a full or slow disk). Measured with
+if that shows only when the tick ends (an out-of-order sequence, a full or slow disk). Measured with
 Debian's Python 3.11, one record of 100 bytes, from frame to answer: 9 µs alone and 2 in a group of
 fifty, where the general path takes 23.
 """
@@ -51,9 +51,9 @@ _KNOWN_MAX = 10_000  # with the above, 20 MB
 
 # Smaller frames are not counted: the shared receive space bounds them to `SETTLED_BYTES` anyway.
 _LARGE_BYTES = 32 << 10
-# After this many bytes of large frames the group is appended without waiting for the turn's end,
+# After this many bytes of large frames the group is appended without waiting for the tick's end,
 # while the bytes are still in the CPU cache. Not earlier: each append runs all of the log's code,
-# which the bytes have evicted too. 64 KiB took 57 µs one by one, 52 when four came in a turn.
+# which the bytes have evicted too. 64 KiB took 57 µs one by one, 52 when four came in a tick.
 SETTLED_BYTES = 256 << 10
 
 _START = struct.Struct(">Ii")
@@ -64,7 +64,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class _Group:
-    """One partition, the batches that this turn brought for it, and the offsets they got."""
+    """One partition, the batches that this tick brought for it, and the offsets they got."""
 
     __slots__ = ("batches", "key", "log_start_offset", "partition", "size_max", "start_offsets")
 
@@ -72,7 +72,7 @@ class _Group:
         self.key = key
         self.batches: list[Batch] = []
         self.start_offsets: Sequence[int] = ()  # of those appended, which may be only the first few
-        # Set when a turn brings the first batch.
+        # Set when a tick brings the first batch.
         self.partition: Partition
         self.log_start_offset: int
         self.size_max: int
@@ -102,7 +102,7 @@ class _AnswerForm(NamedTuple):
 _Unpack = Callable[[memoryview], tuple[int, int, bytes]]
 """Returns a frame's API key and version, its correlation id, and its shared bytes."""
 _Queued = tuple[_AnswerForm, _Group, int, int, memoryview, Connection]
-"""A request queued for the end of the turn; the integers are correlation id and index in the group.
+"""A request queued for the end of the tick; the integers are correlation id and index in the group.
 
 It reserves no reply slot, since queued requests are answered before anything else is. Its frame's
 bytes stay valid until then. A plain tuple, since one is made per request: a named tuple takes six
@@ -111,7 +111,7 @@ times as long.
 
 
 class UsualProduces:
-    """Owner: the broker's `Service`, which has `settle` called at the end of each turn."""
+    """Owner: the broker's `Service`, which has `settle` called at the end of each tick."""
 
     def __init__(self, handler: ProduceHandler, clock: Clock, metrics: RequestMetrics) -> None:
         self._handler = handler
@@ -128,7 +128,7 @@ class UsualProduces:
         self._large_bytes = 0  # how many bytes of large frames are among them
 
     def take(self, frame: memoryview, known_end: int, connection: Connection) -> bool:
-        """As `UsualPath.take`; answered by `settle`, at the latest when the turn ends."""
+        """As `UsualPath.take`; answered by `settle`, at the latest when the tick ends."""
         unpack = self._unpacks.get(known_end) or self._unpack_to(known_end)
         try:
             key_and_version, correlation_id, shared = unpack(frame)
@@ -175,7 +175,7 @@ class UsualProduces:
         group.size_max = rules.message_bytes_max
         return partition.is_prompt(self._started_ns)
 
-    # The end of a turn
+    # The end of a tick
 
     def settle(self) -> None:
         """Append and answer the queued requests, in their order. Raises `DiskFailed`."""

@@ -31,7 +31,7 @@ from kdist.client.producer.topics import Topics
 from kdist.errors import ApiError, Error
 from kdist.model import NO_LEADER
 from kdist.network.world import Network
-from kdist.runtime.turn_loop import ringing
+from kdist.runtime.tick_loop import ringing
 
 # A batch of at least this size is sent alone and uncopied: its request's own cost is negligible.
 _ALONE_BYTES = 32 << 10

@@ -21,7 +21,7 @@ from kdist.client.producer.settings import ProducerSettings
 from kdist.client.producer.verdicts import Verdict, judge
 from kdist.errors import ApiError, Error
 from kdist.model import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
-from kdist.runtime.turn_loop import ending_turns
+from kdist.runtime.tick_loop import ending_ticks
 
 _BACKOFF_DOUBLINGS_MAX = 16
 
@@ -44,7 +44,7 @@ class Settling:
         self._look_up = look_up
         self._is_idempotent = is_idempotent
         self._finished: deque[Batch] = deque()  # batches whose callbacks are still to be called
-        self._want_calls = ending_turns(loop, self._call_back)
+        self._want_calls = ending_ticks(loop, self._call_back)
 
     # Answers
 

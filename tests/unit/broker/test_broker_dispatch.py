@@ -181,8 +181,8 @@ def test_answers_come_in_the_order_of_requests() -> None:
     cluster.run(scenario())
 
 
-def test_a_request_sees_the_effect_of_earlier_ones_in_the_same_turn() -> None:
-    """Produces that wait for the turn's end are settled before anything else looks at a log."""
+def test_a_request_sees_the_effect_of_earlier_ones_in_the_same_tick() -> None:
+    """Produces that wait for the tick's end are settled before anything else looks at a log."""
     cluster = Cluster()
 
     async def scenario() -> None:
@@ -376,8 +376,8 @@ def test_requests_and_errors_are_counted_by_api() -> None:
     assert (heartbeats.answered, heartbeats.failed) == (1, 1)
 
 
-def test_a_batch_is_a_view_and_its_own_copy_outlives_the_turn() -> None:
-    """Two produces of one connection in one turn use the same receive space."""
+def test_a_batch_is_a_view_and_its_own_copy_outlives_the_tick() -> None:
+    """Two produces of one connection in one tick use the same receive space."""
     cluster = Cluster()
 
     async def scenario() -> None:

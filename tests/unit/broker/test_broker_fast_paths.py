@@ -1,6 +1,6 @@
 """The same bytes sent to a broker with fast paths and to one without get the same answers.
 
-Produces and fetches are mixed, many in one piece, on several connections in one turn; some are
+Produces and fetches are mixed, many in one piece, on several connections in one tick; some are
 damaged, of another version, out of their producer's order, or have more behind them. Meanwhile the
 topic's settings change, it loses its leader and gets it back, and its disk is full or slow.
 """

@@ -123,14 +123,14 @@ def test_a_fetch_at_the_tail_waits_and_is_woken(broker: Broker) -> None:
     assert len(broker.replicas.waiting) == 0
 
 
-def test_immediate_answers_are_counted_when_the_turn_ends(broker: Broker) -> None:
+def test_immediate_answers_are_counted_when_the_tick_ends(broker: Broker) -> None:
     large(broker, CLICKS)
     asked = Asked(broker)
     assert asked.take(0)
     broker.tasks.run_for_ms(3)
     assert asked.take(0)
-    asked.path.end_turn()
-    asked.path.end_turn()
+    asked.path.end_tick()
+    asked.path.end_tick()
     assert (asked.metrics.answered, asked.metrics.seconds.count) == (2, 2)
     assert asked.metrics.seconds.sum == pytest.approx(2 * 0.003)
 

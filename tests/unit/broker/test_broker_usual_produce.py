@@ -51,13 +51,13 @@ BATCHES = st.tuples(st.lists(st.binary(max_size=200), min_size=1, max_size=4), S
     st.lists(st.lists(BATCHES, max_size=8), max_size=5),
 )
 def test_answers_and_log_equal_those_of_the_general_path(
-    version: int, acks: int, turns: list[list[tuple[list[bytes], tuple[int, int]]]]
+    version: int, acks: int, ticks: list[list[tuple[list[bytes], tuple[int, int]]]]
 ) -> None:
     brokers = Broker(), Broker(has_fast_path=False)
     peers = Peer(), Peer()
     first = [[([b"first"], (-1, -1))]]
-    for number, turn in enumerate([*first, *turns]):
-        for values, producer in turn:
+    for number, tick in enumerate([*first, *ticks]):
+        for values, producer in tick:
             for broker, peer in zip(brokers, peers, strict=True):
                 data = batch(values, **fields_of(*producer))
                 broker.send(frame_of(data, version=version, acks=acks, correlation_id=number), peer)
@@ -65,7 +65,7 @@ def test_answers_and_log_equal_those_of_the_general_path(
             broker.usual.settle()
     assert peers[0].answers == peers[1].answers
     assert brokers[0].contents() == brokers[1].contents()
-    assert brokers[0].taken == sum(map(len, turns))
+    assert brokers[0].taken == sum(map(len, ticks))
 
 
 @pytest.mark.parametrize("size", [1, 30, 60, 200, 20_000])
@@ -130,7 +130,7 @@ def test_delayed_operations_are_attempted_after_a_group_is_appended(broker: Brok
     world.replicas.waiting.add(watch, (world.lead(),), 1000, None)
     broker.produce(Peer(), b"x")
     broker.usual.settle()
-    world.turns.end()
+    world.ticks.end()
     assert watch.has_heard
 
 
@@ -284,7 +284,7 @@ def test_a_slow_disk_is_left_to_the_general_path(broker: Broker) -> None:
     assert errors_of(peer) == [0, 0, 0]
 
 
-# Conditions that change before the turn ends
+# Conditions that change before the tick ends
 
 
 def test_a_partition_lost_within_the_turn_is_not_written_to(broker: Broker) -> None:
@@ -346,7 +346,7 @@ def test_a_disk_failure_leaves_requests_unanswered(broker: Broker) -> None:
 def test_after_a_disk_failure_no_answer_names_records_that_are_not_in_the_log(
     broker: Broker,
 ) -> None:
-    """What comes in the rest of the turn was answered with an offset of the turn before."""
+    """What comes in the rest of the tick was answered with an offset of the tick before."""
     views = broker.world.lead(VIEWS)
     broker.send(frame_of(batch([b"first"]), key=VIEWS, client_id="other"), Peer())
     ends = {VIEWS: broker.known_end}

@@ -24,7 +24,7 @@ from kdist.network.world import AsyncioNetwork
 from kdist.runtime.asyncio_tasks import AsyncioTasks
 from kdist.runtime.clock import SystemClock
 from kdist.runtime.disk import Disk
-from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.tick_loop import TickLoop
 from kdist.zk.memory import MemoryEnsemble
 
 SESSION_TIMEOUT_MS = 10_000
@@ -36,7 +36,7 @@ class CliCluster:
     def __init__(self, directory: Path, brokers: int) -> None:
         self._directory = directory
         self._count = brokers
-        self._loop = TurnLoop()
+        self._loop = TickLoop()
         self.brokers: list[Broker] = []
 
     @property

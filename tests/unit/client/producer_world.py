@@ -19,7 +19,7 @@ from kdist.errors import Error, ProtocolError
 from kdist.model import NO_PRODUCER_ID, TopicPartition
 from kdist.network.receiving import FrameReceiver
 from kdist.network.simulated import SimulatedHost, SimulatedNetwork
-from kdist.network.turn import Turn
+from kdist.network.tick import Tick
 from kdist.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from kdist.protocol.envelope import decode_request, encode_response
 from kdist.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -219,7 +219,7 @@ class Served(FrameReceiver):
     """A broker's side of one connection. Answers leave in the order of the requests."""
 
     def __init__(self, brokers: Brokers, number: int) -> None:
-        super().__init__(Turn(brokers.loop), 100 << 20)
+        super().__init__(Tick(brokers.loop), 100 << 20)
         self._brokers = brokers
         self._number = number
         self._not_before_s = 0.0

@@ -19,7 +19,7 @@ from kdist.network.simulated_transport import Conditions
 from kdist.network.world import AsyncioNetwork, Network
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.loop_tasks import LoopTasks
-from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.tick_loop import TickLoop
 from kdist.runtime.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class World:
 
 
 def turning_world() -> Iterator[World]:
-    yield from real_world(TurnLoop())
+    yield from real_world(TickLoop())
 
 
 def real_world(loop: asyncio.AbstractEventLoop | None = None) -> Iterator[World]:
@@ -72,7 +72,7 @@ def simulated_world(seed: int = 1, conditions: Conditions | None = None) -> Iter
 
 WORLDS: dict[str, Callable[[], Iterator[World]]] = {
     "real": real_world,
-    "turn loop": turning_world,
+    "tick loop": turning_world,
     "simulated": simulated_world,
 }
 

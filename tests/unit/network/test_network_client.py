@@ -22,7 +22,7 @@ from kdist.protocol.fetch import (
 )
 from kdist.protocol.heartbeat import HeartbeatRequest
 from kdist.protocol.produce import ProduceRequest
-from kdist.runtime.turn_loop import TurnLoop
+from kdist.runtime.tick_loop import TickLoop
 
 
 def api(key: int, oldest: int, newest: int) -> ApiVersion:
@@ -219,7 +219,7 @@ def test_each_request_has_its_own_timeout_which_ends_with_its_answer(world: Worl
     world.run(scenario())
 
 
-class Resolving(TurnLoop):
+class Resolving(TickLoop):
     """Resolves every host to two addresses, with nobody listening at the first."""
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
@@ -277,8 +277,8 @@ def test_a_number_or_text_that_cannot_be_encoded_is_the_callers_mistake(world: W
     world.run(scenario())
 
 
-@pytest.mark.parametrize("turns", range(6))
-def test_a_connect_cancelled_as_it_fails_is_cancelled(turns: int) -> None:
+@pytest.mark.parametrize("ticks", range(6))
+def test_a_connect_cancelled_as_it_fails_is_cancelled(ticks: int) -> None:
     async def scenario() -> None:
         loop, settings = asyncio.get_running_loop(), ClientSettings("test")
         refused = loop.create_future()
@@ -292,7 +292,7 @@ def test_a_connect_cancelled_as_it_fails_is_cancelled(turns: int) -> None:
         connecting = loop.create_task(Client.connect(Refusing(loop), "nobody", 1, settings))
         await asyncio.sleep(0)
         loop.call_soon(refused.set_exception, ConnectionRefusedError())
-        for _ in range(turns):
+        for _ in range(ticks):
             await asyncio.sleep(0)
         was_under_way = connecting.cancel()
         await asyncio.wait([connecting])

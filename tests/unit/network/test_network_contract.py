@@ -62,7 +62,7 @@ def test_a_frame_larger_than_any_buffer_arrives_whole(world: World) -> None:
             peer = await served.peer()
             peer.send(b"before", content, b"after")
             assert await peer.answers(3) == [b"before", content, b"after"]
-            assert world.server.turn.buffers.taken_bytes == 0
+            assert world.server.tick.buffers.taken_bytes == 0
 
     world.run(scenario())
 
@@ -116,7 +116,7 @@ def test_a_turns_frames_stay_in_place_until_its_hooks_have_run(world: World) -> 
 
     async def scenario() -> None:
         handler = Collecting()
-        world.server.turn.at_end(handler.commit)
+        world.server.tick.at_end(handler.commit)
         async with Served(world, handler) as served:
             peers = [await served.peer() for _ in range(8)]
             contents = [[bytes((n, i)) * (1 + 9001 * i) for i in range(8)] for n in range(8)]
@@ -296,7 +296,7 @@ def test_an_oversized_frame_closes_the_connection_before_its_content_arrives(wor
                 peer.transport.write(start)
                 await peer.closed()
             assert served.metrics.failed_connections == 4
-            assert world.server.turn.buffers.taken_bytes == 0
+            assert world.server.tick.buffers.taken_bytes == 0
 
     world.run(scenario())
 

@@ -66,7 +66,7 @@ def test_a_refusal_takes_effect_after_the_answers_of_the_turns_end(world: World)
 
     async def scenario() -> None:
         async with Served(world, handler) as served:
-            world.server.turn.at_end(handler.answer)
+            world.server.tick.at_end(handler.answer)
             peer = await served.peer()
             peer.transport.write(framed(b"first") + framed(b"second") + b"\xff\xff\xff\xff")
             await peer.closed()
@@ -133,7 +133,7 @@ def test_closing_does_not_wait_longer_than_the_drain_time(world: World) -> None:
 
 
 def test_an_answer_to_a_disconnected_peer_is_dropped(world: World) -> None:
-    """As for a produce whose client disconnected before the end of the turn."""
+    """As for a produce whose client disconnected before the end of the tick."""
 
     async def scenario() -> None:
         async with Served(world) as served:
@@ -165,7 +165,7 @@ def test_a_connection_closed_by_its_handler_leaves_nothing_behind(world: World) 
             assert served.handler.seen == [b"first"]
 
     world.run(scenario())
-    assert world.server.turn.buffers.taken_bytes == 0
+    assert world.server.tick.buffers.taken_bytes == 0
 
 
 def test_bytes_written_before_a_close_arrive(world: World) -> None:
@@ -222,7 +222,7 @@ def test_a_closed_connection_is_freed_without_the_garbage_collector(
             await until(lambda: len(seen) == 8 and not served.metrics.open_connections)
             await asyncio.sleep(0.01)
             assert [each() for each in seen] == [None] * 8
-            assert served.listener.turn.buffers.taken_bytes == 0
+            assert served.listener.tick.buffers.taken_bytes == 0
 
     socket_world.run(scenario())
 
@@ -252,7 +252,7 @@ class _Transport(asyncio.Transport):
 def test_nothing_follows_an_answer_whose_file_was_truncated_while_it_was_sent(
     socket_world: World, tmp_path: Path
 ) -> None:
-    """Though the turn may end early, for want of room, and more of the peer's come in the same."""
+    """Though the tick may end early, for want of room, and more of the peer's come in the same."""
     path = tmp_path / "log"
     path.write_bytes(bytes(10))
     file = Disk().open_readonly(str(path))
@@ -267,7 +267,7 @@ def test_nothing_follows_an_answer_whose_file_was_truncated_while_it_was_sent(
             if frame == b"cut":
                 connection.reserve().send((b"head", cast(FileRange, Cut())))
             else:
-                socket_world.server.turn.end()
+                socket_world.server.tick.end()
                 super().on_frame(connection, frame)
 
     async def scenario() -> None:

@@ -44,10 +44,10 @@ def test_random_bytes_end_their_connection_and_others_are_served(world: World) -
             assert b"unseen" not in served.handler.seen
             # The survivors hold unfinished frames, each no more than four times what it sent.
             open_now = served.metrics.open_connections
-            assert world.server.turn.buffers.taken_bytes <= open_now * 4 * 8192
+            assert world.server.tick.buffers.taken_bytes <= open_now * 4 * 8192
 
     world.run(scenario())
-    buffers = world.server.turn.buffers
+    buffers = world.server.tick.buffers
     assert buffers.taken_bytes == 0
     assert buffers.free_bytes <= 1 << 20
 
@@ -68,7 +68,7 @@ def test_thousands_of_connects_leave_nothing_behind(world: World) -> None:
             assert served.listener.census.hosts == {good.transport.get_extra_info("sockname")[0]: 1}
 
     world.run(scenario())
-    assert world.server.turn.buffers.taken_bytes == 0
+    assert world.server.tick.buffers.taken_bytes == 0
 
 
 def test_half_open_connections_hold_no_buffers(world: World) -> None:
@@ -80,7 +80,7 @@ def test_half_open_connections_hold_no_buffers(world: World) -> None:
             for peer in peers:
                 await peer.answers(1)
             assert served.metrics.open_connections == 300
-            assert world.server.turn.buffers.taken_bytes == 0
+            assert world.server.tick.buffers.taken_bytes == 0
 
     world.run(scenario())
 
@@ -101,4 +101,4 @@ def test_answers_for_a_peer_that_never_reads_are_bounded(world: World) -> None:
             assert len(served.handler.seen) < 200
 
     world.run(scenario())
-    assert world.server.turn.buffers.taken_bytes == 0
+    assert world.server.tick.buffers.taken_bytes == 0

@@ -1,4 +1,4 @@
-"""Answers sent as one piece at the end of a turn: their order among others, and failures."""
+"""Answers sent as one piece at the end of a tick: their order among others, and failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sends:
 
 
 class Leaving(Answering):
-    """After an answer, does `leave` to the connection in the same turn."""
+    """After an answer, does `leave` to the connection in the same tick."""
 
     def __init__(self, leave: Callable[[Connection], None]) -> None:
         super().__init__()
@@ -65,12 +65,12 @@ def test_answers_of_a_turn_are_sent_in_one_piece(world: World) -> None:
             peer = await served.peer()
             await until(lambda: bool(served.handler.connected))
             sends = Sends(served.handler.connected[0])
-            turns = [[b"a"], [b"bc", b"def"], [b"%d" % n * 1000 for n in range(9)]]
-            for turn in turns:
+            ticks = [[b"a"], [b"bc", b"def"], [b"%d" % n * 1000 for n in range(9)]]
+            for tick in ticks:
                 count = len(peer.frames())
-                peer.send(*turn)
-                assert (await peer.answers(count + len(turn)))[count:] == turn
-            assert sends.sizes == [len(b"".join(map(framed, turn))) for turn in turns]
+                peer.send(*tick)
+                assert (await peer.answers(count + len(tick)))[count:] == tick
+            assert sends.sizes == [len(b"".join(map(framed, tick))) for tick in ticks]
             assert served.metrics.sent_bytes == len(peer.received)
 
     world.run(scenario())
@@ -132,12 +132,12 @@ def test_a_failing_socket_ends_its_connection_and_no_other(world: World) -> None
 
 
 def test_nothing_follows_an_answer_that_could_not_be_sent(world: World) -> None:
-    """It may lack memory now where the next does not, if the turn ends early."""
+    """It may lack memory now where the next does not, if the tick ends early."""
 
     class Ending(Answering):
         def on_frame(self, connection: Connection, frame: memoryview) -> None:
             super().on_frame(connection, frame)
-            world.server.turn.end()
+            world.server.tick.end()
 
     def refuse(_data: bytes) -> int:
         raise OSError(errno.ENOBUFS, "no memory")

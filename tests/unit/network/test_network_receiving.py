@@ -15,19 +15,19 @@ from network_world import framed
 from kdist.errors import ProtocolError
 from kdist.network.buffers import Buffers
 from kdist.network.receiving import FrameReceiver
-from kdist.network.turn import SPACE_BYTES, Turn
+from kdist.network.tick import SPACE_BYTES, Tick
 from kdist.runtime.clock import VirtualClock
 from kdist.runtime.virtual_loop import VirtualLoop
 
 FRAME_BYTES_MAX = 10_000_000
-LOOP = VirtualLoop(VirtualClock())  # not run: these turns end when they are told to
+LOOP = VirtualLoop(VirtualClock())  # not run: these ticks end when they are told to
 
 
 class Receiver(FrameReceiver):
     """Keeps the frames; held after each `hold_after` of them."""
 
-    def __init__(self, turn: Turn, hold_after: int = 0) -> None:
-        super().__init__(turn, FRAME_BYTES_MAX)
+    def __init__(self, tick: Tick, hold_after: int = 0) -> None:
+        super().__init__(tick, FRAME_BYTES_MAX)
         self.frames: list[bytes] = []
         self.views: list[memoryview] = []
         self.refused: list[ProtocolError] = []
@@ -58,82 +58,82 @@ class Receiver(FrameReceiver):
 
 
 @pytest.fixture
-def turn() -> Turn:
+def tick() -> Tick:
     return new_turn()
 
 
-def new_turn() -> Turn:
-    return Turn(LOOP)
+def new_turn() -> Tick:
+    return Tick(LOOP)
 
 
 @given(st.lists(st.binary(max_size=2000), max_size=20), st.integers(1, 5000), st.integers(0, 30))
 def test_frames_are_whole_however_their_bytes_arrive(
     contents: list[bytes], at_most: int, turn_every: int
 ) -> None:
-    turn = new_turn()
-    receiver = Receiver(turn)
+    tick = new_turn()
+    receiver = Receiver(tick)
     for number, content in enumerate(contents):
         receiver.receive(framed(content), at_most)
         if turn_every and number % turn_every == 0:
-            turn.end()
+            tick.end()
     assert receiver.frames == contents
-    turn.end()
-    assert turn.buffers.taken_bytes == 0
+    tick.end()
+    assert tick.buffers.taken_bytes == 0
 
 
 @given(st.lists(st.binary(max_size=3000), min_size=1, max_size=30), st.integers(1, 5))
 def test_a_held_connection_loses_nothing(contents: list[bytes], hold_after: int) -> None:
-    turn = new_turn()
-    receiver = Receiver(turn, hold_after)
+    tick = new_turn()
+    receiver = Receiver(tick, hold_after)
     data = b"".join(map(framed, contents))
     buffer = receiver.get_buffer(-1)
     buffer[: len(data)] = data
     receiver.buffer_updated(len(data))
     for _ in range(len(contents)):
         assert len(receiver.frames) % hold_after == 0 or len(receiver.frames) == len(contents)
-        turn.end()
+        tick.end()
         receiver.go_on()
     assert receiver.frames == contents
-    turn.end()
-    assert turn.buffers.taken_bytes == 0
+    tick.end()
+    assert tick.buffers.taken_bytes == 0
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_frames_refused_or_incomplete_and_hold_little_memory(data: bytes) -> None:
-    turn = new_turn()
-    receiver = Receiver(turn)
+    tick = new_turn()
+    receiver = Receiver(tick)
     receiver.receive(data, 64)
-    turn.end()
+    tick.end()
     assert len(receiver.refused) <= 1
-    assert turn.buffers.taken_bytes <= 2048
+    assert tick.buffers.taken_bytes <= 2048
     receiver.drop_received()
-    turn.end()
-    assert turn.buffers.taken_bytes == 0
+    tick.end()
+    assert tick.buffers.taken_bytes == 0
 
 
-def test_views_stay_valid_until_the_turn_ends(turn: Turn) -> None:
-    receivers = [Receiver(turn) for _ in range(10)]
+def test_views_stay_valid_until_the_tick_ends(tick: Tick) -> None:
+    receivers = [Receiver(tick) for _ in range(10)]
     for number, receiver in enumerate(receivers):
         receiver.receive(framed(bytes((number,)) * 3000) * 3, 2500)
     for receiver in receivers:
         assert [bytes(view) for view in receiver.views] == receiver.frames
 
 
-def test_a_turn_that_has_no_space_left_ends_early(turn: Turn) -> None:
+def test_a_turn_that_has_no_space_left_ends_early(tick: Tick) -> None:
     ends: list[int] = []
-    receiver = Receiver(turn)
-    turn.at_end(lambda: ends.append(len(receiver.frames)))
+    receiver = Receiver(tick)
+    tick.at_end(lambda: ends.append(len(receiver.frames)))
     receiver.receive(framed(b"x" * 1020) * (SPACE_BYTES // 1024 * 3), 1024 * 16)
     assert len(ends) >= 2
     assert len(receiver.frames) == SPACE_BYTES // 1024 * 3
 
 
-def test_a_large_size_field_alone_takes_little_memory(turn: Turn) -> None:
-    receivers = [Receiver(turn) for _ in range(1000)]
+def test_a_large_size_field_alone_takes_little_memory(tick: Tick) -> None:
+    receivers = [Receiver(tick) for _ in range(1000)]
     for receiver in receivers:
         receiver.receive(FRAME_BYTES_MAX.to_bytes(4, "big") + b"x", 5)
-    turn.end()
-    assert turn.buffers.taken_bytes == 1000 * 512
+    tick.end()
+    assert tick.buffers.taken_bytes == 1000 * 512
 
 
 class Counting(Buffers):
@@ -149,10 +149,10 @@ class Counting(Buffers):
 
 
 def test_a_huge_frame_gets_its_full_buffer_only_once_much_of_it_arrived(
-    turn: Turn,
+    tick: Tick,
 ) -> None:
-    turn.buffers = counting = Counting()
-    receiver = Receiver(turn)
+    tick.buffers = counting = Counting()
+    receiver = Receiver(tick)
     receiver._frame_bytes_max = size = 50 << 20
     receiver.receive(framed(bytes(size - 4) + b"last"), 1 << 19)
     assert [len(frame) for frame in receiver.frames] == [size]
@@ -161,13 +161,13 @@ def test_a_huge_frame_gets_its_full_buffer_only_once_much_of_it_arrived(
     assert sum(counting.sizes[:-1]) < 8 << 20
 
 
-def test_connections_between_frames_hold_no_buffer(turn: Turn) -> None:
-    receivers = [Receiver(turn) for _ in range(1000)]
+def test_connections_between_frames_hold_no_buffer(tick: Tick) -> None:
+    receivers = [Receiver(tick) for _ in range(1000)]
     for receiver in receivers:
         receiver.receive(framed(b"x" * 700), 400)
-        turn.end()
-    assert turn.buffers.taken_bytes == 0
-    assert turn.buffers.free_bytes <= 4096
+        tick.end()
+    assert tick.buffers.taken_bytes == 0
+    assert tick.buffers.free_bytes <= 4096
 
 
 def test_free_buffers_are_bounded_and_reused() -> None:
@@ -240,49 +240,49 @@ def test_the_number_of_lent_buffers_kept_for_reuse_is_bounded() -> None:
     assert buffers.free_bytes == 0
 
 
-def test_a_hook_that_was_removed_is_not_called(turn: Turn) -> None:
+def test_a_hook_that_was_removed_is_not_called(tick: Tick) -> None:
     called: list[str] = []
 
     def hook() -> None:
         called.append("hook")
 
-    turn.at_end(hook)
-    turn.take_received(1)
-    turn.end()
-    turn.remove(hook)
-    turn.take_received(1)
-    turn.end()
+    tick.at_end(hook)
+    tick.take_received(1)
+    tick.end()
+    tick.remove(hook)
+    tick.take_received(1)
+    tick.end()
     assert called == ["hook"]
 
 
-def test_a_turn_ends_by_itself_once_its_loop_has_read_everything() -> None:
+def test_a_tick_ends_by_itself_once_its_loop_has_read_everything() -> None:
     loop = VirtualLoop(VirtualClock())
-    turn = Turn(loop)
+    tick = Tick(loop)
     called: list[int] = []
-    turn.at_end(lambda: called.append(1))
-    turn.take_received(10)
-    turn.take_received(10)
+    tick.at_end(lambda: called.append(1))
+    tick.take_received(10)
+    tick.take_received(10)
     assert called == []
     loop.run_until_complete(asyncio.sleep(0))
     assert called == [1]
     loop.close()
 
 
-def test_after_a_large_frame_the_next_gets_a_full_buffer_at_once(turn: Turn) -> None:
-    receiver = Receiver(turn)
+def test_after_a_large_frame_the_next_gets_a_full_buffer_at_once(tick: Tick) -> None:
+    receiver = Receiver(tick)
     frame = framed(bytes(300_000))
     receiver.receive(frame, len(frame))
-    turn.end()
+    tick.end()
     assert len(receiver.get_buffer(-1)) == len(frame)
     receiver.receive(frame, len(frame))  # with one receive, into a buffer that nothing follows in
     receiver.receive(framed(b"small"), 100)
     assert [len(each) for each in receiver.frames] == [300_000, 300_000, 5]
-    turn.end()
-    assert turn.buffers.taken_bytes == 0
+    tick.end()
+    assert tick.buffers.taken_bytes == 0
 
 
-def test_after_a_large_frame_one_no_larger_gets_a_full_buffer_at_once(turn: Turn) -> None:
-    receiver = Receiver(turn)
+def test_after_a_large_frame_one_no_larger_gets_a_full_buffer_at_once(tick: Tick) -> None:
+    receiver = Receiver(tick)
     frame = framed(bytes(200_000))
     receiver.receive(frame, len(frame))
     receiver.receive(framed(b"small"), 100)
@@ -292,11 +292,11 @@ def test_after_a_large_frame_one_no_larger_gets_a_full_buffer_at_once(turn: Turn
     assert len(receiver.frames) == 3
 
 
-def test_memory_for_large_frames_is_bounded(turn: Turn) -> None:
-    receivers = [Receiver(turn) for _ in range(100)]
+def test_memory_for_large_frames_is_bounded(tick: Tick) -> None:
+    receivers = [Receiver(tick) for _ in range(100)]
     for receiver in receivers:
         receiver.receive(framed(bytes(1_000_000)), 1 << 18)
-        turn.end()
+        tick.end()
     for receiver in receivers:
         receiver.get_buffer(-1)
-    assert turn.buffers.taken_bytes < 36 << 20
+    assert tick.buffers.taken_bytes < 36 << 20

@@ -1,6 +1,6 @@
 """A broker's replicas on a simulated disk, in virtual time, for the tests of the rooms above.
 
-`World` tells them what a controller would; `Turns` stands for the turns of the network's loop: what
+`World` tells them what a controller would; `Turns` stands for the ticks of the network's loop: what
 is to happen at the end of one happens there, and what a request's bytes were is gone after it.
 """
 
@@ -50,7 +50,7 @@ START_MS = 1_700_000_000_000
 
 
 class Turns:
-    """The end of a turn: callbacks wait for `end`, which a task brings about by itself as well."""
+    """The end of a tick: callbacks wait for `end`, which a task brings about by itself as well."""
 
     def __init__(self, tasks: VirtualTasks) -> None:
         self._tasks = tasks
@@ -102,7 +102,7 @@ class World:
     def open(self) -> None:
         """Start on what the disk holds."""
         self.tasks = VirtualTasks(self.clock, self.rng)
-        self.turns = Turns(self.tasks)
+        self.ticks = Turns(self.tasks)
         self.metrics = ReplicationMetrics()
         around = Surroundings(
             files=self.disk,
@@ -118,7 +118,7 @@ class World:
         self.replicas = Replicas(
             self.directory,
             BROKER,
-            self.turns.schedule,
+            self.ticks.schedule,
             self.metrics,
             lambda key: key in self.known,
         )
@@ -248,12 +248,12 @@ def batch(values: Sequence[bytes | None], *, timestamp: int = START_MS, **fields
 
 
 def append_open(world: World, partition: Partition, value: bytes, **fields: Any) -> None:
-    """Append a batch of a transaction, which clients cannot yet, and end the turn."""
+    """Append a batch of a transaction, which clients cannot yet, and end the tick."""
     producer = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0}
     data = batch([value], is_transactional=True, **producer, **fields)
     own = Batch(read_header(data), memoryview(bytearray(data)))
     assert partition.append_own([own], world.clock.now_ms(), lambda _: None) is not None
-    world.turns.end()
+    world.ticks.end()
 
 
 def append(
@@ -263,7 +263,7 @@ def append(
     heard: list[Any] | None = None,
     **fields: Any,
 ) -> int:
-    """Append a batch as a producer would and end the turn; its first offset.
+    """Append a batch as a producer would and end the tick; its first offset.
 
     With `heard`, the outcome may come later, and goes there.
     """
@@ -273,7 +273,7 @@ def append(
     if outcome is None:
         return -1
     outcomes.append(outcome)
-    world.turns.end()
+    world.ticks.end()
     return outcome.start_offset
 
 

@@ -78,12 +78,12 @@ def test_many_partitions_are_deleted_a_few_per_turn_of_the_loop() -> None:
     each_turn: list[int] = []
 
     def call_soon(work: Callable[[], None]) -> None:
-        def turn() -> None:
+        def tick() -> None:
             start = world.disk.calls["rename"]
             work()
             each_turn.append(world.disk.calls["rename"] - start)
 
-        later(turn)
+        later(tick)
 
     world.tasks.call_soon = call_soon  # type: ignore[method-assign]
     world.replicas.apply_stop_replica(request, lambda _answer: None)

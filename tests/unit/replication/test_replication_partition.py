@@ -238,7 +238,7 @@ def test_resigning_fails_the_waiters(world: World, careful: Partition) -> None:
     heard: list[Error] = []
     careful.await_exposed(1, 5000, None, heard.append)
     careful.resign()
-    world.turns.end()
+    world.ticks.end()
     assert heard == [Error.NOT_LEADER_OR_FOLLOWER]
 
 

@@ -1,4 +1,4 @@
-"""The broker's event loop: callbacks at the end of a turn, watched descriptors, rung callbacks."""
+"""The broker's event loop: callbacks at the end of a tick, watched descriptors, rung callbacks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kdist.runtime.clock import VirtualClock
-from kdist.runtime.turn_loop import READABLE, WRITABLE, TurnLoop, ending_turns, ringing, watch
+from kdist.runtime.tick_loop import READABLE, WRITABLE, TickLoop, ending_ticks, ringing, watch
 from kdist.runtime.virtual_loop import VirtualLoop
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "turn": TurnLoop,
+    "tick": TickLoop,
     "asyncio": asyncio.new_event_loop,
     "virtual": lambda: VirtualLoop(VirtualClock()),
 }
@@ -30,11 +30,11 @@ def run(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_until_complete(asyncio.wait_for(asyncio.sleep(0.01), 10))
 
 
-def test_a_turn_end_callback_runs_once_after_all_ready_callbacks(
+def test_a_tick_end_callback_runs_once_after_all_ready_callbacks(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
     seen: list[str] = []
-    want = ending_turns(loop, lambda: seen.append("end"))
+    want = ending_ticks(loop, lambda: seen.append("end"))
 
     def first() -> None:
         want()
@@ -46,7 +46,7 @@ def test_a_turn_end_callback_runs_once_after_all_ready_callbacks(
     assert seen == ["first", "second", "end"]
 
 
-def test_a_turn_end_callback_can_be_requested_again(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_tick_end_callback_can_be_requested_again(loop: asyncio.AbstractEventLoop) -> None:
     seen: list[int] = []
 
     def end() -> None:
@@ -54,7 +54,7 @@ def test_a_turn_end_callback_can_be_requested_again(loop: asyncio.AbstractEventL
         if len(seen) < 3:
             loop.call_soon(want)
 
-    want = ending_turns(loop, end)
+    want = ending_ticks(loop, end)
     loop.call_soon(want)
     run(loop)
     assert seen == [0, 1, 2]
@@ -69,7 +69,7 @@ def test_a_timer_set_at_a_turns_end_does_not_wait_for_the_next_event(
         def end() -> None:
             loop.call_later(0.01, done.set)
 
-        want = ending_turns(loop, end)
+        want = ending_ticks(loop, end)
         started = loop.time()
         want()
         await asyncio.wait_for(done.wait(), 10)
@@ -87,7 +87,7 @@ def test_an_error_in_a_turn_end_callback_reaches_the_exception_handler(
     def fail() -> None:
         raise KeyError("missing")
 
-    loop.call_soon(ending_turns(loop, fail))
+    loop.call_soon(ending_ticks(loop, fail))
     run(loop)
     assert [type(each) for each in raised] == [KeyError]
 
@@ -132,7 +132,7 @@ def test_a_descriptor_that_is_always_ready_does_not_starve_timers(
 ) -> None:
     mine, other = pair
     seen: list[str] = []
-    want = ending_turns(socket_loop, lambda: seen.append("end"))
+    want = ending_ticks(socket_loop, lambda: seen.append("end"))
 
     def on_ready(_: int) -> None:
         seen.append("ready")
@@ -148,10 +148,10 @@ def test_a_descriptor_that_is_always_ready_does_not_starve_timers(
 
 
 def test_sockets_that_become_ready_during_a_turn_share_it() -> None:
-    loop = TurnLoop()
+    loop = TickLoop()
     mine, others = zip(*(socket.socketpair() for _ in range(3)), strict=True)
     seen: list[str] = []
-    want = ending_turns(loop, lambda: seen.append("end"))
+    want = ending_ticks(loop, lambda: seen.append("end"))
 
     def serve(number: int) -> None:
         seen.append(mine[number].recv(100).decode())
@@ -170,28 +170,28 @@ def test_sockets_that_become_ready_during_a_turn_share_it() -> None:
 
 
 def test_a_socket_ready_after_a_turn_of_one_shares_the_next_turn() -> None:
-    loop = TurnLoop()
+    loop = TickLoop()
     (mine, first), (other, second) = socket.socketpair(), socket.socketpair()
-    turns = [""]
+    ticks = [""]
 
     def end() -> None:
-        turns.append("")
-        if len(turns) < 8:
+        ticks.append("")
+        if len(ticks) < 8:
             first.send(b"1")
 
-    want = ending_turns(loop, end)
+    want = ending_ticks(loop, end)
 
     def serve(served: socket.socket) -> None:
-        turns[-1] += served.recv(1).decode()
+        ticks[-1] += served.recv(1).decode()
         want()
-        if served is mine and len(turns) > 1:
+        if served is mine and len(ticks) > 1:
             second.send(b"2")  # the late one
 
     for each in (mine, other):
         watch(loop, each.fileno(), READABLE, lambda _, each=each: serve(each))
     first.send(b"1")
     run(loop)
-    assert list(filter(None, turns))[:4] == ["1", "1", "12", "12"]
+    assert list(filter(None, ticks))[:4] == ["1", "1", "12", "12"]
     for each in (mine, first, other, second):
         each.close()
     loop.close()
@@ -200,10 +200,10 @@ def test_a_socket_ready_after_a_turn_of_one_shares_the_next_turn() -> None:
 def test_a_socket_that_is_always_ready_does_not_keep_a_turn_open(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    loop = TurnLoop()
+    loop = TickLoop()
     mine, other = pair
     seen: list[str] = []
-    want = ending_turns(loop, lambda: seen.append("end"))
+    want = ending_ticks(loop, lambda: seen.append("end"))
 
     def serve(_: int) -> None:
         seen.append("served")

@@ -1,11 +1,11 @@
-"""A turn of the event loop: what all connections received in it is processed together at its end.
+"""A tick of the event loop: what all connections received in it is processed together at its end.
 
-A turn begins with the first bytes received or the first answer given. It ends when every socket
+A tick begins with the first bytes received or the first answer given. It ends when every socket
 that was ready has been read: the hooks run (the broker's appends all that came for a partition with
 one write), then each connection sends its answers in one piece, then the receive space is reused.
 So a frame's bytes stay in place until the hooks have run, and need not be copied before that.
 
-    receive A, receive B, receive C | hooks | send A, B, C | next turn
+    receive A, receive B, receive C | hooks | send A, B, C | next tick
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Protocol
 
 from kdist.network.buffers import Buffers
 from kdist.network.chunks import Bytes
-from kdist.runtime.turn_loop import ending_turns
+from kdist.runtime.tick_loop import ending_ticks
 
 # Measured with batches of 64 KiB: more than 256 KiB gains nothing. With 64 KiB each receive ended a
-# turn, and a request cost twice as much.
+# tick, and a request cost twice as much.
 SPACE_BYTES = 1 << 18
-SPACE_BYTES_MIN = 1 << 16  # with less room left than this, the turn ends before the next receive
+SPACE_BYTES_MIN = 1 << 16  # with less room left than this, the tick ends before the next receive
 
 
 Send = Callable[[Bytes], int]
@@ -31,7 +31,7 @@ ReceiveInto = Callable[[memoryview], int]
 
 
 class Writer(Protocol):
-    """A connection, as the end of a turn sees it."""
+    """A connection, as the end of a tick sees it."""
 
     piece: bytes
     """What was registered with `will_send`; b"" once the writer has withdrawn it."""
@@ -41,7 +41,7 @@ class Writer(Protocol):
         ...
 
     def begin_writing(self) -> tuple[Send, Bytes] | None:
-        """What the turn is to send for this writer; None if the writer has sent it by itself."""
+        """What the tick is to send for this writer; None if the writer has sent it by itself."""
         ...
 
     def end_writing(self, data: Bytes, sent: int | OSError) -> None:
@@ -49,8 +49,8 @@ class Writer(Protocol):
         ...
 
 
-class Turn:
-    """The current turn of one loop; used again for each. Owner: the loop's thread."""
+class Tick:
+    """The current tick of one loop; used again for each. Owner: the loop's thread."""
 
     __slots__ = (
         "_hooks",
@@ -65,7 +65,7 @@ class Turn:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._want_end = ending_turns(loop, self.end)
+        self._want_end = ending_ticks(loop, self.end)
         self._hooks: list[Callable[[], None]] = []
         self._is_open = False
         self._whole_space = self._space = memoryview(bytearray(SPACE_BYTES))
@@ -75,7 +75,7 @@ class Turn:
         self.buffers = Buffers()
 
     def at_end(self, hook: Callable[[], None]) -> None:
-        """Call `hook` at the end of every turn, before answers are sent."""
+        """Call `hook` at the end of every tick, before answers are sent."""
         self._hooks.append(hook)
 
     def remove(self, hook: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Turn:
             try:
                 self.end()
             except OSError as error:  # from `get_buffer`, asyncio would blame the connection
-                raise RuntimeError("a turn could not be ended") from error
+                raise RuntimeError("a tick could not be ended") from error
         return self._space
 
     def receive(self, receive_into: ReceiveInto) -> tuple[memoryview, int]:
@@ -103,7 +103,7 @@ class Turn:
         return space, size
 
     def take_received(self, size: int) -> memoryview:
-        """The current space, whose first `size` bytes now stay untouched until the turn ends."""
+        """The current space, whose first `size` bytes now stay untouched until the tick ends."""
         if not self._is_open:
             self._open()
         space = self._space
@@ -111,19 +111,19 @@ class Turn:
         return space
 
     def give_back(self, buffer: memoryview) -> None:
-        """Return a buffer to the pool when the turn ends; its frames stay readable until then."""
+        """Return a buffer to the pool when the tick ends; its frames stay readable until then."""
         if not self._is_open:
             self._open()
         self._used_buffers.append(buffer)
 
     def will_write(self, writer: Writer) -> None:
-        """Call `writer.begin_writing` at the end of this turn."""
+        """Call `writer.begin_writing` at the end of this tick."""
         if not self._is_open:
             self._open()
         self._writers.append(writer)
 
     def will_send(self, writer: Writer, send: Send) -> None:
-        """Send `writer.piece` at the end of this turn, ahead of all `will_write` writers."""
+        """Send `writer.piece` at the end of this tick, ahead of all `will_write` writers."""
         if not self._is_open:
             self._open()
         self._pieces.append((writer, send))
@@ -138,7 +138,7 @@ class Turn:
             return  # it ended early, when the space was full
         for hook in self._hooks:
             hook()
-        self._is_open = False  # what the writers cause from here on belongs to the next turn
+        self._is_open = False  # what the writers cause from here on belongs to the next tick
         used_buffers, self._used_buffers = self._used_buffers, []
         writers, self._writers = self._writers, []
         self._write(writers)

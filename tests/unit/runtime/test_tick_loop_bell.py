@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kdist.runtime.turn_loop import TurnLoop, ringing
+from kdist.runtime.tick_loop import TickLoop, ringing
 
 
-def run_beside_four_threads(loop: TurnLoop, work: Callable[[int], object]) -> None:
+def run_beside_four_threads(loop: TickLoop, work: Callable[[int], object]) -> None:
     """Run the loop until it is stopped, while each thread does `work` with its number."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     late = loop.call_later(30, loop.stop)  # a ring that is lost leaves the loop asleep until then
@@ -24,7 +24,7 @@ def run_beside_four_threads(loop: TurnLoop, work: Callable[[int], object]) -> No
 
 
 def test_every_call_from_concurrent_threads_is_run() -> None:
-    loop, seen, count = TurnLoop(), list[int](), 5_000
+    loop, seen, count = TickLoop(), list[int](), 5_000
 
     def heard(number: int) -> None:
         seen.append(number)
@@ -41,7 +41,7 @@ def test_every_call_from_concurrent_threads_is_run() -> None:
 
 
 def test_every_ring_from_other_threads_is_run() -> None:
-    loop, seen, count = TurnLoop(), list[int](), 5_000
+    loop, seen, count = TickLoop(), list[int](), 5_000
 
     def heard() -> None:
         seen.append(threading.get_ident())
@@ -55,7 +55,7 @@ def test_every_ring_from_other_threads_is_run() -> None:
 
 
 def test_a_rung_callback_behind_one_that_ends_the_loop_runs_when_it_resumes() -> None:
-    loop, seen = TurnLoop(), list[str]()
+    loop, seen = TickLoop(), list[str]()
 
     def leave() -> None:
         raise SystemExit(70)
@@ -70,7 +70,7 @@ def test_a_rung_callback_behind_one_that_ends_the_loop_runs_when_it_resumes() ->
 
 
 def test_a_call_from_another_thread_wakes_a_waiting_loop() -> None:
-    loop = TurnLoop()
+    loop = TickLoop()
     loop.call_soon(loop.call_later, 30, loop.stop)
     for _ in range(3):
         ringing = threading.Timer(0.02, loop.call_soon_threadsafe, (loop.stop,))
@@ -83,7 +83,7 @@ def test_a_call_from_another_thread_wakes_a_waiting_loop() -> None:
 
 
 def test_a_closed_loop_refuses_calls_from_other_threads() -> None:
-    loop = TurnLoop()
+    loop = TickLoop()
     loop.close()
     loop.close()
     with pytest.raises(RuntimeError, match="closed"):
@@ -92,7 +92,7 @@ def test_a_closed_loop_refuses_calls_from_other_threads() -> None:
 
 def test_a_loop_is_not_closed_while_a_thread_rings_it() -> None:
     """The bell's descriptor number may be reused for another file at once."""
-    loop = TurnLoop()
+    loop = TickLoop()
     closing = threading.Thread(target=loop.close)
 
     class Bell:
@@ -118,7 +118,7 @@ def test_a_loop_is_not_closed_while_a_thread_rings_it() -> None:
 
 
 def test_an_interrupted_ring_is_made_up_for_by_the_next() -> None:
-    loop, heard = TurnLoop(), threading.Event()
+    loop, heard = TickLoop(), threading.Event()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     bell, loop._bell = loop._bell, Interrupted()  # type: ignore[assignment]

@@ -11,7 +11,7 @@ a list of all that is ready, queue a handle for each and run that in a context: 
 Such a callback must be short: one receive, one send. While nothing else is scheduled the selector
 polls again by itself, where asyncio would go through an iteration of its loop.
 
-The functions `ending_turns`, `ringing` and `watch` do the same on any loop, at that loop's cost.
+The functions `ending_ticks`, `ringing` and `watch` do the same on any loop, at that loop's cost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OnReady = Callable[[int], None]
 _EVENTS_MAX = 256  # per poll: then timers and callbacks get to run
 _WAIT_S_MAX = 86400  # per poll: the kernel accepts no more than 24 days
 _RING = (1).to_bytes(8, sys.byteorder)  # what adds 1 to an eventfd
-_LONE_TURNS = 3  # of one descriptor, which skip the check for latecomers after one in vain
+_LONE_TICKS = 3  # of one descriptor, which skip the check for latecomers after one in vain
 _Events = list[tuple[selectors.SelectorKey, int]]
 
 
@@ -52,7 +52,7 @@ class _Selector(selectors.EpollSelector):
         # The same epoll under a second descriptor: the base class keeps its own object private.
         self._epoll = select.epoll.fromfd(os.dup(self.fileno()))
         self._polled: list[tuple[int, int]] = []
-        self._lone_turns = 0  # how many more skip the check for latecomers
+        self._lone_ticks = 0  # how many more skip the check for latecomers
         self._found: _Events = []
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
@@ -85,19 +85,19 @@ class _Selector(selectors.EpollSelector):
     def _serve_latecomers(self, served: int) -> None:
         """Serve descriptors that became ready meanwhile, up to about as many as are watched.
 
-        Peers answered in one turn send their next requests while the others are read. With this,
-        nine of ten connections share a turn instead of six, and a produce costs a fifth less: most
-        of a turn's cost is fixed, since between turns other processes use the core and its caches.
-        After a turn with one descriptor alone, others rarely follow, and the poll is skipped.
+        Peers answered in one tick send their next requests while the others are read. With this,
+        nine of ten connections share a tick instead of six, and a produce costs a fifth less: most
+        of a tick's cost is fixed, since between ticks other processes use the core and its caches.
+        After a tick with one descriptor alone, others rarely follow, and the poll is skipped.
         """
-        if served == 1 and self._lone_turns:
-            self._lone_turns -= 1
+        if served == 1 and self._lone_ticks:
+            self._lone_ticks -= 1
             return
         served_max = min(len(self._watched) - 1, _EVENTS_MAX)  # without the loop's own eventfd
         while served < served_max and not self._found:
             self._polled = self._epoll.poll(0, _EVENTS_MAX)
             if not self._polled:
-                self._lone_turns = _LONE_TURNS if served == 1 else 0
+                self._lone_ticks = _LONE_TICKS if served == 1 else 0
                 return
             served += len(self._polled)
             self.serving._run()
@@ -141,17 +141,17 @@ class _Selector(selectors.EpollSelector):
         super().close()
 
 
-class TurnLoop(asyncio.SelectorEventLoop):
+class TickLoop(asyncio.SelectorEventLoop):
     """asyncio's loop for Unix, with `before_wait`, `watch`, and an eventfd to wake it by.
 
     To ring is to wake the loop up from any thread or signal handler; `_bell` is the eventfd.
     """
 
     def __init__(self) -> None:
-        self._turn_selector = _Selector()
-        super().__init__(self._turn_selector)
-        self._turn_selector.serving = asyncio.Handle(self._turn_selector.serve, (), self)
-        self._turn_selector.loop = self
+        self._tick_selector = _Selector()
+        super().__init__(self._tick_selector)
+        self._tick_selector.serving = asyncio.Handle(self._tick_selector.serve, (), self)
+        self._tick_selector.loop = self
         self._bell = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+")
         self._has_rung = False
         self._rung_for: deque[asyncio.Handle] = deque()
@@ -163,7 +163,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
         handle = asyncio.Handle(callback, (), self)
 
         def want() -> None:
-            self._turn_selector.wanted.append(handle)
+            self._tick_selector.wanted.append(handle)
 
         return want
 
@@ -181,7 +181,7 @@ class TurnLoop(asyncio.SelectorEventLoop):
 
     def watch(self, descriptor: int, events: int, on_ready: OnReady) -> None:
         """See the function `watch`."""
-        self._turn_selector.watch(descriptor, events, on_ready)
+        self._tick_selector.watch(descriptor, events, on_ready)
 
     def _write_to_self(self) -> None:
         """Wake the loop up, for what another thread has just put into its queue.
@@ -215,11 +215,11 @@ class TurnLoop(asyncio.SelectorEventLoop):
             self._bell.close()
 
 
-def ending_turns(
+def ending_ticks(
     loop: asyncio.AbstractEventLoop, callback: Callable[[], None]
 ) -> Callable[[], object]:
     """A trigger for `callback` once all that is ready now has been read, on any loop."""
-    if isinstance(loop, TurnLoop):
+    if isinstance(loop, TickLoop):
         return loop.before_wait(callback)
     # Runs in the next iteration, before what that iteration finds ready to read.
     return partial(loop.call_soon, callback)
@@ -228,9 +228,9 @@ def ending_turns(
 def ringing(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> Callable[[], object]:
     """A trigger for `callback` soon, from any thread, on any loop; `RuntimeError` if it is closed.
 
-    On a `TurnLoop` each call saves `call_soon_threadsafe`'s new handle and loop iteration.
+    On a `TickLoop` each call saves `call_soon_threadsafe`'s new handle and loop iteration.
     """
-    if isinstance(loop, TurnLoop):
+    if isinstance(loop, TickLoop):
         return loop.when_rung(callback)
     return partial(loop.call_soon_threadsafe, callback)
 
@@ -241,7 +241,7 @@ def watch(loop: asyncio.AbstractEventLoop, descriptor: int, events: int, on_read
     A descriptor must always have the same `on_ready`, and must be watched for 0 before it is
     closed. What `on_ready` raises goes to the loop's exception handler.
     """
-    if isinstance(loop, TurnLoop):
+    if isinstance(loop, TickLoop):
         loop.watch(descriptor, events, on_ready)
         return
     for event, add, remove in (

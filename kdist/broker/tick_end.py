@@ -1,31 +1,31 @@
-"""Work deferred to the end of a turn of the event loop, whether it received anything or not."""
+"""Work deferred to the end of a tick of the event loop, whether it received anything or not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kdist.network.turn import Turn
+from kdist.network.tick import Tick
 from kdist.network.world import Network
-from kdist.runtime.turn_loop import ending_turns
+from kdist.runtime.tick_loop import ending_ticks
 
 
-class TurnEnd:
+class TickEnd:
     """Owner: the broker. `schedule` is passed to `Replicas`."""
 
     def __init__(self, network: Network) -> None:
-        self._turn: Turn = network.turn
-        self._turn.at_end(self._run)
-        # The network's turns begin with something received, but timers and threads bring work too.
-        self._want_end = ending_turns(network.loop, self._run)
+        self._tick: Tick = network.tick
+        self._tick.at_end(self._run)
+        # The network's ticks begin with something received, but timers and threads bring work too.
+        self._want_end = ending_ticks(network.loop, self._run)
         self._first: list[Callable[[], None]] = []
         self._waiting: list[Callable[[], None]] = []
 
     def always(self, callback: Callable[[], None]) -> None:
-        """Call it at every turn's end, before scheduled callbacks; not in turns without work."""
+        """Call it at every tick's end, before scheduled callbacks; not in ticks without work."""
         self._first.append(callback)
 
     def schedule(self, callback: Callable[[], None]) -> None:
-        """Call it once, when this turn ends."""
+        """Call it once, when this tick ends."""
         if not self._waiting:
             self._want_end()
         self._waiting.append(callback)
@@ -40,5 +40,5 @@ class TurnEnd:
 
     def close(self) -> None:
         """Schedule nothing more."""
-        self._turn.remove(self._run)
+        self._tick.remove(self._run)
         self._waiting.clear()
